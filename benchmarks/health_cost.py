@@ -7,13 +7,11 @@ import time
 from pathlib import Path
 
 from measuring import Figure, compile_sources, report
-from neurond.actions.action_settings import ActionSettings
-from neurond.actions.actions import Actions
-from neurond.journal.audit import Audit
-from neurond.journal.line_file import LineFile
+from neurond.actions import Actions, ActionSettings
+from neurond.journal.state_files import Audit, LineFile
 from neurond.system.kernel_log import KernelLog
-from neurond.verdicts.changes import Changes
-from neurond.verdicts.kernel_errors import KernelErrors
+from neurond.verdicts.device_rules import KernelErrors
+from neurond.verdicts.rule_evaluator import Changes
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model import Finding, Health, Severity

@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from neurond.snapshots.rates import Rates
 from neurond.snapshots.store import Verdicts
-from neurond.verdicts.announcer import Announcer
-from neurond.verdicts.judge import Judge
+from neurond.verdicts.rule_evaluator import Announcer, Judge
 
 from neurontools.model import Health
 from neurontools.rpc import neuron_pb2

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.startup.tables import Configuration
+from neurond.startup.configuration import Configuration
 
 from neurontools.fleet.prometheus import job_queries, quantities
 from tests.harness.consumers import consumer

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.startup.tables import Configuration
+from neurond.startup.configuration import Configuration
 
 from neurontools.util.version import __version__
 from tests.harness.consumers import consumer

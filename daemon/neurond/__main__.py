@@ -50,10 +50,9 @@ def _serve(text: str) -> int:
     import asyncio
 
     from neurond.daemon import Daemon
-    from neurond.system import log
-    from neurond.system.event_loop import timed_loop
+    from neurond.system.lifecycle import begin, timed_loop
 
-    log.begin(settings.log_level)
+    begin(settings.log_level)
 
     async def run() -> None:
         await Daemon(settings).run()

@@ -15,47 +15,48 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from neurond.actions.action_settings import ActionSettings
-from neurond.actions.actions import Actions
-from neurond.attribution.kubelet import KubeletWatcher
-from neurond.attribution.process import Attributions
-from neurond.exports.exports import Exports
-from neurond.faults.faults import LoseHost
-from neurond.faults.kernel_log_file import KernelLogFile
+from neurond.actions import Actions, ActionSettings
+from neurond.attribution import Attributions, KubeletWatcher
+from neurond.exports.metrics import Exports
+from neurond.faults import LoseHost
 from neurond.host import kernel_log, watched_host
 from neurond.journal.accounts import Accounts
-from neurond.journal.audit import Audit
-from neurond.journal.ended_file import EndedFile
-from neurond.journal.ended_log import EndedLog
-from neurond.journal.kept import audit_file, kept
-from neurond.peers.gate import Gate
-from neurond.peers.limits import limits_for
-from neurond.peers.peers import Peers
+from neurond.journal.state_files import Audit, EndedFile, EndedLog, audit_file, kept
+from neurond.peers.connection_proxy import Gate
+from neurond.peers.limits import Peers, limits_for
 from neurond.reloading import RELOADABLE, changes, reread
 from neurond.service.attach_socket import AttachSocket
-from neurond.service.calls import Calls
-from neurond.service.fault_service import FaultService
-from neurond.service.monitor_service import MonitorService
+from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
-from neurond.service.server import announce_health, make_server
+from neurond.service.server import (
+    AfterFloods,
+    Calls,
+    announce_health,
+    is_out_of_memory,
+    make_server,
+    tell_out_of_memory,
+    told_in_a_line,
+)
 from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
-from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
-from neurond.snapshots.store import Store
-from neurond.snapshots.ticks import Ticks
-from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
-from neurond.system import log
-from neurond.system.endings import asked_to_end, others_end
-from neurond.system.event_loop import turns
-from neurond.system.free_memory import AfterFloods, is_out_of_memory, tell_out_of_memory, told_in_a_line
+from neurond.snapshots.store import Refresher, Store, Ticks
+from neurond.system.clocks import SteadyClock, by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
+from neurond.system.kernel_log import KernelLogFile
+from neurond.system.lifecycle import (
+    asked_to_end,
+    change,
+    has_terminal,
+    most_files,
+    notify,
+    notify_ready,
+    others_end,
+    turns,
+    watchdog_seconds,
+)
 from neurond.system.processes import is_alive
-from neurond.system.steady_clock import SteadyClock
-from neurond.system.supervisor import has_terminal, most_files, notify, notify_ready, watchdog_seconds
-from neurond.verdicts.announcer import Announcer
-from neurond.verdicts.changes import Changes
-from neurond.verdicts.judge import Judge
-from neurond.verdicts.thresholds import Thresholds
+from neurond.verdicts.evidence import Thresholds
+from neurond.verdicts.rule_evaluator import Announcer, Changes, Judge
 from neurontools.driver.environment import Roots
 from neurontools.faults.request import FaultRequest
 from neurontools.rpc import socket_path
@@ -164,7 +165,7 @@ class Daemon:
             await self._exports.start()
             if self._network is not None:
                 await self._network.start(files)
-                self._exports.tell_of(self._network.gate)
+                self._exports.add_network_connections(self._network.gate)
             self._kubelet.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
@@ -249,7 +250,7 @@ class Daemon:
         """Goes by the settings that can change from here on."""
         before = self._settings
         if after.log_level != before.log_level:
-            log.change(after.log_level)
+            change(after.log_level)
         if after.health_thresholds != before.health_thresholds:
             self._judge.change(Thresholds(**after.health_thresholds))  # type: ignore[arg-type]
         if after.actions != before.actions:
@@ -257,7 +258,7 @@ class Daemon:
                 self._actions.close()
             self._actions = Actions(ActionSettings.made(after.actions), self._audit) if after.actions else None
         if (after.tls_summary, after.tls_full) != (before.tls_summary, before.tls_full):
-            from neurond.access.certificates import subjects
+            from neurond.access import subjects
 
             self._exports.allow(subjects(after))
             if self._network is not None:

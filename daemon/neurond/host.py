@@ -6,15 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurond.faults.faults import Faults, Surroundings
-from neurond.load import SyntheticLoad
-from neurond.ownership.ledger import Ledger
-from neurond.ownership.shape import Shape
+from neurond.allocator import Ledger, Shape
+from neurond.faults import Faults, Surroundings
 from neurond.settings import Settings
-from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.sources.simulated import SimulatedSource, SyntheticLoad, shape_of
 from neurond.sources.source import Source
+from neurond.system.clocks import SteadyClock
 from neurond.system.kernel_log import KernelLog
-from neurond.system.steady_clock import SteadyClock
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.model import Instance

@@ -169,7 +169,7 @@ IMPORTS = {
         (f"neuron-{name}" for name in ("run", "monitor", "profile", "fault")), "neurontools.cli.line.options"
     ),
     "neuron_parallel_compile": "neurontools.cli.run",
-    "neuron-fleet-sim": "neurond.fleet.plan",
+    "neuron-fleet-sim": "neurond.fleet.command",
     "neurond": "neurond.startup",
 }
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from neurond.verdicts.judge import Judge
-from neurond.verdicts.thresholds import Thresholds
+from neurond.verdicts.evidence import Thresholds
+from neurond.verdicts.rule_evaluator import Judge
 
 from neurontools.client.history.events import Severity, events_between
 from neurontools.model import Finding, Snapshot

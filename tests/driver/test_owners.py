@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from neurond.sources.sysfs.owner_tracker import OwnerTracker
-from neurond.sources.sysfs.pacing import Pacing
+from neurond.sources.sysfs.core_owners import OwnerTracker
+from neurond.sources.sysfs.device_reader import Pacing
 
 from neurontools import catalog
 from neurontools.driver.devices import DeviceDirectory, read_placements

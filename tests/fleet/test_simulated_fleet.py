@@ -11,8 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from neurond.fleet.command import main
-from neurond.fleet.plan import HostPlan, parse_mix, plan
+from neurond.fleet.command import HostPlan, main, parse_mix, plan
 
 from neurontools.client import Client
 from neurontools.faults.request import FaultRequest

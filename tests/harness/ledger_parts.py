@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from neurond.ownership.holding import CoreReport, Report
-from neurond.ownership.ledger import Ledger
-from neurond.ownership.shape import Shape
+from neurond.allocator import CoreReport, Ledger, Report, Shape
 
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurond.load import SyntheticLoad
-from neurond.load.scenarios import STEP_SECONDS
-from neurond.ownership.ledger import Ledger
-from neurond.snapshots.process_record import process_record
+from neurond.allocator import Ledger
 from neurond.snapshots.rates import Rates
-from neurond.sources.simulated import SimulatedSource, shape_of
-from neurond.verdicts.judge import Judge
+from neurond.snapshots.sampler import process_record
+from neurond.sources.simulated import STEP_SECONDS, SimulatedSource, SyntheticLoad, shape_of
+from neurond.verdicts.rule_evaluator import Judge
 
 from neurontools import catalog
 from neurontools.model import Host, Snapshot, VcpuTimes, VcpuUsage

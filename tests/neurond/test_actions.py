@@ -14,12 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.actions.action_settings import ActionSettings
-from neurond.actions.actions import Actions
-from neurond.actions.bounded_run import BoundedRun
-from neurond.actions.rate_limit import RateLimit
-from neurond.journal.audit import Audit
-from neurond.journal.kept import audit_file
+from neurond.actions import Actions, ActionSettings, BoundedRun, RateLimit
+from neurond.journal.state_files import Audit, audit_file
 from neurond.startup.configuration import resolve
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
@@ -192,7 +188,7 @@ def test_a_webhook_that_nobody_answers_is_a_line_and_no_more(host: Host, capfd: 
             tell()
             wait_until(lambda: host.audit("action"))
     assert host.audit("action")[0]["outcome"] == "failed"
-    assert "the webhook did not take a finding: " in capfd.readouterr().err
+    assert "the webhook did not accept a finding: " in capfd.readouterr().err
 
 
 def test_the_audit_has_who_held_which_cores(host: Host) -> None:

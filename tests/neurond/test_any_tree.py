@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from neurond.load import SCENARIOS
+from neurond.sources.simulated import SCENARIOS
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools import catalog

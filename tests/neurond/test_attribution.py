@@ -13,9 +13,14 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.attribution.kubelet import KubeletWatcher, Patience
-from neurond.attribution.pod_resources import read_allocations
-from neurond.attribution.process import Attributions, attribution_from, read_attribution
+from neurond.attribution import (
+    Attributions,
+    KubeletWatcher,
+    Patience,
+    attribution_from,
+    read_allocations,
+    read_attribution,
+)
 
 from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 from neurontools.rpc import wire

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.load import SCENARIOS
 from neurond.settings import Settings
+from neurond.sources.simulated import SCENARIOS
 from neurond.startup.command_line import settings_from
-from neurond.startup.configuration import FLAGS, resolve
-from neurond.startup.tables import Configuration
+from neurond.startup.configuration import FLAGS, Configuration, resolve
 
 from neurontools import catalog
 from neurontools.util.errors import EXIT_USAGE, UserError

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neurond.sources.sysfs import SysfsSource
-from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget, may_be_replaced
-from neurond.sources.sysfs.metadata_service import MetadataService
+from neurond.sources.sysfs.device_reader import CounterFiles, DescriptorBudget, may_be_replaced
+from neurond.sources.sysfs.source import MetadataService
 
 from neurontools.driver.sysfs_files import parse_count
 from neurontools.testing import DriverTree

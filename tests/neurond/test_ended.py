@@ -15,13 +15,19 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from neurond.journal.accounts import Accounts, Departure
-from neurond.journal.ended_file import NAME, OLDER_NAME, EndedFile
-from neurond.journal.ended_log import MOST_ENDED, MOST_RECENT, RECENT_SECONDS, EndedLog
-from neurond.journal.ended_record import from_line, to_line
-from neurond.journal.kept import kept
-from neurond.journal.outcome import Outcome
-from neurond.journal.use import Use
+from neurond.journal.accounts import Accounts, Departure, Outcome, Use
+from neurond.journal.state_files import (
+    ENDED_FILE,
+    MOST_ENDED,
+    MOST_RECENT,
+    OLDER_ENDED_FILE,
+    RECENT_SECONDS,
+    EndedFile,
+    EndedLog,
+    from_line,
+    kept,
+    to_line,
+)
 from neurond.startup.configuration import resolve
 
 from neurontools.catalog import peak_flops_per_core
@@ -224,17 +230,17 @@ def test_a_line_that_could_not_be_shown_is_refused(changes: dict[str, object]) -
 
 def test_files_are_for_this_user_alone_or_for_a_group_to_read(tmp_path: Path) -> None:
     written(tmp_path / "own", PROCESS)
-    assert (tmp_path / "own" / NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "own" / ENDED_FILE).stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
     EndedFile(str(tmp_path / "shared"), group_id=os.getgid()).close(HANG_SECONDS)
-    assert (tmp_path / "shared" / NAME).stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "shared" / ENDED_FILE).stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o750
 
 
 def test_it_stays_small_and_keeps_the_latest(tmp_path: Path) -> None:
     most = 4096
     written(tmp_path, *map(numbered, range(1, 101)), most_file_bytes=most)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [OLDER_NAME, NAME]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [OLDER_ENDED_FILE, ENDED_FILE]
     assert all(path.stat().st_size <= most for path in tmp_path.iterdir())
     pids = [process.pid for process in held(tmp_path)]
     assert pids == list(range(pids[0], 101))
@@ -243,7 +249,7 @@ def test_it_stays_small_and_keeps_the_latest(tmp_path: Path) -> None:
 
 def test_a_line_that_a_kill_cut_off_is_cut_off_and_the_next_is_whole(tmp_path: Path) -> None:
     written(tmp_path, numbered(1), numbered(2))
-    file = tmp_path / NAME
+    file = tmp_path / ENDED_FILE
     file.write_bytes(file.read_bytes()[:-20])
     written(tmp_path, numbered(3))
     assert [process.pid for process in held(tmp_path)] == [1, 3]
@@ -255,8 +261,8 @@ def test_a_line_that_a_kill_cut_off_is_cut_off_and_the_next_is_whole(tmp_path: P
 FILLED = """
 import resource, sys
 from dataclasses import replace
-from neurond.journal.ended_file import EndedFile
-from neurond.journal.ended_record import from_line
+from neurond.journal.state_files import EndedFile
+from neurond.journal.state_files import from_line
 line = sys.stdin.buffer.read()
 resource.setrlimit(resource.RLIMIT_FSIZE, (len(line) * 5 // 2, resource.RLIM_INFINITY))
 file = EndedFile(sys.argv[1])
@@ -270,7 +276,7 @@ def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
     """The kernel refuses to let the file grow in the middle of a line, as a full disk does."""
     command = [sys.executable, "-c", FILLED, str(tmp_path)]
     subprocess.run(command, input=to_line(PROCESS), check=True, timeout=HANG_SECONDS)
-    assert (tmp_path / NAME).read_bytes().endswith(b"\n")
+    assert (tmp_path / ENDED_FILE).read_bytes().endswith(b"\n")
     assert [process.pid for process in held(tmp_path)] == [1, 2]
     written(tmp_path, numbered(9))
     assert [process.pid for process in held(tmp_path)] == [1, 2, 9], "and it goes on when there is room"
@@ -281,11 +287,11 @@ def test_no_file_of_another_place_and_no_directory_that_others_may_change_is_use
     target.write_text("as it was")
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    (state / NAME).hardlink_to(target)
+    (state / ENDED_FILE).hardlink_to(target)
     with pytest.raises(NotTrusted):
         EndedFile(str(state))
     assert target.read_text() == "as it was"
-    (state / NAME).unlink()
+    (state / ENDED_FILE).unlink()
     state.chmod(0o777)
     with pytest.raises(NotTrusted, match="may be changed"):
         EndedFile(str(state))
@@ -296,10 +302,10 @@ def test_what_cannot_be_kept_is_told_and_stops_nothing(tmp_path: Path, caplog: p
     assert first is not None
     with caplog.at_level(logging.WARNING):
         assert kept(str(tmp_path), None, "what ended", EndedFile) is None
-        assert kept(str(tmp_path / NAME), None, "what ended", EndedFile) is None
+        assert kept(str(tmp_path / ENDED_FILE), None, "what ended", EndedFile) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}: another daemon keeps what ended there; this one keeps it in memory",
-        f"{tmp_path / NAME}: what ended is kept in memory alone: Not a directory",
+        f"{tmp_path / ENDED_FILE}: what ended is kept in memory alone: Not a directory",
     ]
     first.close(HANG_SECONDS)
     EndedFile(str(tmp_path)).close(HANG_SECONDS)
@@ -405,5 +411,5 @@ def test_what_ended_is_known_after_restarts(start_daemon: StartDaemon, tmp_path:
             assert [process.tag for process in client.ended().processes] == tags
         tags.append(f"before {end.name} {len(tags)}")
         let_go(daemon, tags[-1])
-        wait_until(lambda: tags[-1] in (state / NAME).read_text())
+        wait_until(lambda: tags[-1] in (state / ENDED_FILE).read_text())
         daemon.stop(end)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.faults.faults import MOST_FAULTS, Faults, NoSuchFault, NoTarget, Surroundings, TooMany
-from neurond.ownership.ledger import Ledger
+from neurond.allocator import Ledger
+from neurond.faults import MOST_FAULTS, Faults, NoSuchFault, NoTarget, Surroundings, TooMany
 
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.driver.neuron_runtime import CoreRequest

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from neurond.system.event_loop import timed_loop, turns
-from neurond.system.free_memory import AfterFloods, free_unused
-from neurond.system.host_reader import HostReader
-from neurond.system.jobs import group_of
+from neurond.service.server import AfterFloods, free_unused
+from neurond.system.host_metrics import HostReader
 from neurond.system.kernel_log import KernelLog
+from neurond.system.lifecycle import timed_loop, turns
+from neurond.system.processes import group_of
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest

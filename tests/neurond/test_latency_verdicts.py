@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.verdicts.hysteresis import Hysteresis, Level
-from neurond.verdicts.judge import Judge
+from neurond.verdicts.evidence import Hysteresis, Level
+from neurond.verdicts.rule_evaluator import Judge
 
 from neurontools.client.history.events import events_between
 from neurontools.model import Finding, LatencyHistogram, Snapshot, latency

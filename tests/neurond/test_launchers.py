@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from neurond.system.launchers import Launch, launch_of, run_id
+from neurond.system.processes import Launch, launch_of, run_id
 
 MACHINE, OTHER_MACHINE = "boot-1", "boot-2"
 

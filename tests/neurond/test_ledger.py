@@ -8,10 +8,21 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from neurond.ownership import ledger
-from neurond.ownership.holding import CoreReport, Holding, Report
-from neurond.ownership.ledger import CoreCounters, Ledger
-from neurond.ownership.shape import Shape
+from neurond.allocator import (
+    AlreadyAttached,
+    CoreCounters,
+    CoreReport,
+    CoresUnavailable,
+    Holding,
+    ImpossibleRequest,
+    InvalidReport,
+    Ledger,
+    OutOfDeviceMemory,
+    Refusal,
+    Report,
+    Shape,
+    UnknownToken,
+)
 
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -74,7 +85,7 @@ def test_who_asks_for_cores_of_others_is_told_who_holds_them(
     shape: Shape, held: list[CoreRequest], request_: CoreRequest, text: str
 ) -> None:
     host = ledger_of(shape, *held)
-    with pytest.raises(ledger.CoresUnavailable) as refused:
+    with pytest.raises(CoresUnavailable) as refused:
         host.attach(entered(host, "refused"), request_)
     assert str(refused.value) == f"{text}; end them or ask for other cores"
 
@@ -95,7 +106,7 @@ def test_who_asks_for_cores_of_others_is_told_who_holds_them(
 )
 def test_what_the_host_can_never_have(shape: Shape, request_: CoreRequest, text: str) -> None:
     host = ledger_of(shape, CoreRequest(0, 1))
-    with pytest.raises(ledger.ImpossibleRequest) as refused:
+    with pytest.raises(ImpossibleRequest) as refused:
         host.attach(entered(host, "refused"), request_)
     assert str(refused.value) == text
 
@@ -104,9 +115,9 @@ def test_a_process_attaches_once_and_observers_of_it_are_no_reason_against() -> 
     host = Ledger(TRN1)
     host.enter("watching", 7, 0, 1.0)
     host.attach(entered(host, "a", 7), CoreRequest(0, 1))
-    with pytest.raises(ledger.AlreadyAttached, match="PID 7 holds cores already"):
+    with pytest.raises(AlreadyAttached, match="PID 7 holds cores already"):
         host.attach("a", CoreRequest(1, 1))
-    with pytest.raises(ledger.AlreadyAttached):
+    with pytest.raises(AlreadyAttached):
         host.enter("a", 8, 0, 1.0)
     assert host.attach(entered(host, "b", 8), CoreRequest(1, 1)).count == 1
 
@@ -114,9 +125,9 @@ def test_a_process_attaches_once_and_observers_of_it_are_no_reason_against() -> 
 def test_an_unknown_token_and_one_of_an_observer() -> None:
     host = Ledger(TRN1)
     for call in (lambda: host.attach("?", ALL), lambda: host.report("?", report_of({})), lambda: host.known("?")):
-        with pytest.raises(ledger.UnknownToken, match="connect to the attach socket"):
+        with pytest.raises(UnknownToken, match="connect to the attach socket"):
             call()
-    with pytest.raises(ledger.InvalidReport, match="holds no cores; call Attach before Report"):
+    with pytest.raises(InvalidReport, match="holds no cores; call Attach before Report"):
         host.report(entered(host, "a"), report_of({}))
 
 
@@ -140,7 +151,7 @@ def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> 
     host = ledger_of(TRN1, CoreRequest(0, 2))
     holding = host.known("a")
     for index in (-1, 2):
-        with pytest.raises(ledger.InvalidReport, match=f"core {index} is not one of the 2 cores of this process"):
+        with pytest.raises(InvalidReport, match=f"core {index} is not one of the 2 cores of this process"):
             host.report("a", report_of({0: tensors(1), index: tensors(1)}))
     assert (holding.report, holding.cores) == (None, {})
     accepted = report_of({1: tensors(1)})
@@ -208,7 +219,7 @@ def test_a_report_that_contradicts_the_one_before_is_refused(
     host = ledger_of(TRN1, ALL)
     for _ in range(2):
         host.report("a", Report(**usual | before))
-    with pytest.raises(ledger.InvalidReport, match=text):
+    with pytest.raises(InvalidReport, match=text):
         host.report("a", Report(**usual | now))
 
 
@@ -235,11 +246,11 @@ def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
     assert (host.holders_of_stack(0), host.holders_of_stack(1)) == ([both], [both, last])
     host.report("a", report_of({0: tensors(1000), 1: tensors(600)}))
     assert [host.stack_bytes_of(both, stack) for stack in (0, 1)] == [1000, 600]
-    with pytest.raises(ledger.OutOfDeviceMemory):
+    with pytest.raises(OutOfDeviceMemory):
         host.report("b", report_of({0: tensors(401)}))
     host.report("b", report_of({0: tensors(400)}))
     for local, size_bytes in ((1, 601), (0, 1001)):
-        with pytest.raises(ledger.OutOfDeviceMemory):
+        with pytest.raises(OutOfDeviceMemory):
             host.report("a", report_of({local: tensors(size_bytes)}))
     host.report("a", report_of({0: tensors(1)}))
     assert [host.stack_bytes_of(both, stack) for stack in (0, 1)] == [1, 600]
@@ -248,7 +259,7 @@ def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
 def test_cores_that_a_report_leaves_out_keep_what_they_had_and_count_on_their_stack() -> None:
     host = ledger_of(Shape(1, 4, 1, 1000, 1, (1,)), ALL)
     host.report("a", report_of({0: tensors(600), 1: tensors(300)}))
-    with pytest.raises(ledger.OutOfDeviceMemory):
+    with pytest.raises(OutOfDeviceMemory):
         host.report("a", report_of({2: tensors(101)}))
     host.report("a", report_of({2: tensors(100)}))
     host.report("a", report_of({1: tensors(7)}))
@@ -267,7 +278,7 @@ def test_out_of_memory_tells_who_holds_the_stack() -> None:
     host = ledger_of(TRN2, CoreRequest(0, 1, 1), CoreRequest(1, 1, 1))
     host.report("a", report_of({0: tensors(600)}))
     host.report("b", report_of({0: tensors(400)}))
-    with pytest.raises(ledger.OutOfDeviceMemory) as refused:
+    with pytest.raises(OutOfDeviceMemory) as refused:
         host.report("b", report_of({0: tensors(401)}))
     headline, titles, *rows = str(refused.value).splitlines()
     assert headline.startswith("out of device memory: PID 12 asks for 401 B on device 0 HBM 0, which has 1000 B and")
@@ -319,7 +330,7 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.state()
         try:
             cores = self.ledger.attach(token, request).physical_cores()
-        except ledger.Refusal:
+        except Refusal:
             assert self.state() == before
         else:
             assert token not in self.attached
@@ -332,7 +343,7 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.state()
         try:
             self.ledger.report(token, report_of(cores))
-        except ledger.Refusal:
+        except Refusal:
             assert self.state() == before
         else:
             assert token in self.attached

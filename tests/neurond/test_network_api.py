@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from neurond.peers.network_gate import HANDSHAKES_OF_AN_ADDRESS
+from neurond.service.network_api import HANDSHAKES_OF_AN_ADDRESS
 
 from neurontools.client import Client
 from neurontools.fleet.direct_feed import DirectFeed

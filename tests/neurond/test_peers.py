@@ -5,11 +5,9 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from neurond.peers.credentials import Credentials
-from neurond.peers.frame_weight import BYTE, CALL, FRAME, FrameWeight
-from neurond.peers.limits import Kind, limits_for
-from neurond.peers.peers import AtLimit, Peers
-from neurond.service.handlers import MAX_REQUEST_BYTES, MAX_STREAMS
+from neurond.peers.connection_proxy import BYTE, CALL, FRAME, FrameWeight
+from neurond.peers.limits import AtLimit, Credentials, Kind, Peers, limits_for
+from neurond.service.server import MAX_REQUEST_BYTES, MAX_STREAMS
 
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from tests.harness.hostile_peer import frame, request

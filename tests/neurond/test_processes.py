@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import pytest
-from neurond.ownership.holding import Holding, Report
-from neurond.ownership.ledger import Ledger
-from neurond.ownership.shape import Shape
-from neurond.snapshots.process_record import process_record
+from neurond.allocator import Holding, Ledger, Report, Shape
+from neurond.snapshots.sampler import process_record
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
 from neurontools.driver.neuron_runtime import CoreRequest

@@ -19,9 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from neurond.ownership.holding import Report
-from neurond.ownership.ledger import InvalidReport, Ledger, Refusal
-from neurond.service.report_reader import read_report
+from neurond.allocator import InvalidReport, Ledger, Refusal, Report
+from neurond.service.runtime_service import read_report
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.sources.simulated import SimulatedSource, shape_of

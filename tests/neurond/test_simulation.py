@@ -7,14 +7,10 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from neurond.load import SCENARIOS
-from neurond.load.scenarios import STEP_SECONDS
-from neurond.load.synthetic_load import USERS
-from neurond.ownership.holding import CoreReport, Report
-from neurond.ownership.ledger import Ledger
+from neurond.allocator import CoreReport, Ledger, Report
 from neurond.snapshots.sampler import Sampler
-from neurond.sources.simulated import SimulatedSource, shape_of
-from neurond.verdicts.thresholds import Thresholds
+from neurond.sources.simulated import SCENARIOS, STEP_SECONDS, USERS, SimulatedSource, shape_of
+from neurond.verdicts.evidence import Thresholds
 
 from neurontools import catalog, model
 from neurontools.driver.neuron_runtime import CoreRequest

@@ -10,10 +10,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.ownership.ledger import Ledger
-from neurond.snapshots.refresher import Refresher
-from neurond.snapshots.store import Store
-from neurond.snapshots.ticks import Ticks
+from neurond.allocator import Ledger
+from neurond.snapshots.store import Refresher, Store, Ticks
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.source import Reading
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from neurond.service.socket_files import SocketFiles
-from neurond.system.supervisor import watchdog_seconds
+from neurond.system.lifecycle import watchdog_seconds
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model.finding import Kind

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.sources.sysfs.time_in_use import TimeInUse
+from neurond.sources.sysfs.source import TimeInUse
 
 LIVE, OLD = (2, 30, 2, 0), (2, 24, 7, 0)
 

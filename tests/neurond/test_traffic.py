@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from neurond.system.rdma import RdmaReader, read_ports, with_rates
-from neurond.system.traffic import Traffic
+from neurond.system.host_metrics import RdmaReader, Traffic, read_ports, with_rates
 
 from neurontools.model import Disk, NetworkInterface, RdmaPort
 from tests.harness.waiting import wait_until

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from neurond.snapshots.rates import Rates
-from neurond.snapshots.recent_steps import LEAST_STEPS
-from neurond.verdicts.judge import Judge
-from neurond.verdicts.thresholds import Thresholds
+from neurond.snapshots.rates import LEAST_STEPS, Rates
+from neurond.verdicts.evidence import Thresholds
+from neurond.verdicts.rule_evaluator import Judge
 
 from neurontools.model import (
     Device,

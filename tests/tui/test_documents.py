@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.load import SCENARIOS
+from neurond.sources.simulated import SCENARIOS
 
 from neurontools.cli.monitor import command as monitor_command
 from neurontools.cli.top import command, options

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+from neurond.settings import Settings
 from neurond.snapshots.store import Store
-from neurond.system.event_loop import turns
+from neurond.system.lifecycle import turns
 from neurontools import catalog
-from neurontools.exporters.exposition import (
-    Definition,
-    Exposition,
-    Family,
-    Kind,
-    label_text,
-)
+from neurontools.exporters.exposition import Definition, Exposition, Family, Kind, label_text
 from neurontools.exporters.host_errors import HostErrors
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.net.http.compression import Document
+
+if TYPE_CHECKING:
+    from neurond.exports.metrics_pages import MetricsPages
+    from neurontools.net.tls.subjects import Subjects
+
 
 BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
 SNAPSHOTS = Definition("neurontools_daemon_snapshots", Kind.COUNTER, "Snapshots taken")
@@ -33,6 +36,12 @@ LONGEST_TURN = Definition(
 SCRAPES = Definition("neurontools_scrapes", Kind.COUNTER, "Scrapes answered before this text was made")
 SCRAPE_DURATION = Definition(
     "neurontools_scrape_duration_seconds", Kind.GAUGE, "Time that making the text took, the last time before this"
+)
+NETWORK_CONNECTIONS = Definition(
+    "neurontools_network_connections", Kind.COUNTER, "Connections to the API over TLS that came to an outcome"
+)
+NETWORK_OPEN_CONNECTIONS = Definition(
+    "neurontools_network_open_connections", Kind.GAUGE, "Connections to the API over TLS that are open"
 )
 
 
@@ -91,3 +100,76 @@ class Metrics:
         for families in self.others:
             yield from families()
         yield from process_families()
+
+
+class NetworkConnections(Protocol):
+    """The counters of the API over TLS."""
+
+    outcomes: Counter[Any]
+
+    @property
+    def open_count(self) -> int: ...
+
+
+def _network_families(connections: NetworkConnections) -> Iterator[Family]:
+    outcomes = [(label_text([("outcome", outcome)]), count) for outcome, count in connections.outcomes.items()]
+    yield Family(NETWORK_CONNECTIONS, outcomes)
+    yield Family(NETWORK_OPEN_CONNECTIONS, [("", connections.open_count)])
+
+
+class _Sender(Protocol):
+    def observe(self, snapshot: Snapshot) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Exports:
+    """The exports that the settings ask for; without any it does nothing and has loaded nothing more."""
+
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._metrics = Metrics(store, untagged_together=settings.metrics_untagged_together)
+        self._pages: MetricsPages | None = None
+        self._sender: _Sender | None = None
+
+    async def start(self) -> None:
+        """Begins to listen and to send; UserError when that can't be had."""
+        if self._settings.metrics_listen is not None:
+            from neurond.exports.metrics_pages import MetricsPages
+
+            self._pages = MetricsPages(self._settings, self._metrics, self._store)
+            await self._pages.listen(self._settings.metrics_listen)
+        if self._settings.otlp_endpoint is not None:
+            from neurond.exports.otlp import OtlpSender
+
+            self._sender = OtlpSender(
+                self._settings.otlp_endpoint,
+                self._settings.otlp_interval_seconds,
+                self._store.latest.snapshot,
+            )
+
+    def add_network_connections(self, connections: NetworkConnections) -> None:
+        """Adds the metrics of the API over TLS."""
+        self._metrics.others.append(partial(_network_families, connections))
+
+    def allow(self, subjects: Subjects) -> None:
+        """Goes by these names of certificates from the next connection on."""
+        if self._pages is not None:
+            self._pages.access.allow(subjects)
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Takes note of the snapshot of a tick."""
+        if self._pages is not None or self._sender is not None:
+            self._metrics.observe(snapshot)
+        if self._pages is not None:
+            self._pages.observe()
+        if self._sender is not None:
+            self._sender.observe(snapshot)
+
+    async def close(self) -> None:
+        """Stops listening and sending; takes a second at most."""
+        if self._pages is not None:
+            self._pages.close()
+        if self._sender is not None:
+            await self._sender.close()

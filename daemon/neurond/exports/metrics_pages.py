@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from neurond.access.metrics import metrics_access
-from neurond.exports.metrics import Metrics
+from neurond.access import metrics_access
 from neurond.settings import Settings
 from neurond.snapshots.store import Store
-from neurond.system.supervisor import most_files
-from neurontools.exporters.page import metrics_page
+from neurond.system.lifecycle import most_files
+from neurontools.exporters.page import Exporter, metrics_page
 from neurontools.net.http.limits import Limits
 from neurontools.net.http.request import Request
 from neurontools.net.http.response import Response, refusal
@@ -20,7 +19,7 @@ from neurontools.net.sockets.listen_address import listen_address
 from neurontools.util.errors import EXIT_FAILURE, UserError
 
 if TYPE_CHECKING:
-    from neurond.web.daemon_pages import DaemonPages
+    from neurond.web import DaemonPages
 
 _log = logging.getLogger(__name__)
 
@@ -31,12 +30,12 @@ class MetricsPages:
     Belongs to the event loop's thread; UserError when a file of the access is wrong.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, store: Store) -> None:
+    def __init__(self, settings: Settings, metrics: Exporter, store: Store) -> None:
         self.access = metrics_access(settings)
         pages = {"/metrics": Page(metrics_page(metrics)), "/": Page(_front, is_open=True)}
         self._web: DaemonPages | None = None
         if settings.web:
-            from neurond.web.daemon_pages import DaemonPages
+            from neurond.web import DaemonPages
             from neurontools.web.pages import BASE
 
             self._web = DaemonPages(settings, store, self.access)

@@ -14,14 +14,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from neurond.exports.otlp_packages import not_installed
-from neurond.exports.otlp_readings import INSTRUMENTS, Reading, core_attributes, process_attributes
-from neurontools.model import Device, Snapshot, SourceKind, logical_cores
+from neurontools.model import (
+    Device,
+    DeviceMemory,
+    HostMemory,
+    Process,
+    Snapshot,
+    SourceKind,
+    logical_cores,
+    memory_categories,
+)
 from neurontools.model.finding import Severity
 from neurontools.model.health import verdicts
+from neurontools.util.errors import EXIT_USAGE, UserError
 
+_PACKAGES = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 _EVENTS = (
     ("mem_corrected_total", "corrected", "memory"),
     ("mem_uncorrected_total", "uncorrected", "memory"),
@@ -60,7 +71,7 @@ class OtlpSender:
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
             from opentelemetry.sdk.resources import Resource
         except ImportError:
-            raise not_installed() from None
+            raise otlp_not_installed_error() from None
         self._snapshot: Snapshot | None = None
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
@@ -261,3 +272,112 @@ def _executions(snapshot: Snapshot) -> Iterator[Reading]:
     for process in snapshot.processes:
         if process.core_indices and process.executions is not None:
             yield process.executions.completed_total, process_attributes(process)
+
+
+Attributes = dict[str, str | int]
+Reading = tuple[float, Attributes]
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric: its unit in UCUM, and how it is read of a snapshot."""
+
+    name: str
+    unit: str
+    text: str
+    read: Callable[[Snapshot], Iterable[Reading]]
+
+
+def core_attributes(index: int, device_index: int) -> Attributes:
+    """Which NeuronCore it is."""
+    return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
+
+
+def process_attributes(process: Process) -> Attributes:
+    """Which process it is and whose; what isn't known is left out."""
+    found: Attributes = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
+    if process.user:
+        found["process.owner"] = process.user
+    of = process.attribution
+    if of is not None:
+        for name, value in (
+            ("k8s.pod.name", of.pod_name),
+            ("k8s.namespace.name", of.pod_namespace),
+            ("k8s.container.name", of.container_name),
+            ("container.id", of.container_id),
+            ("slurm.job.id", of.slurm_job_id),
+        ):
+            if value:
+                found[name] = value
+    return found
+
+
+def _categories(memory: DeviceMemory | HostMemory, attributes: Attributes) -> Iterator[Reading]:
+    for field, size_bytes in memory_categories(memory).items():
+        if size_bytes is not None:
+            yield size_bytes, {**attributes, "category": field.removesuffix("_bytes")}
+
+
+def _core_memory(snapshot: Snapshot) -> Iterator[Reading]:
+    for group in logical_cores(snapshot):
+        yield from _categories(group.memory, core_attributes(group.index, group.device_index))
+
+
+def _device_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
+    for device in snapshot.devices:
+        yield from _categories(device.host_memory, {"hw.id": f"neuron{device.index}"})
+
+
+def _owners(snapshot: Snapshot) -> Iterator[Reading]:
+    by_pid = {process.pid: process for process in snapshot.processes}
+    for group in logical_cores(snapshot):
+        for pid in group.owner_pids:
+            process = by_pid.get(pid)
+            if process is not None:
+                found = core_attributes(group.index, group.device_index) | process_attributes(process)
+                yield 1, found | ({"inferred": "true"} if group.is_owner_inferred else {})
+
+
+def _holders(snapshot: Snapshot) -> Iterator[tuple[Process, Attributes]]:
+    """Those that hold cores, with all that they are known by: who reads OTLP has no joins, as Prometheus has."""
+    for process in snapshot.processes:
+        if process.core_indices:
+            yield process, process_attributes(process)
+
+
+def _process_memory(snapshot: Snapshot) -> Iterator[Reading]:
+    for process, attributes in _holders(snapshot):
+        sizes = [size for core in snapshot.cores_of(process) if (size := core.memory.total_bytes) is not None]
+        if sizes:
+            yield sum(sizes), attributes
+
+
+def _process_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
+    for process, attributes in _holders(snapshot):
+        yield from _categories(process.host_memory, attributes)
+
+
+INSTRUMENTS = (
+    Instrument("neurontools.neuroncore.owner", "1", "1 for each process that holds the core", _owners),
+    Instrument("neurontools.neuroncore.memory", "By", "Device memory by category", _core_memory),
+    Instrument("neurontools.device.host_memory", "By", "Host memory that serves the device", _device_host_memory),
+    Instrument("neurontools.process.device_memory", "By", "Device memory of the process", _process_memory),
+    Instrument("neurontools.process.host_memory", "By", "Host memory of the process by category", _process_host_memory),
+)
+
+
+def otlp_is_installed() -> bool:
+    """Whether the OpenTelemetry packages can be found; imports none of them."""
+    return all(map(_is_installed, _PACKAGES))
+
+
+def otlp_not_installed_error() -> UserError:
+    """The error for --otlp-endpoint without the OpenTelemetry packages."""
+    return UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # a parent package is missing or broken
+        return False

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import select
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import NoReturn
 
-from neurond.fleet.plan import MOST_HOSTS, USUAL_MIX, HostPlan, parse_mix, plan
-from neurond.fleet.processes import Processes
+from neurond.settings import Settings
+from neurond.sources.simulated import SCENARIOS
 from neurond.startup.checks import check
 from neurontools import catalog
 from neurontools.cli.line import frame
@@ -19,9 +24,10 @@ from neurontools.cli.line.about import exit_code_text
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.telling import tell
 from neurontools.fleet.file_sd import PLACE_LABEL
-from neurontools.fleet.hosts import hostfile_text
+from neurontools.fleet.hosts import Place, Reach, hostfile_text
 from neurontools.util.directory import Directory, NotTrusted
-from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.signals import defer_signals
 
 HOSTFILE, PIDS, FILE_SD = "hosts", "pids", "file_sd.json"
 EXIT_CODES = (
@@ -174,3 +180,194 @@ def _wait(processes: Processes, while_fd: int | None) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+USUAL_MIX = (
+    "trn1.32xlarge/steady=8,trn1.32xlarge=3,trn2.48xlarge/steady=5,trn2u.48xlarge/training-ramp=4,"
+    "inf2.48xlarge=2,trn1.32xlarge/stuck-core=1,trn2.48xlarge/ecc-burst=1"
+)
+MOST_HOSTS = 2000
+_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # of each of many
+_HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Hosts of a mix: their type and what runs on them, with their share."""
+
+    instance_type: str
+    scenario: str | None
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """One host of the fleet."""
+
+    place: Place
+    settings: Settings
+
+
+def parse_mix(text: str) -> tuple[Kind, ...]:
+    """The kinds of `TYPE[/SCENARIO][=WEIGHT],…`; ValueError says in a line what is wrong."""
+    kinds = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        named, equals, weight = part.partition("=")
+        name, slash, scenario = named.partition("/")
+        if equals and not (weight.isascii() and weight.isdigit() and len(weight) < 7 and int(weight)):
+            raise ValueError(f"{part[:60]!r}: give a share as a whole number from 1, such as trn1.32xlarge=3")
+        if slash and scenario not in SCENARIOS:
+            raise ValueError(
+                f"{part[:60]!r}: there is no scenario {scenario[:40]!r}; give one of {', '.join(SCENARIOS)}"
+            )
+        kinds.append(Kind(catalog.load(name).name, scenario or None, int(weight) if equals else 1))
+    if not kinds:
+        raise ValueError("names no instance type; write TYPE/SCENARIO=SHARE, such as trn1.32xlarge/steady=3")
+    return tuple(kinds)
+
+
+def plan(
+    host_count: int,
+    mix: tuple[Kind, ...],
+    directory: str,
+    *,
+    seed: int = 0,
+    interval_seconds: float = 1.0,
+    first_metrics_port: int | None = None,
+) -> tuple[HostPlan, ...]:
+    """The hosts, by name. Those of UltraServer types are nodes of UltraServers us-1, us-2 and so on, in their order."""
+    if first_metrics_port is not None and first_metrics_port + host_count - 1 > _HIGHEST_PORT:
+        raise ValueError(f"there are no {host_count} ports from {first_metrics_port} on")
+    kinds = [kind for kind, count in zip(mix, _shares(host_count, mix), strict=True) for _ in range(count)]
+    random.Random(seed).shuffle(kinds)  # noqa: S311 - a seed, so that it can be had again
+    digits = max(3, len(str(host_count - 1)))
+    places = [
+        Place(name, Reach.SOCKET, f"{directory}/{name}.sock")
+        for name in (f"host-{number:0{digits}d}" for number in range(host_count))
+    ]
+    nodes = _nodes(kinds)
+    return tuple(
+        HostPlan(
+            place,
+            Settings(
+                socket=place.address,
+                interval_seconds=interval_seconds,
+                history_seconds=_HISTORY_SECONDS,
+                history_bytes=_HISTORY_BYTES,
+                log_level="error",
+                simulate=kind.instance_type,
+                ultraserver=nodes[number],
+                load=kind.scenario,
+                load_seed=seed + number,
+                metrics_listen=None if first_metrics_port is None else f"127.0.0.1:{first_metrics_port + number}",
+            ),
+        )
+        for number, (place, kind) in enumerate(zip(places, kinds, strict=True))
+    )
+
+
+def _shares(host_count: int, mix: tuple[Kind, ...]) -> list[int]:
+    """How many hosts of each kind: by weight, the largest remainders rounded up, the first of equals."""
+    whole = sum(kind.weight for kind in mix)
+    counts = [host_count * kind.weight // whole for kind in mix]
+    by_remainder = sorted(range(len(mix)), key=lambda at: (-(host_count * mix[at].weight % whole), at))
+    for at in by_remainder[: host_count - sum(counts)]:
+        counts[at] += 1
+    return counts
+
+
+def _nodes(kinds: list[Kind]) -> list[str | None]:
+    """The place in an UltraServer of each host, NAME:INDEX; None for types that are in none."""
+    nodes: list[str | None] = []
+    made = 0
+    filling: dict[str, tuple[str, int]] = {}  # by type: the UltraServer that has room, and its next node
+    for kind in kinds:
+        ultraserver = catalog.load(kind.instance_type).ultraserver
+        if ultraserver is None:
+            nodes.append(None)
+            continue
+        if kind.instance_type not in filling:
+            made += 1
+            filling[kind.instance_type] = f"us-{made}", 0
+        name, index = filling.pop(kind.instance_type)
+        nodes.append(f"{name}:{index}")
+        if index + 1 < ultraserver.node_count:
+            filling[kind.instance_type] = name, index + 1
+    return nodes
+
+
+_STOP_SECONDS = 10.0
+
+
+class Processes:
+    """A context with all hosts serving. Entering raises UserError, in the words of the host that can't be served."""
+
+    def __init__(self, plans: Sequence[HostPlan], process_count: int) -> None:
+        self._shares = [plans[first::process_count] for first in range(min(process_count, len(plans)))]
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process of each host, by name."""
+        return {
+            plan.place.name: child.pid
+            for share, child in zip(self._shares, self._children, strict=True)
+            for plan in share
+        }
+
+    def __enter__(self) -> Processes:
+        try:
+            for share in self._shares:
+                with defer_signals():  # or a process would be there that nobody knows
+                    self._children.append(_started(share))
+            for child in self._children:
+                assert child.stdout is not None  # noqa: S101 - it was made with a pipe
+                said = child.stdout.readline().decode("utf-8", "replace").strip()
+                if said != "ready":
+                    raise UserError(said or f"a process of the fleet ended with code {child.wait()}", EXIT_FAILURE)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with defer_signals():
+            self._end()
+
+    def ended(self) -> list[str]:
+        """The hosts whose process has ended."""
+        return [
+            plan.place.name
+            for share, child in zip(self._shares, self._children, strict=True)
+            if child.poll() is not None
+            for plan in share
+        ]
+
+    def _end(self) -> None:
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            try:
+                child.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+
+
+def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(
+        # -P: the current directory is no place to import from.
+        [sys.executable, "-P", "-m", "neurond.fleet.worker", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the command, which then ends them
+    )
+    assert child.stdin is not None  # noqa: S101 - it was made with a pipe
+    try:
+        child.stdin.write("".join(f"{plan.settings.to_json()}\n" for plan in share).encode())
+        child.stdin.close()
+    except BrokenPipeError:
+        pass  # it has ended, and says why
+    return child

@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
-from neurond.fleet.losable_host import LosableHost
+from neurond.daemon import Daemon
 from neurond.settings import Settings
-from neurond.system import log
-from neurond.system.event_loop import timed_loop
-from neurond.system.supervisor import exit_with_parent, most_files
+from neurond.system.lifecycle import begin, exit_with_parent, most_files, timed_loop
+from neurontools.faults.request import FaultRequest
 from neurontools.util.errors import UserError
 
 _STARTED_TOGETHER = 8
@@ -21,7 +23,7 @@ _LONGEST_FAILURE = 400
 def main() -> None:
     """Serve the hosts whose settings stand on standard input, a line each; a line "ready" goes to standard output."""
     exit_with_parent(int(sys.argv[1]))
-    log.begin("error")
+    begin("error")
     most_files()
     settings = [Settings.from_json(line) for line in sys.stdin]
     with asyncio.Runner(loop_factory=timed_loop) as runner:
@@ -74,3 +76,49 @@ async def _serve(all_settings: list[Settings]) -> int:
 
 if __name__ == "__main__":
     main()
+
+
+# Whoever injects it is answered before.
+_LAST_WORDS_SECONDS = 0.2
+
+
+class LosableHost:
+    """One host of a fleet. Whether it is there goes by its faults; those that are to come outlive its daemon."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._faults: Sequence[FaultRequest] = ()
+        self._for_seconds: float | None = None
+
+    async def serve(self, ending: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        """Serves until `ending` is set, but for the times in which the host is lost; UserError as of the daemon."""
+        while not ending.is_set():
+            gone = asyncio.Event()
+            following = asyncio.create_task(_follow(ending, gone))
+            try:
+                await Daemon(self._settings, self._lost(gone), self._faults).run(gone, on_ready)
+            finally:
+                following.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._for_seconds):
+                    await ending.wait()
+
+    def _lost(self, gone: asyncio.Event) -> Callable[[float | None, tuple[FaultRequest, ...]], None]:
+        def lose(for_seconds: float | None, to_come: tuple[FaultRequest, ...]) -> None:
+            self._for_seconds = for_seconds
+            self._faults = tuple(_later(fault, for_seconds or 0.0) for fault in to_come)
+            asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, gone.set)
+
+        return lose
+
+
+def _later(fault: FaultRequest, seconds: float) -> FaultRequest:
+    """The request as it is after so long, in which nothing could happen to the host."""
+    if fault.after_seconds is None:
+        return fault
+    return replace(fault, after_seconds=max(0.0, fault.after_seconds - seconds))
+
+
+async def _follow(ending: asyncio.Event, gone: asyncio.Event) -> None:
+    await ending.wait()
+    gone.set()

@@ -6,11 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from neurond.journal.driver_account import DriverAccount
-from neurond.journal.outcome import Outcome
-from neurond.journal.use import Use
+from neurond.allocator import Holding
 from neurontools import catalog
-from neurontools.model import EndedProcess, Process, Snapshot
+from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
 from neurontools.model.counting import counted_since_unix_seconds
 
 MOST_COMMAND_CHARACTERS = 256
@@ -159,3 +157,73 @@ def _ended(
 
 def _with(ended: EndedProcess, outcome: Outcome) -> EndedProcess:
     return replace(ended, exit_status=outcome.exit_status, lives_on=outcome.lives_on)
+
+
+class DriverAccount:
+    """One process that was found on its devices, from the snapshot on in which it was first seen with its cores."""
+
+    def __init__(self, process: Process, began_at_unix_seconds: float) -> None:
+        self.process = process
+        self.began_at_unix_seconds = began_at_unix_seconds
+        self._lnc = max(1, process.logical_neuroncore_config)
+        self._busy_before: dict[int, float] = {}
+        self._flop_before: dict[int, int] = {}
+        self._busy_seconds: float | None = None
+        self._flop: int | None = None
+        self._peak_bytes: int | None = None
+
+    @property
+    def use(self) -> Use:
+        """Up to the last snapshot. The driver counts physical cores; a logical one is as busy as their mean."""
+        busy = None if self._busy_seconds is None else self._busy_seconds / self._lnc
+        return Use(busy, self._flop, self._peak_bytes)
+
+    def observe(self, process: Process, snapshot: Snapshot) -> None:
+        """Takes in what its cores have counted since the snapshot before."""
+        self.process = process
+        used_bytes = None
+        for core in snapshot.cores_of(process):
+            self._count(core)
+            if core.memory.total_bytes is not None:
+                used_bytes = (used_bytes or 0) + core.memory.total_bytes
+        if used_bytes is not None:
+            self._peak_bytes = max(used_bytes, self._peak_bytes or 0)
+
+    def _count(self, core: NeuronCore) -> None:
+        if core.busy_seconds_total is not None:
+            before = self._busy_before.get(core.index, core.busy_seconds_total)
+            self._busy_before[core.index] = core.busy_seconds_total
+            # A counter that fell began anew: the driver was loaded again.
+            self._busy_seconds = (self._busy_seconds or 0.0) + max(0.0, core.busy_seconds_total - before)
+        if core.flop_total is not None:
+            flop_before = self._flop_before.get(core.index, core.flop_total)
+            self._flop_before[core.index] = core.flop_total
+            self._flop = (self._flop or 0) + max(0, core.flop_total - flop_before)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`exit_status` as subprocess has it: a code, or the negative number of a signal; None where it is not known."""
+
+    exit_status: int | None = None
+    lives_on: bool = False  # it let its cores go and goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """`busy_seconds_total` is summed over its logical cores. None: not known."""
+
+    busy_seconds_total: float | None = None
+    flop_total: int | None = None
+    peak_device_memory_bytes: int | None = None
+
+
+def reported_use(holding: Holding) -> Use:
+    """What an attached process has told of itself, in its own count."""
+    if not holding.cores:
+        return Use()
+    return Use(
+        sum(core.busy_seconds_total for core in holding.cores.values()),
+        sum(core.flop_total for core in holding.cores.values()),
+        holding.peak_device_memory_bytes,
+    )

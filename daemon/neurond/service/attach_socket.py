@@ -14,22 +14,22 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from neurond.faults.faults import Faults
-from neurond.journal.audit import Audit
-from neurond.journal.outcome import Outcome
-from neurond.ownership.ledger import Ledger
-from neurond.peers.credentials import Credentials, credentials, open_pidfd
-from neurond.peers.limits import Kind
-from neurond.peers.peers import AtLimit, Peers
-from neurond.service import profile_requests
-from neurond.service.exit_watch import ExitWatch
-from neurond.system.steady_clock import SteadyClock
+from neurond.allocator import Ledger, UnknownToken
+from neurond.faults import Faults
+from neurond.journal.accounts import Outcome
+from neurond.journal.state_files import Audit
+from neurond.peers.limits import AtLimit, Credentials, Kind, Peers, credentials, open_pidfd
+from neurond.system.clocks import SteadyClock
+from neurond.system.processes import exit_status, has_ended
 from neurontools.net.sockets import descriptors
 from neurontools.net.sockets.acceptor import Acceptor
 from neurontools.rpc import profile_words
+from neurontools.rpc.profile_words import DENIED, UNABLE, UNKNOWN, Wanted, passed_on, read_request
 from neurontools.util.rate_limited_log import RateLimitedLogger
 
 _READ_BYTES = 4096
@@ -108,10 +108,10 @@ class AttachSocket:
         """Passes a request for a profile on, and answers who asked before the descriptor is closed here."""
         descriptor = asker.take_descriptor()
         try:
-            pid, wanted = profile_requests.read(line)
-            profile_requests.pass_on(pid, wanted, asker.who, descriptor, self._attached.values(), self._ledger)
-        except (profile_requests.Refused, OSError) as error:
-            reason = error.reason if isinstance(error, profile_requests.Refused) else profile_words.UNABLE
+            pid, wanted = read(line)
+            pass_on(pid, wanted, asker.who, descriptor, self._attached.values(), self._ledger)
+        except (Refused, OSError) as error:
+            reason = error.reason if isinstance(error, Refused) else profile_words.UNABLE
             asker.say(profile_words.refusal_of(reason, str(error)))
         else:
             asker.say(profile_words.PASSED + b"\n")
@@ -270,3 +270,121 @@ def _refuse(connection: socket.socket, reason: str) -> None:
     _tell_refusal("attach refused: %s", reason)
     with contextlib.suppress(OSError):
         connection.send(f"error: {reason}\n".encode())
+
+
+# A process closes its connection before it has ended, and its status is known when its parent has waited for it.
+_LOOKS_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+
+
+class ExitWatch:
+    """Looks for the end of one process, about a second long, and tells it once, then `is_done`.
+
+    `pidfd` belongs to it; -1: there is none.
+    """
+
+    def __init__(self, pidfd: int, pid: int, uid: int, on_known: Callable[[Outcome], None]) -> None:
+        self._pidfd = pidfd
+        self._pid = pid
+        self._uid = uid
+        self._on_known = on_known
+        self._looks = iter(_LOOKS_AFTER_SECONDS)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_done = False
+        self._wait()
+
+    def close(self) -> None:
+        """Ends it without a word; may be called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _wait(self) -> None:
+        after_seconds = next(self._looks, None)
+        if after_seconds is None or self._pidfd < 0:
+            self._tell(Outcome(lives_on=self._pidfd >= 0 and not has_ended(self._pidfd)))
+        else:
+            self._timer = self._loop.call_later(after_seconds, self._look)
+
+    def _look(self) -> None:
+        status = exit_status(self._pidfd, self._pid, self._uid) if has_ended(self._pidfd) else None
+        if status is None:
+            self._wait()
+        else:
+            self._tell(Outcome(status))
+
+    def _tell(self, outcome: Outcome) -> None:
+        self.close()
+        self.is_done = True
+        self._on_known(outcome)
+
+
+class Refused(Exception):
+    """It can't be passed on; `reason` is one of the words for it, the text says why and what to do."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class AttachedProcess(Protocol):
+    """A process as this needs it."""
+
+    token: str
+    pid: int
+    who: Credentials
+    can_be_profiled: bool
+
+    def say(self, line: bytes, descriptor: int | None = None) -> bool:
+        """Writes a line to it; False where it doesn't read."""
+
+
+def read(line: bytes) -> tuple[int, Wanted]:
+    """The process that is asked, and for what; Refused for rubbish."""
+    try:
+        return read_request(line)
+    except ValueError:
+        raise Refused(UNABLE, "the daemon doesn't understand what is asked for; is it of another version?") from None
+
+
+def pass_on(
+    pid: int,
+    wanted: Wanted,
+    asker: Credentials,
+    descriptor: int | None,
+    attached: Iterable[AttachedProcess],
+    ledger: Ledger,
+) -> None:
+    """Passes a request on to its process; Refused. The descriptor stays the caller's."""
+    if descriptor is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        raise Refused(UNABLE, "no socket came with the request")
+    target = next((each for each in attached if each.pid == pid and _holds_cores(ledger, each.token)), None)
+    if target is None:
+        if any(holding.pid == pid and holding.synthetic for holding in ledger.holdings):
+            raise Refused(UNABLE, f"PID {pid} is invented by the synthetic load and has nothing to profile")
+        raise Refused(
+            UNKNOWN, f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows who does, and under which PID"
+        )
+    if asker.uid not in (target.who.uid, 0):
+        raise Refused(
+            DENIED, f"PID {pid} is of user {target.who.uid}, and you are user {asker.uid}; use that account, or root"
+        )
+    if not target.can_be_profiled:
+        version = ledger.known(target.token).runtime_version or "unknown"
+        raise Refused(
+            UNABLE,
+            f"the runtime of PID {pid} (version {version}) takes no profiles on request; start the script with "
+            "neuron-run --profile DIR",
+        )
+    if not target.say(passed_on(wanted), descriptor):
+        raise Refused(UNABLE, f"PID {pid} doesn't read what the daemon says; look whether it is stopped")
+
+
+def _holds_cores(ledger: Ledger, token: str) -> bool:
+    try:
+        return ledger.known(token).count > 0
+    except UnknownToken:
+        return False

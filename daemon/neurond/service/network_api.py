@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import socket
+import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from neurond.access.certificates import server_tls, subjects
-from neurond.actions.rate_limit import RateLimit
-from neurond.peers.limits import network_limits
-from neurond.peers.network_gate import NetworkGate
-from neurond.peers.network_peer import NetworkPeer
-from neurond.peers.peers import Peers
-from neurond.service.calls import Calls
-from neurond.service.handlers import bare_server, monitor_handlers
+from neurond.access import server_tls, subjects
+from neurond.actions import RateLimit
+from neurond.peers.connection_proxy import Farewell, InnerServer, Relay
+from neurond.peers.limits import AtLimit, Kind, Peers, network_limits
 from neurond.service.monitor_service import MonitorService
-from neurond.service.server import announce_health
+from neurond.service.server import Calls, Health, announce_health, bare_server, monitor_handlers
 from neurond.service.socket_files import SocketFiles, closed_umask
-from neurond.service.standard_services import Health
 from neurond.settings import Settings
+from neurontools.net.sockets.acceptor import Acceptor
 from neurontools.net.sockets.listen_address import listen_address, listeners
+from neurontools.net.sockets.neighbourhood import neighbourhood
+from neurontools.net.sockets.places import Places
+from neurontools.net.sockets.readiness import readable, writable
+from neurontools.net.sockets.turnstile import Turnstile
+from neurontools.net.tls.server import ServerTls
+from neurontools.net.tls.subjects import Role, Subjects, subject_names
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_FAILURE, UserError
 from neurontools.util.rate_limited_log import RateLimitedLogger
+from neurontools.util.terminal import excerpt
 
 _BACKLOG = 256
 _MOST_REQUEST_BYTES = 2**16  # of questions alone
@@ -111,3 +121,237 @@ class _Elsewhere(grpc.GenericRpcHandler):
             return b""
 
         return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # that are under way, or have not begun
+HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each costs this process a millisecond or two
+HANDSHAKE_SECONDS = 10.0
+_RENEW_SECONDS = 1.0
+_DEAD_MILLISECONDS = 60_000  # without a sign of life of a host that should give one
+_LONGEST_TEXT = 200
+
+
+class Outcome(StrEnum):
+    """What became of a connection; the values are those of a label."""
+
+    ADMITTED = "admitted"
+    NOT_ALLOWED = "not_allowed"  # a certificate that is right, without a name that is allowed
+    NO_CERTIFICATE = "no_certificate"  # none, or one that is wrong
+    NO_HANDSHAKE = "no_handshake"  # not TLS, another version of it, or the client broke off
+    TIMED_OUT = "timed_out"
+    CROWDED_OUT = "crowded_out"  # by those that came later
+    AT_LIMIT = "at_limit"
+
+
+class NetworkGate:
+    """Lets readers in to a server that listens on a Unix socket. Belongs to the event loop's thread.
+
+    `on_refused` is told the fields of what is to be kept of a refusal: who it was, and why.
+    """
+
+    def __init__(
+        self, peers: Peers, tls: ServerTls, subjects: Subjects, on_refused: Callable[[Mapping[str, object]], None]
+    ) -> None:
+        self._peers = peers
+        self._tls = tls
+        self._subjects = subjects
+        self._on_refused = on_refused
+        self._server = InnerServer[NetworkPeer](peers)
+        self._farewell = Farewell()
+        self._acceptors: list[Acceptor] = []
+        self._waiting = Places(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
+        self._turnstile = Turnstile(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._looked_seconds = time.monotonic()
+        self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
+
+    @property
+    def open_count(self) -> int:
+        """The connections that are let in."""
+        return len(self._server)
+
+    def open(self, listeners: list[socket.socket], inner_path: str) -> None:
+        """Lets in who connects to these listening sockets, which belong to this object from here on."""
+        self._server.open(inner_path)
+        for listener in listeners:
+            self._acceptors.append(Acceptor(listener, self._take, name="the API over TLS"))
+
+    def who(self, peer_name: str) -> NetworkPeer | None:
+        """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
+        return self._server.who(peer_name)
+
+    def renew(self) -> None:
+        """Looks for certificates that have changed. Who was let in by other authorities has to come again."""
+        self._looked_seconds = time.monotonic()
+        authorities = self._tls.authorities
+        if self._tls.renew() and self._tls.authorities != authorities:
+            for relay, _ in self._server.relays():
+                relay.close()
+
+    def allow(self, subjects: Subjects) -> None:
+        """Goes by these names from here on; connections of those that see less or nothing now end."""
+        self._subjects = subjects
+        for relay, who in self._server.relays():
+            if subjects.known([who.name]) != (who.name, who.role):
+                relay.close()
+
+    def close(self) -> None:
+        """Lets nobody in any more and ends all connections."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for task in self._tasks:
+            task.cancel()
+        self._server.close()
+        self._farewell.close()
+
+    def _take(self, connection: socket.socket, address: Any) -> None:
+        if time.monotonic() - self._looked_seconds >= _RENEW_SECONDS:
+            self.renew()
+        task: asyncio.Task[None] | None = None
+
+        def make_room() -> None:
+            if task is not None:
+                task.cancel()
+
+        place = self._waiting.enter(neighbourhood(address[0]), make_room)
+        if place is None:  # it can't be: nobody's is busy here
+            connection.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._let_in(connection, str(place.peer)))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            place.leave()
+            if task.cancelled():
+                connection.close()  # here too, for a task that was cancelled before it began
+                self.outcomes[Outcome.CROWDED_OUT] += 1
+
+        task.add_done_callback(ended)
+
+    async def _let_in(self, connection: socket.socket, address: str) -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                secured = await self._secured(connection, address)
+        except TimeoutError:
+            self.outcomes[Outcome.TIMED_OUT] += 1
+        except _Refused as refused:
+            self.outcomes[Outcome.NO_CERTIFICATE] += 1
+            self._on_refused({"address": address, "why": str(refused)})
+        except OSError:  # that of TLS is one
+            self.outcomes[Outcome.NO_HANDSHAKE] += 1
+        else:
+            self.outcomes[self._admit(secured, address)] += 1
+
+    async def _secured(self, connection: socket.socket, address: str) -> ssl.SSLSocket:
+        """The connection behind its handshake; OSError closes it."""
+        with contextlib.ExitStack() as closing:
+            closing.callback(connection.close)
+            _watch_over(connection)
+            await readable(connection)
+            if not connection.recv(1, socket.MSG_PEEK):
+                raise ConnectionResetError
+            await self._turnstile.turn(address)
+            secured = self._tls.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            closing.callback(secured.close)
+            try:
+                await _shake_hands(secured)
+            except ssl.SSLError as error:
+                closing.pop_all()
+                self._farewell.close_later(secured)  # it must have the time to read what TLS says of it
+                why = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
+                if "CERTIFICATE" in (error.reason or ""):
+                    raise _Refused(why) from None
+                raise
+            closing.pop_all()
+            return secured
+
+    def _admit(self, secured: ssl.SSLSocket, address: str) -> Outcome:
+        """Lets a client in whose certificate has been verified, if that is to be."""
+        certificate = secured.getpeercert() or {}
+        names = subject_names(certificate)
+        known = self._subjects.known(names)
+        if known is None:
+            told = excerpt(", ".join(names), _LONGEST_TEXT) or "it has none"
+            self._on_refused({"address": address, "names": told, "why": "no name is allowed"})
+            self._farewell.refuse(
+                secured, f"no name of your certificate may read here ({told}); add it to tls.summary or tls.full"
+            )
+            return Outcome.NOT_ALLOWED
+        who = NetworkPeer(address, *known)
+        try:
+            self._peers.take(who, Kind.CONNECTION)
+        except AtLimit as limit:
+            self._farewell.refuse(secured, str(limit))
+            return Outcome.AT_LIMIT
+        try:
+            relay = self._server.connect(secured, who, TlsRelay)
+        except OSError as error:
+            self._peers.give_back(who, Kind.CONNECTION)
+            self._farewell.refuse(secured, f"the daemon can take no more connections now: {error.strerror}")
+            return Outcome.AT_LIMIT
+        relay.end_after(ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time())
+        return Outcome.ADMITTED
+
+
+class _Refused(Exception):
+    """A client that shows no certificate, or a wrong one; the text says what is wrong with it."""
+
+
+async def _shake_hands(secured: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            secured.do_handshake()
+            return
+        except ssl.SSLWantReadError:
+            await readable(secured)
+        except ssl.SSLWantWriteError:
+            await writable(secured)
+
+
+def _watch_over(connection: socket.socket) -> None:
+    """Has the kernel notice when the host at the other end is gone without a word, and send small pieces at once."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
+
+
+_weighed = memoryview(bytearray(2**14))  # a whole record: nothing that is decrypted waits where no selector sees it
+
+
+class TlsRelay(Relay):
+    """As `Relay`; the client is a `ssl.SSLSocket` behind its handshake."""
+
+    _piece: ClassVar = _weighed
+    _not_now: ClassVar = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+    __slots__ = ("_end",)
+
+    def end_after(self, seconds: float) -> None:
+        """Closes both ends when this time is over; to be called once."""
+        self._end = self._loop.call_later(max(0.0, seconds), self.close)
+
+    def close(self) -> None:
+        """Closes both ends; the client is told that this is the end of what there is."""
+        if self._is_open:
+            self._end.cancel()
+        if self._is_open and isinstance(self._client, ssl.SSLSocket):
+            with contextlib.suppress(OSError, ValueError):
+                self._client.unwrap()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPeer:
+    """A reader. Its limits are those of its address and those of its name."""
+
+    address: str  # that one host has to itself
+    name: str  # in its certificate, by which it has its role
+    role: Role
+
+    @property
+    def accounts(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Whose limits hold for it."""
+        return ("address", self.address), ("subject", self.name)

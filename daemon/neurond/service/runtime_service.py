@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 import grpc
 
-from neurond.faults.faults import Faults
-from neurond.ownership import ledger
-from neurond.ownership.holding import Holding
-from neurond.service.report_reader import read_report
-from neurond.snapshots.ticks import Ticks
-from neurond.system.steady_clock import SteadyClock
+from neurond.allocator import (
+    AlreadyAttached,
+    CoreReport,
+    CoresUnavailable,
+    Holding,
+    ImpossibleRequest,
+    InvalidReport,
+    Ledger,
+    OutOfDeviceMemory,
+    Refusal,
+    Report,
+    UnknownToken,
+)
+from neurond.faults import Faults
+from neurond.snapshots.store import Ticks
+from neurond.system.clocks import SteadyClock
+from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
+from neurontools.model import latency
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import from_message
+from neurontools.rpc.report_limits import (
+    LONGEST_ADVICE,
+    LONGEST_COLLECTIVE,
+    LONGEST_OPERATOR_NAME,
+    MOST_ADVICE,
+    MOST_MODELS,
+    MOST_OPERATORS,
+    MOST_SUBGRAPHS,
+)
 from neurontools.util.version import __version__
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -23,12 +49,12 @@ MAX_TAG_CHARACTERS = 255
 MAX_VERSION_CHARACTERS = 64
 
 STATUS = {
-    ledger.UnknownToken: grpc.StatusCode.UNAUTHENTICATED,
-    ledger.AlreadyAttached: grpc.StatusCode.FAILED_PRECONDITION,
-    ledger.ImpossibleRequest: grpc.StatusCode.OUT_OF_RANGE,
-    ledger.CoresUnavailable: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ledger.OutOfDeviceMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ledger.InvalidReport: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownToken: grpc.StatusCode.UNAUTHENTICATED,
+    AlreadyAttached: grpc.StatusCode.FAILED_PRECONDITION,
+    ImpossibleRequest: grpc.StatusCode.OUT_OF_RANGE,
+    CoresUnavailable: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    OutOfDeviceMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    InvalidReport: grpc.StatusCode.INVALID_ARGUMENT,
 }
 
 
@@ -37,7 +63,7 @@ class RuntimeService:
 
     def __init__(
         self,
-        ledger_: ledger.Ledger,
+        ledger_: Ledger,
         instance_type: str,
         ticks: Ticks,
         clock: SteadyClock,
@@ -53,7 +79,7 @@ class RuntimeService:
         """Gives the caller its cores."""
         try:
             holding = self._attach(request)
-        except ledger.Refusal as refusal:
+        except Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
         return self._attached(holding).SerializeToString()
 
@@ -64,15 +90,15 @@ class RuntimeService:
             report = read_report(request.report, core_count, time.monotonic(), self._clock)
             if self._faults is None or not self._faults.loses_reports(request.token):
                 self._ledger.report(request.token, report)
-        except ledger.Refusal as refusal:
+        except Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
         return b""
 
     def _attach(self, request: neuron_pb2.AttachRequest) -> Holding:
         if len(request.tag) > MAX_TAG_CHARACTERS:
-            raise ledger.InvalidReport(f"the tag is longer than {MAX_TAG_CHARACTERS} characters; shorten it")
+            raise InvalidReport(f"the tag is longer than {MAX_TAG_CHARACTERS} characters; shorten it")
         if len(request.runtime_version) > MAX_VERSION_CHARACTERS:
-            raise ledger.InvalidReport(f"runtime_version is longer than {MAX_VERSION_CHARACTERS} characters")
+            raise InvalidReport(f"runtime_version is longer than {MAX_VERSION_CHARACTERS} characters")
         holding = self._ledger.attach(request.token, _core_request(request), request.tag, request.runtime_version)
         if self._faults is not None:
             self._faults.greet(request.token)
@@ -110,4 +136,206 @@ def _core_request(request: neuron_pb2.AttachRequest) -> CoreRequest:
         case "all_cores":
             return CoreRequest(logical_neuroncore_config=lnc)
         case _:
-            raise ledger.InvalidReport("no cores asked for; set visible_cores, core_count or all_cores")
+            raise InvalidReport("no cores asked for; set visible_cores, core_count or all_cores")
+
+
+MAX_NAME_CHARACTERS = 1024
+LARGEST_COUNT = 2**63 - 1
+LONGEST_SECONDS = 1e12  # far above any Unix time
+_UUID_DIGITS = frozenset("0123456789abcdef")
+_CLOCK_SLACK_SECONDS = 1.0
+_MOMENTS = (
+    "compiling_since_seconds",
+    "last_step_at_seconds",
+    "collective_since_seconds",
+    "checkpointing_since_seconds",
+)
+
+
+def read_report(
+    message: neuron_pb2.Report, core_count: int, now_seconds: float, clock: SteadyClock | None = None
+) -> Report:
+    """The report a process sent; InvalidReport names the value that is out of its range.
+
+    `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC. Processes
+    tell moments by the clock of the host; the report has them by `clock`, if there is one.
+    """
+    measured_at_seconds = _seconds(message.measured_at_seconds, "measured_at_seconds")
+    if measured_at_seconds > now_seconds + _CLOCK_SLACK_SECONDS:
+        raise InvalidReport("measured_at_seconds lies in the future; it must be CLOCK_MONOTONIC of this host")
+    if len(message.cores) > core_count:
+        raise InvalidReport(f"{len(message.cores)} cores reported, {core_count} held")
+    clock_moved_seconds = _moved(message, measured_at_seconds, clock)
+    cores = {core.local_index: _core(core, clock_moved_seconds) for core in message.cores}
+    if len(cores) != len(message.cores):
+        raise InvalidReport("a core is reported twice")
+    return Report(
+        measured_at_seconds=measured_at_seconds,
+        cores=cores,
+        models=_models(message.models, core_count, clock_moved_seconds),
+        host_memory=_bounded(from_message(model.HostMemory, message.host_memory), "host_memory"),
+        executions=_bounded(from_message(model.ExecutionCounters, message.executions), "executions"),
+        errors=_bounded(from_message(model.ErrorCounters, message.errors), "errors"),
+        total_latency_histogram=_histogram(message.total_latency_histogram, "total_latency_histogram"),
+        device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
+        training=_training(message.training, measured_at_seconds) if message.HasField("training") else None,
+        counted_since_seconds=_counted_since(message, measured_at_seconds),
+        operators=_operators(message.operators),
+        advice=_advice(message.advice),
+    )
+
+
+def _moved(message: neuron_pb2.Report, measured_at_seconds: float, clock: SteadyClock | None) -> float:
+    """How far the host's clock, as the process saw it, is from the daemon's."""
+    if clock is None:
+        return 0.0
+    if not message.HasField("measured_at_unix_seconds"):
+        return clock.moved_seconds()
+    return _seconds(message.measured_at_unix_seconds, "measured_at_unix_seconds") - clock.at(measured_at_seconds)
+
+
+def _counted_since(message: neuron_pb2.Report, measured_at_seconds: float) -> float | None:
+    if not message.HasField("counted_since_seconds"):
+        return None
+    since_seconds = _seconds(message.counted_since_seconds, "counted_since_seconds")
+    if since_seconds > measured_at_seconds:
+        raise InvalidReport("counted_since_seconds is later than measured_at_seconds; both are CLOCK_MONOTONIC")
+    return since_seconds
+
+
+def _core(message: neuron_pb2.ReportedCore, clock_moved_seconds: float) -> CoreReport:
+    where = f"core {message.local_index}"
+    return CoreReport(
+        busy_seconds_total=_seconds(message.busy_seconds_total, f"{where} busy_seconds_total"),
+        flop_total=_count(message.flop_total, f"{where} flop_total"),
+        executions_total=_count(message.executions_total, f"{where} executions_total"),
+        memory=_bounded(from_message(model.DeviceMemory, message.memory), f"{where} memory"),
+        execution_started_at_unix_seconds=_moment(message, "execution_started_at_unix_seconds", clock_moved_seconds),
+        last_execution_at_unix_seconds=_moment(message, "last_execution_at_unix_seconds", clock_moved_seconds),
+    )
+
+
+def _models(
+    messages: Sequence[neuron_pb2.LoadedModel], core_count: int, clock_moved_seconds: float
+) -> tuple[model.LoadedModel, ...]:
+    # Counts come first: a part of the model takes a hundred times the memory of its message.
+    if len(messages) > MOST_MODELS:
+        raise InvalidReport(f"more than {MOST_MODELS} models")
+    if sum(len(message.subgraphs) for message in messages) > MOST_SUBGRAPHS:
+        raise InvalidReport(f"more than {MOST_SUBGRAPHS} subgraphs in all models")
+    models: list[model.LoadedModel] = []
+    for message in messages:
+        loaded = from_message(model.LoadedModel, message)
+        where = f"model {loaded.model_id}"
+        if len(loaded.name) > MAX_NAME_CHARACTERS:
+            raise InvalidReport(f"{where} has a name of more than {MAX_NAME_CHARACTERS} characters")
+        if len(loaded.uuid) != 32 or not _UUID_DIGITS.issuperset(loaded.uuid):
+            raise InvalidReport(f"{where} has a uuid that is not 32 lower-case hexadecimal digits")
+        for subgraph in loaded.subgraphs:
+            if subgraph.neuroncore_index >= core_count:
+                raise InvalidReport(f"{where} lies on core {subgraph.neuroncore_index}, the process holds {core_count}")
+            _bounded(subgraph.device_memory, where)
+            _bounded(subgraph.host_memory, where)
+        _count(loaded.executions_total, where)
+        last_at = _moment(message, "last_execution_at_unix_seconds", clock_moved_seconds)
+        if loaded.busy_seconds_total is not None:
+            _seconds(loaded.busy_seconds_total, f"{where} busy_seconds_total")
+        if last_at != loaded.last_execution_at_unix_seconds or loaded.busy_ratio is not None:
+            loaded = replace(loaded, last_execution_at_unix_seconds=last_at, busy_ratio=None)
+        models.append(loaded)
+    if len({loaded.model_id for loaded in models}) != len(models):
+        raise InvalidReport("two models have the same model_id")
+    return tuple(models)
+
+
+def _histogram(message: neuron_pb2.LatencyHistogram, name: str) -> model.LatencyHistogram:
+    if len(message.bucket_indices) > latency.BUCKET_COUNT:
+        raise InvalidReport(f"{name}: more than {latency.BUCKET_COUNT} buckets")
+    histogram = from_message(model.LatencyHistogram, message)
+    indices = histogram.bucket_indices
+    if len(indices) != len(histogram.bucket_counts):
+        raise InvalidReport(f"{name}: {len(indices)} indices and {len(histogram.bucket_counts)} counts")
+    if indices and indices[-1] >= latency.BUCKET_COUNT:
+        raise InvalidReport(f"{name}: bucket {indices[-1]}; the last one is {latency.BUCKET_COUNT - 1}")
+    if any(later <= earlier for earlier, later in pairwise(indices)):
+        raise InvalidReport(f"{name}: bucket indices must ascend")
+    if sum(histogram.bucket_counts) > LARGEST_COUNT:
+        raise InvalidReport(f"{name}: counts are out of range")
+    _seconds(histogram.sum_seconds, f"{name} sum_seconds")
+    return histogram
+
+
+def _training(message: neuron_pb2.TrainingCounters, measured_at_seconds: float) -> model.TrainingCounters:
+    counters = from_message(model.TrainingCounters, message)
+    for name in counters.__slots__:
+        value = getattr(counters, name)
+        if isinstance(value, float):
+            _seconds(value, f"training.{name}")
+        elif isinstance(value, str):
+            if len(value) > LONGEST_COLLECTIVE or not value.isprintable():
+                raise InvalidReport(f"training.{name} is no name of at most {LONGEST_COLLECTIVE} characters")
+        elif value is not None:
+            _count(value, f"training.{name}")
+    for name in _MOMENTS:
+        if (getattr(counters, name) or 0.0) > measured_at_seconds + _CLOCK_SLACK_SECONDS:
+            raise InvalidReport(f"training.{name} is later than measured_at_seconds; both are CLOCK_MONOTONIC")
+    return counters
+
+
+def _operators(messages: Sequence[neuron_pb2.OperatorTime]) -> tuple[model.OperatorTime, ...]:
+    if len(messages) > MOST_OPERATORS:
+        raise InvalidReport(f"more than {MOST_OPERATORS} kinds of operators")
+    found = []
+    for message in messages:
+        if len(message.name) > LONGEST_OPERATOR_NAME:
+            raise InvalidReport(f"an operator has a name of more than {LONGEST_OPERATOR_NAME} characters")
+        seconds = _seconds(message.seconds_total, "operators.seconds_total")
+        found.append(
+            model.OperatorTime(message.name, seconds, _count(message.executions_total, "operators.executions_total"))
+        )
+    if len({operator.name for operator in found}) != len(found):
+        raise InvalidReport("a kind of operators is reported twice")
+    return tuple(found)
+
+
+def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAdvice, ...]:
+    if len(messages) > MOST_ADVICE:
+        raise InvalidReport(f"more than {MOST_ADVICE} pieces of advice")
+    for message in messages:
+        if any(len(getattr(message, name)) > LONGEST_ADVICE for name in model.ScriptAdvice.__slots__):
+            raise InvalidReport(f"advice has a text of more than {LONGEST_ADVICE} characters")
+    return tuple(from_message(model.ScriptAdvice, message) for message in messages)
+
+
+def _bounded(part: Any, name: str) -> Any:
+    """The part itself; InvalidReport when one of its counts is out of range."""
+    total = 0
+    for field in part.__slots__:
+        value = getattr(part, field)
+        if value is not None:
+            total += _count(value, f"{name}.{field}")
+    _count(total, name)
+    return part
+
+
+def _count(value: int, name: str) -> int:
+    if value > LARGEST_COUNT:
+        raise InvalidReport(f"{name} is out of range: at most 2^63 - 1")
+    return value
+
+
+def _seconds(value: float, name: str) -> float:
+    if not isfinite(value) or not 0 <= value <= LONGEST_SECONDS:
+        raise InvalidReport(f"{name} is not a time: a number from 0 to 10^12")
+    return value
+
+
+def _moment(message: Any, name: str, clock_moved_seconds: float) -> float | None:
+    """A moment in the daemon's time, which goes on as if the clock of the host had not been set."""
+    if not message.HasField(name):
+        return None
+    seconds = _seconds(getattr(message, name), name)
+    if not clock_moved_seconds:
+        return seconds
+    # Whole milliseconds: what doesn't change stays the same number from report to report.
+    return max(0.0, round(seconds - clock_moved_seconds, 3))

@@ -6,21 +6,23 @@ carries the rate on. Before the second report a rate is unknown.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import deque
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
 
-from neurond.snapshots.recent_shares import RecentShares
-from neurond.snapshots.recent_steps import RecentStepsByProcess
 from neurontools.model import (
     LatencyHistogram,
     LatencyPercentiles,
     NeuronCore,
     Process,
+    RecentSteps,
     Snapshot,
     TrainingCounters,
     TrainingRates,
     latency,
 )
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.counting import continues
+from neurontools.model.training import STEP_PARTS, WAIT_PART
 
 
 class Rates:
@@ -167,3 +169,122 @@ def _rate(before: float | None, now: float | None, seconds: float) -> float | No
     if before is None or now is None or seconds <= 0 or now < before:
         return None
     return (now - before) / seconds
+
+
+_WINDOW_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    process: Process
+    measured_at_seconds: float
+    operators: dict[str, float]
+    models: dict[int, float]
+
+
+class RecentShares:
+    """What each process told in the last seconds. Feed it every report of a process, in order."""
+
+    def __init__(self) -> None:
+        self._past: dict[int, deque[_Moment]] = {}
+
+    def derive(self, now: Process) -> dict[str, object]:
+        """The operators and models of a process with their shares; nothing for one that tells none of them."""
+        measured_at = now.measured_at_seconds
+        if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
+            return {}
+        past = self._past.setdefault(now.pid, deque())
+        if past and not continues(past[-1].process, now):
+            past.clear()
+        if not past or past[-1].measured_at_seconds < measured_at:
+            operators = {operator.name: operator.seconds_total for operator in now.operators}
+            models = {m.model_id: m.busy_seconds_total for m in now.models if m.busy_seconds_total is not None}
+            past.append(_Moment(now, measured_at, operators, models))
+        while len(past) > 2 and past[1].measured_at_seconds <= measured_at - _WINDOW_SECONDS:
+            past.popleft()
+        first = past[0]
+        seconds = measured_at - first.measured_at_seconds
+        if seconds <= 0 or not now.reporting:
+            return {}
+
+        def share(before: float | None, total: float) -> float | None:
+            return None if before is None or total < before else min(1.0, (total - before) / seconds)
+
+        # One that is new may have been among the rest; before any had been told apart, it was not counted by itself.
+        unnamed = None if first.operators.keys() - {""} else 0.0
+        return {
+            "operators": tuple(
+                replace(operator, ratio=share(first.operators.get(operator.name, unnamed), operator.seconds_total))
+                for operator in now.operators
+            ),
+            "models": tuple(
+                model
+                if model.busy_seconds_total is None
+                else replace(model, busy_ratio=share(first.models.get(model.model_id), model.busy_seconds_total))
+                for model in now.models
+            ),
+        }
+
+    def keep(self, pids: Set[int]) -> None:
+        """Forgets all others."""
+        for pid in self._past.keys() - pids:
+            del self._past[pid]
+
+
+LEAST_STEPS = 6
+"""Of a span: over fewer, chance decides who waits."""
+
+_WARM_UP_STEPS = 2  # those that compile what is trained
+_SPANS = 2
+
+
+@dataclass(slots=True)
+class _Past:
+    began: Process  # where the span that goes on began
+    spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
+    told: RecentSteps | None = None
+
+
+class RecentStepsByProcess:
+    """Remembers what each rank had counted. Feed it every report of a process, in order."""
+
+    def __init__(self) -> None:
+        self._past: dict[int, _Past] = {}
+
+    def derive(self, now: Process) -> RecentSteps | None:
+        """Its latest steps; None for a process that has made too few, or does not tell for what it waits."""
+        counters = now.training
+        if counters is None or counters.collective_wait_seconds_total is None or counters.steps_total < _WARM_UP_STEPS:
+            return None
+        past = self._past.get(now.pid)
+        if past is None or not continues(past.began, now):
+            self._past[now.pid] = _Past(now)
+            return None
+        before = past.began.training
+        steps = counters.steps_total - (before.steps_total if before is not None else 0)
+        if before is not None and steps >= LEAST_STEPS:
+            past.spans.append((steps, _part_seconds(before, counters)))
+            past.began = now
+            past.told = _told(past.spans)
+        return past.told
+
+    def keep(self, pids: Set[int]) -> None:
+        """Forgets all others."""
+        for pid in self._past.keys() - pids:
+            del self._past[pid]
+
+
+def _part_seconds(before: TrainingCounters, now: TrainingCounters) -> tuple[float, ...]:
+    """What was spent in each part between two reports."""
+    return tuple(
+        max(0.0, (getattr(now, part.counter) or 0.0) - (getattr(before, part.counter) or 0.0)) for part in STEP_PARTS
+    )
+
+
+def _told(spans: deque[tuple[int, tuple[float, ...]]]) -> RecentSteps | None:
+    if len(spans) < _SPANS:
+        return None
+    steps = sum(count for count, _ in spans)
+    waits = [seconds[WAIT_PART] / count for count, seconds in spans]
+    parts = zip(*(seconds for _, seconds in spans), strict=True)
+    return RecentSteps(steps, tuple(sum(each) / steps for each in parts), min(waits), max(waits))

@@ -5,24 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
-from neurond.journal.accounts import Departure
-from neurond.journal.use import reported_use
-from neurond.load import SyntheticLoad
-from neurond.ownership.holding import Holding
-from neurond.ownership.ledger import Ledger
-from neurond.snapshots.attached_cores import with_attached
-from neurond.snapshots.process_record import process_record
+from neurond.allocator import CoreReport, Holding, Ledger, Shape
+from neurond.journal.accounts import Departure, reported_use
 from neurond.snapshots.rates import Rates
+from neurond.sources.simulated import SyntheticLoad
 from neurond.sources.source import Source
-from neurond.system.host_reader import HostReader
-from neurond.system.jobs import Jobs
-from neurond.system.processes import ProcessTable, user_name
-from neurond.system.steady_clock import SteadyClock
+from neurond.system.clocks import SteadyClock
+from neurond.system.host_metrics import HostReader
+from neurond.system.processes import Jobs, ProcessFacts, ProcessTable, user_name
 from neurontools.driver.environment import Roots
 from neurontools.driver.process_context import OwnUsage
-from neurontools.model import Host, Process, Snapshot, SourceKind
+from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, Snapshot, SourceKind
 from neurontools.util.version import __version__
 
 _MOST_ENDED = 256
@@ -158,3 +154,119 @@ def _merged(attached: Process, found: Process) -> Process:
     """One process that both holds cores of the ledger and has devices open."""
     devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
     return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)
+
+
+def with_attached(
+    cores: tuple[NeuronCore, ...], found: tuple[Process, ...], holdings: Iterable[Holding]
+) -> tuple[tuple[NeuronCore, ...], tuple[Process, ...]]:
+    """Cores and found processes of real devices, where an attached process owns the cores it is attached to.
+
+    It has said itself which are its own, so it owns no others, and nobody else owns them, whatever was found.
+    """
+    claims = {core: holding.pid for holding in holdings for core in holding.physical_cores()}
+    if not claims:
+        return cores, found
+    attached = set(claims.values())
+    owned = tuple(_owned(core, claims.get(core.index), attached) for core in cores)
+    owner_of = {core.index: core.owner_pid for core in owned}
+    return owned, tuple(_holder(process, owner_of) for process in found)
+
+
+def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> NeuronCore:
+    if claimed_by is not None:
+        return replace(core, owner_pid=claimed_by, candidate_pids=(), inferred_fields=())
+    if core.owner_pid in attached:
+        return replace(core, owner_pid=None, inferred_fields=())
+    if attached.isdisjoint(core.candidate_pids):
+        return core
+    return replace(core, candidate_pids=tuple(pid for pid in core.candidate_pids if pid not in attached))
+
+
+def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
+    """A found process without the cores that others are attached to."""
+    kept = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
+    if kept == process.core_indices:
+        return process
+    lnc = process.logical_neuroncore_config
+    return replace(
+        process,
+        core_indices=kept,
+        neuroncore_indices=tuple(dict.fromkeys(core // lnc for core in kept)),
+        inferred_fields=process.inferred_fields if kept else (),
+    )
+
+
+# A process is silent when this many intervals passed without a report; one late report is no news.
+_SILENT_INTERVALS = 3.0
+_SILENT_SECONDS = 3.0
+
+
+def process_record(
+    holding: Holding, facts: ProcessFacts, shape: Shape, now_seconds: float, interval_seconds: float
+) -> Process:
+    """The process of a holding at `now_seconds` of CLOCK_MONOTONIC; its rates are still unknown."""
+    report = holding.report
+    identity = Process(
+        pid=holding.pid,
+        uid=holding.uid,
+        user=facts.user,
+        command=facts.command,
+        tag=holding.tag,
+        runtime_version=holding.runtime_version,
+        started_at_unix_seconds=facts.started_at_unix_seconds,
+        attached_at_unix_seconds=holding.attached_at_unix_seconds,
+        synthetic=holding.synthetic,
+        logical_neuroncore_config=holding.lnc,
+        core_indices=tuple(holding.physical_cores()),
+        neuroncore_indices=tuple(holding.logical_cores),
+        device_indices=holding.devices(shape),
+        resident_bytes=facts.resident_bytes,
+        cpu_user_seconds_total=facts.cpu_user_seconds_total,
+        cpu_system_seconds_total=facts.cpu_system_seconds_total,
+        job=facts.job,
+    )
+    if report is None:
+        return identity
+    patience_seconds = max(_SILENT_SECONDS, _SILENT_INTERVALS * interval_seconds)
+    return replace(
+        identity,
+        host_memory=report.host_memory,
+        models=tuple(_placed(loaded, holding, shape) for loaded in report.models),
+        executions=report.executions,
+        errors=report.errors,
+        total_latency_histogram=report.total_latency_histogram,
+        device_latency_histogram=report.device_latency_histogram,
+        training=report.training,
+        operators=report.operators,
+        advice=report.advice,
+        counted_since_seconds=report.counted_since_seconds,
+        core_work=_work(holding) if report.counted_since_seconds is not None else (),
+        measured_at_seconds=report.measured_at_seconds,
+        reporting=now_seconds - report.measured_at_seconds <= patience_seconds,
+    )
+
+
+def _work(holding: Holding) -> tuple[CoreWork, ...]:
+    """What it has counted on each of its cores; () while it has told of none."""
+    if not holding.cores:
+        return ()
+    reports = (holding.cores.get(local_index, _NOTHING) for local_index in range(holding.count))
+    return tuple(CoreWork(report.busy_seconds_total, report.flop_total) for report in reports)
+
+
+_NOTHING = CoreReport()
+
+
+def _placed(loaded: LoadedModel, holding: Holding, shape: Shape) -> LoadedModel:
+    """A model with its subgraphs on the host's cores instead of the process's own."""
+    return replace(
+        loaded,
+        subgraphs=tuple(
+            replace(
+                subgraph,
+                neuroncore_index=holding.first + subgraph.neuroncore_index,
+                device_index=shape.device_of((holding.first + subgraph.neuroncore_index) * holding.lnc),
+            )
+            for subgraph in loaded.subgraphs
+        ),
+    )

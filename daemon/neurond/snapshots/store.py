@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import queue
+import sys
+import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
+from neurond.sources.source import Source
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
@@ -123,3 +130,88 @@ class Store:
         oldest = snapshot.taken_at_seconds - self._history_seconds
         while self._past and (self._past[0].taken_at_seconds < oldest or self._packed_bytes > self._history_bytes):
             self._packed_bytes -= len(self._past.popleft().packed)
+
+
+_SWITCH_SECONDS = 0.0005
+
+_log = logging.getLogger(__name__)
+
+
+class Refresher:
+    """Refreshes a source in a thread that ends with the process; a read of hardware may hang for ever."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = queue.SimpleQueue()
+        self._pending: asyncio.Future[None] | None = None
+        self._pending_since = 0.0
+        self._failure = ""
+        if source.is_slow:
+            # How long the event loop may have to wait for the interpreter while a reading is put together.
+            sys.setswitchinterval(_SWITCH_SECONDS)
+            threading.Thread(target=self._work, name="source", daemon=True).start()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the devices' state is old, if it is."""
+        if self._pending is not None and not self._pending.done():
+            seconds = time.monotonic() - self._pending_since
+            return (f"the driver has not answered for {seconds:.0f} s: what is shown of the devices is that old",)
+        return (self._failure,) if self._failure else ()
+
+    async def refresh(self, patience_seconds: float) -> None:
+        """Has the source read its hardware; returns when it has, or when patience ends and it goes on reading."""
+        if not self._source.is_slow:
+            return
+        if self._pending is None or self._pending.done():
+            loop = asyncio.get_running_loop()
+            self._pending = loop.create_future()
+            self._pending_since = time.monotonic()
+            self._asked.put((loop, self._pending))
+        await asyncio.wait({self._pending}, timeout=patience_seconds)
+
+    def _work(self) -> None:
+        while True:
+            loop, future = self._asked.get()
+            try:
+                self._source.refresh()
+                self._failure = ""
+            except Exception as error:
+                # A fault in one reading must not end all later ones.
+                self._failure = f"the devices could not be read: {error}"
+                _log.exception("the devices could not be read")
+            try:
+                loop.call_soon_threadsafe(_finish, future)
+            except RuntimeError:  # the loop is closed: the daemon has ended
+                return
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # of an interval: where in it reports are wanted, far from the ticks at either end
+_PLACES = 16
+_LATE_SHARE = 0.5  # a tick that is late by less is taken at once
+
+
+class Ticks:
+    """Moments of CLOCK_MONOTONIC an interval apart, the same for as long as the daemon runs."""
+
+    def __init__(self, interval_seconds: float, began_seconds: float) -> None:
+        self.interval_seconds = interval_seconds
+        self.began_seconds = began_seconds
+
+    def after(self, tick_seconds: float, now_seconds: float) -> float:
+        """The tick that follows one; those that were missed are left out."""
+        late_share = (now_seconds - tick_seconds) / self.interval_seconds - 1.0
+        return tick_seconds + self.interval_seconds * (1 + max(0, math.ceil(late_share - _LATE_SHARE)))
+
+    def report_at(self, pid: int) -> float:
+        """A moment at which a process should report; the others are intervals before and after it.
+
+        Between two ticks there is one report then, no more and no less. Not all processes report at once.
+        """
+        place = _FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * (pid % _PLACES) / (_PLACES - 1)
+        return self.began_seconds + self.interval_seconds * place

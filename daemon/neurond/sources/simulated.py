@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from math import sin
+from random import Random
 
-from neurond.faults.faults import Faults, with_ecc
-from neurond.ownership.ledger import Ledger
-from neurond.ownership.shape import Shape
+from neurond.allocator import CoreReport, Holding, Ledger, OutOfDeviceMemory, Report, Shape
+from neurond.faults import Faults, with_ecc
 from neurond.sources.source import Reading
+from neurond.system.processes import ProcessFacts
+from neurontools import model
 from neurontools.catalog import Fact, InstanceType
 from neurontools.catalog.simulated import simulated_serial_number
 from neurontools.catalog.ultraserver import node_of
-from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, SourceKind, StatusCounters
+from neurontools.driver.neuron_runtime import CoreRequest
+from neurontools.model import (
+    Device,
+    EccCounters,
+    HbmStack,
+    Instance,
+    Job,
+    NeuronCore,
+    SourceKind,
+    StatusCounters,
+    latency,
+)
 
 INSTANCE_ID = "i-simulated"
 _NO_ECC = EccCounters(0, 0, 0, 0, 0)
@@ -211,3 +228,271 @@ def _instance(instance_type: InstanceType, shape: Shape) -> Instance:
 
 def _inferred(facts: Mapping[str, Fact[str] | Fact[int]]) -> tuple[str, ...]:
     return tuple(name for name, fact in facts.items() if fact.value is not None and not fact.certain)
+
+
+MODEL_CODE_BYTES = 96 * 2**20
+RUNTIME_MEMORY_BYTES = 16 * 2**20
+_MODEL_ID = 10001
+_CRUMBS_RATIO = 0.01
+
+
+@dataclass(slots=True)
+class Rank:
+    """What one invented process would report. Scenarios change it step by step; `report` tells it."""
+
+    index: int
+    random: Random
+    hbm_share_bytes: int  # its part of the HBM stack it allocates from
+    peak_flops: float  # of its core, bf16
+    memory: model.DeviceMemory = model.DeviceMemory()
+    busy_seconds: float = 0.0
+    flop: int = 0
+    executions: int = 0
+    errors: model.ErrorCounters = model.ErrorCounters()
+    stuck_since_seconds: float | None = None  # since the start of the load: an execution that never ends
+    last_execution_seconds: float | None = None
+    latency_counts: dict[int, int] = field(default_factory=dict)
+    latency_seconds: float = 0.0
+    _owed_executions: float = 0.0
+
+    def load_model(self, constants_ratio: float) -> None:
+        """Loads the model; its constants take this share of the rank's HBM."""
+        self.memory = replace(
+            self.memory,
+            constants_bytes=int(constants_ratio * self.hbm_share_bytes),
+            model_code_bytes=min(MODEL_CODE_BYTES, self.hbm_share_bytes // 16),
+            model_shared_scratchpad_bytes=self.hbm_share_bytes // 16,
+            runtime_memory_bytes=min(RUNTIME_MEMORY_BYTES, self.hbm_share_bytes // 64),
+        )
+
+    def hold_tensors(self, ratio: float) -> None:
+        """Makes its tensors take this share of its HBM."""
+        self.memory = replace(self.memory, tensors_bytes=int(ratio * self.hbm_share_bytes))
+
+    @property
+    def most_tensors_ratio(self) -> float:
+        """The share of its HBM that tensors can have beside the rest, but for the crumbs that no tensor fits in."""
+        rest_bytes = (self.memory.total_bytes or 0) - (self.memory.tensors_bytes or 0)
+        return (1 - _CRUMBS_RATIO) - rest_bytes / self.hbm_share_bytes
+
+    def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
+        """Spends a step executing: so much of the time, each execution about so long."""
+        busy_seconds = step_seconds * utilization
+        self.busy_seconds += busy_seconds
+        self.flop += int(busy_seconds * self.peak_flops * 0.4)
+        self._owed_executions += busy_seconds / latency_seconds
+        while self._owed_executions >= 1:
+            self._owed_executions -= 1
+            taken_seconds = latency_seconds * self.random.gauss(1.0, 0.03)
+            bucket = latency.bucket_index(taken_seconds)
+            self.latency_counts[bucket] = self.latency_counts.get(bucket, 0) + 1
+            self.latency_seconds += max(0.0, taken_seconds)
+            self.executions += 1
+            self.last_execution_seconds = now_seconds
+
+    def report(self, now_seconds: float, started_at_unix_seconds: float, measured_at_seconds: float) -> Report:
+        """What the process tells at `now_seconds` since the start of the load."""
+        counts = dict(sorted(self.latency_counts.items()))
+        histogram = model.LatencyHistogram(tuple(counts), tuple(counts.values()), self.latency_seconds)
+        last = self.last_execution_seconds
+        stuck = self.stuck_since_seconds
+        last_at = None if last is None else started_at_unix_seconds + last
+        core = CoreReport(
+            busy_seconds_total=self.busy_seconds,
+            flop_total=self.flop,
+            executions_total=self.executions,
+            memory=self.memory,
+            execution_started_at_unix_seconds=None if stuck is None else started_at_unix_seconds + stuck,
+            last_execution_at_unix_seconds=last_at,
+        )
+        return Report(
+            measured_at_seconds=measured_at_seconds,
+            cores={0: core},
+            models=(self._model(now_seconds, last_at),) if self.memory.model_code_bytes else (),
+            host_memory=model.HostMemory(dma_buffers_bytes=2**20, tensors_bytes=4 * 2**20),
+            executions=model.ExecutionCounters(completed_total=self.executions),
+            errors=self.errors,
+            total_latency_histogram=histogram,
+            device_latency_histogram=histogram,
+        )
+
+    def _model(self, now_seconds: float, last_at_unix_seconds: float | None) -> model.LoadedModel:
+        name = "synthetic/train_step.neff"
+        part = replace(self.memory, tensors_bytes=0, model_shared_scratchpad_bytes=0)
+        return model.LoadedModel(
+            model_id=_MODEL_ID,
+            name=name,
+            uuid=hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(),
+            running=self.last_execution_seconds is not None and now_seconds - self.last_execution_seconds < 1.0,
+            subgraphs=(model.Subgraph(0, 0, 0, part),),
+            executions_total=self.executions,
+            last_execution_at_unix_seconds=last_at_unix_seconds,
+        )
+
+
+STEP_SECONDS = 0.25
+_LATENCY_SECONDS = 0.05
+
+Step = Callable[[Rank, float], None]  # rank, seconds since the start of the load
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named scenario: a line for --help, what a rank does in a step, and what happens to a device's ECC counters."""
+
+    summary: str
+    step: Step | None  # None: no processes at all
+    ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called a step and device
+
+
+def _steady(rank: Rank, now_seconds: float) -> None:
+    if now_seconds == 0:
+        rank.load_model(0.12)
+        rank.hold_tensors(0.35)
+    utilization = 0.9 + 0.05 * sin(now_seconds / 7 + rank.index) + rank.random.uniform(-0.02, 0.02)
+    rank.execute(now_seconds, STEP_SECONDS, utilization, _LATENCY_SECONDS)
+
+
+def _training_ramp(rank: Rank, now_seconds: float) -> None:
+    """Weights arrive for 5 s, the compiler works until 15 s, then steps get faster until 60 s."""
+    if now_seconds < 5:
+        rank.load_model(0.12 * now_seconds / 5)
+        return
+    rank.load_model(0.12)
+    if now_seconds < 15:
+        return
+    progress = min(1.0, (now_seconds - 15) / 45)
+    rank.hold_tensors(0.1 + 0.3 * progress)
+    utilization = 0.05 + 0.87 * progress + rank.random.uniform(-0.02, 0.02)
+    rank.execute(now_seconds, STEP_SECONDS, max(0.0, utilization), _LATENCY_SECONDS * (3 - 2 * progress))
+
+
+def _memory_leak(rank: Rank, now_seconds: float) -> None:
+    """Tensors grow by 1 % of the HBM a second until it is full: allocation fails then, and the failures are counted."""
+    _steady(rank, now_seconds)
+    wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
+    rank.hold_tensors(min(wanted_ratio, most_ratio))
+    if wanted_ratio > most_ratio and now_seconds % 1 == 0:
+        rank.errors = replace(rank.errors, runtime_total=rank.errors.runtime_total + 1)
+
+
+def _stuck_core(rank: Rank, now_seconds: float) -> None:
+    """After 10 s the first rank begins an execution that never ends; the others wait for it."""
+    if now_seconds < 10:
+        _steady(rank, now_seconds)
+    elif rank.index == 0:
+        if rank.stuck_since_seconds is None:
+            rank.stuck_since_seconds = now_seconds
+        rank.busy_seconds += STEP_SECONDS
+
+
+def _ecc_burst(random: Random, now_seconds: float, ecc: EccCounters) -> EccCounters:
+    """Bursts of 5 s every 30 s: corrected errors in HBM on one device in four, and now and then an uncorrected one."""
+    if now_seconds < 10 or (now_seconds - 10) % 30 >= 5 or random.random() > 0.25:
+        return ecc
+    uncorrected = 1 if random.random() < 0.02 else 0
+    return replace(
+        ecc,
+        mem_corrected_total=(ecc.mem_corrected_total or 0) + random.randint(1, 40),
+        mem_uncorrected_total=(ecc.mem_uncorrected_total or 0) + uncorrected,
+    )
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "idle": Scenario("no processes", None),
+    "steady": Scenario("a rank a core, about 90 % busy", _steady),
+    "training-ramp": Scenario("load, compile, then ever faster steps", _training_ramp),
+    "memory-leak": Scenario("steady, with tensors that grow until HBM is full", _memory_leak),
+    "stuck-core": Scenario("steady, then one execution that never ends", _stuck_core),
+    "ecc-burst": Scenario("steady, with bursts of ECC errors", _steady, _ecc_burst),
+}
+
+
+# Above the highest PID Linux can give (2^22), so an invented process is never taken for a real one.
+FIRST_PID = 2**22 + 1
+RUNTIME_VERSION = "synthetic"
+
+# Whose the processes are, by the seed: names that nobody real has, and which fit a column of nine cells.
+USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
+
+
+class SyntheticLoad:
+    """A scenario on the cores of a ledger, a process for each logical core it uses.
+
+    The state depends on the scenario, the seed and the whole steps since the start alone.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        scenario: str,
+        *,
+        seed: int = 0,
+        neuroncores: int | None = None,
+        peak_flops_per_core: float = 0.0,
+        started_at_seconds: float | None = None,
+        started_at_unix_seconds: float | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self._user = USERS[seed % len(USERS)]
+        self._scenario = SCENARIOS[scenario]
+        self._ledger = ledger
+        self._started_at_seconds = time.monotonic() if started_at_seconds is None else started_at_seconds
+        self._started_at_unix_seconds = time.time() if started_at_unix_seconds is None else started_at_unix_seconds
+        self._steps = 0
+        shape = ledger.shape
+        lnc = shape.default_lnc
+        available = shape.logical_core_count(lnc)
+        count = min(neuroncores or available, available) if self._scenario.step else 0
+        share_bytes = shape.stack_bytes * lnc // shape.cores_per_stack
+        self._ranks = {
+            self._enter(index): Rank(index, Random(f"{seed} {index}"), share_bytes, peak_flops_per_core * lnc)  # noqa: S311
+            for index in range(count)
+        }
+        self._ecc = [EccCounters(0, 0, 0, 0, 0) for _ in range(shape.device_count)]
+        self._ecc_random = [Random(f"{seed} device {index}") for index in range(shape.device_count)]  # noqa: S311
+
+    def ecc(self, device_index: int) -> EccCounters:
+        """The ECC counters of a device."""
+        return self._ecc[device_index]
+
+    def facts(self, holding: Holding) -> ProcessFacts:
+        """What the operating system would tell of an invented process."""
+        rank = self._ranks[holding.token].index
+        return ProcessFacts(
+            user=self._user,
+            command=f"[synthetic load {self.scenario}] rank {rank} of {len(self._ranks)}",
+            started_at_unix_seconds=self._started_at_unix_seconds,
+            job=Job(f"synthetic load {self.scenario}", rank, len(self._ranks)),
+        )
+
+    def advance(self, now_seconds: float) -> None:
+        """Brings the load up to `now_seconds` of CLOCK_MONOTONIC and reports for every process."""
+        due = int((now_seconds - self._started_at_seconds) / STEP_SECONDS) + 1
+        for number in range(self._steps, due):
+            self._step(number * STEP_SECONDS)
+        self._steps = max(self._steps, due)
+        elapsed_seconds = (self._steps - 1) * STEP_SECONDS
+        for token, rank in self._ranks.items():
+            report = rank.report(
+                elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds + elapsed_seconds
+            )
+            # A real process may share the HBM stack and leave no room; the rank then keeps what it had.
+            with contextlib.suppress(OutOfDeviceMemory):
+                self._ledger.report(token, report)
+
+    def _step(self, now_seconds: float) -> None:
+        step, ecc = self._scenario.step, self._scenario.ecc
+        if step is not None:
+            for rank in self._ranks.values():
+                step(rank, now_seconds)
+        if ecc is not None:
+            self._ecc = [
+                ecc(random, now_seconds, before) for random, before in zip(self._ecc_random, self._ecc, strict=True)
+            ]
+
+    def _enter(self, index: int) -> str:
+        token = f"synthetic {index}"
+        self._ledger.enter(token, FIRST_PID + index, None, self._started_at_unix_seconds, synthetic=True)
+        self._ledger.attach(token, CoreRequest(index, 1), f"synthetic-{index}", RUNTIME_VERSION)
+        return token

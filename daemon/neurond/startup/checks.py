@@ -10,13 +10,12 @@ import os
 import stat
 from pathlib import Path
 
-from neurond.access.certificates import check_certificates
-from neurond.access.metrics import metrics_access
-from neurond.exports import otlp_packages
-from neurond.faults.kernel_log_file import check_path
+from neurond.access import check_certificates, metrics_access
+from neurond.exports.otlp import otlp_is_installed, otlp_not_installed_error
 from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
 from neurond.sources.simulated import shape_of
+from neurond.system.kernel_log import check_path
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.driver.tree_writer import check_directory
@@ -94,8 +93,8 @@ def _check_web(settings: Settings) -> None:
 
 
 def _check_otlp(settings: Settings) -> None:
-    if settings.otlp_endpoint is not None and not otlp_packages.are_installed():
-        raise otlp_packages.not_installed()
+    if settings.otlp_endpoint is not None and not otlp_is_installed():
+        raise otlp_not_installed_error()
 
 
 def _check_actions(settings: Settings) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from neurond.load import SCENARIOS
 from neurond.settings import Settings
+from neurond.sources.simulated import SCENARIOS
 from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
-from neurond.system.supervisor import exit_with_parent
+from neurond.system.lifecycle import exit_with_parent
 from neurontools import catalog
 from neurontools.cli.line.about import exit_code_text
 from neurontools.cli.line.frame import write_text

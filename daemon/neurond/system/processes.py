@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
+import os
 import pwd
-from collections.abc import Iterable
+import select
+import struct
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 import psutil
 
-from neurond.system.steady_clock import SteadyClock
+from neurond.system.clocks import SteadyClock
 from neurontools.driver.processes import ProcessFiles, read_boot_time
 from neurontools.model import Job, Process
 
@@ -86,8 +93,8 @@ class ProcessTable:
         user = command = started = None
         with contextlib.suppress(*_UNREADABLE), process.oneshot():
             started = process.create_time() - self._clock.moved_seconds()
-            user = _text(process.username())
-            command = _text(" ".join(process.cmdline()))[:MAX_COMMAND_CHARACTERS]
+            user = _utf8_text(process.username())
+            command = _utf8_text(" ".join(process.cmdline()))[:MAX_COMMAND_CHARACTERS]
         return self._measured(process, ProcessFacts(user, command or "", started))
 
     def _measured(self, process: psutil.Process, facts: ProcessFacts) -> ProcessFacts:
@@ -113,11 +120,263 @@ def is_alive(proc: str, process: Process) -> bool:
 def user_name(uid: int) -> str | None:
     """The name of a user; None where there is none."""
     try:
-        return _text(pwd.getpwuid(uid).pw_name)
+        return _utf8_text(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
         return None
 
 
-def _text(raw: str) -> str:
+def _utf8_text(raw: str) -> str:
     """Text that can be sent as UTF-8: bytes that were none, which may stand in any command line, become U+FFFD."""
     return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# struct pidfd_info as of Linux 6.13 (include/uapi/linux/pidfd.h): mask, cgroupid, eleven ids, exit_code.
+_INFO = struct.Struct("QQ11Ii")
+_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+_WITH_EXIT = 1 << 3  # Linux 6.15
+_MAX_STAT_BYTES = 4096
+_CAP_SYS_PTRACE = 19
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process has ended, waited for or not."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def exit_status(pidfd: int, pid: int, uid: int) -> int | None:
+    """The code that a process ended with, or the negative number of the signal that ended it; None: not known (yet).
+
+    The kernel tells it of a pidfd from Linux 6.15 on and once the process was waited for; before that /proc has it, for
+    those who may trace the process: others read a 0 there.
+    """
+    status = _from_pidfd(pidfd)
+    if status is None and (uid == os.geteuid() or _may_trace()):
+        status = _from_stat(pid)
+    return None if status is None else os.waitstatus_to_exitcode(status)
+
+
+def _from_pidfd(pidfd: int) -> int | None:
+    info = bytearray(_INFO.pack(_WITH_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, info)
+    except OSError:  # older than 6.13, or it has not ended
+        return None
+    fields = _INFO.unpack(info)
+    return int(fields[-1]) if fields[0] & _WITH_EXIT else None
+
+
+def _from_stat(pid: int) -> int | None:
+    """The last field of the stat of a zombie; None for anything else."""
+    try:
+        with Path(f"/proc/{pid}/stat").open("rb") as file:
+            fields = file.read(_MAX_STAT_BYTES).rpartition(b")")[2].split()
+        return int(fields[49]) if fields[0] == b"Z" else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@cache
+def _may_trace() -> bool:
+    try:
+        for line in Path("/proc/self/status").read_text("ascii").splitlines():
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> _CAP_SYS_PTRACE & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+_LOOKS = 3  # a process that was just started may still move into a group of its own
+_BOOT_ID = "sys/kernel/random/boot_id"
+_OF_THE_HOST = b"0 0 4294967295"  # what a process sees in uid_map whose users are those of the host
+
+
+class Jobs:
+    """Remembers each process's job. Belongs to the event loop's thread. `proc` is where the /proc file system is."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = Path(proc)
+        self._known: dict[int, tuple[float | None, int, Job | None]] = {}
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """Forgets all processes but these."""
+        for gone in self._known.keys() - set(pids):
+            del self._known[gone]
+
+    def of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
+        """The job of the process that has had this PID since then; None where nothing tells."""
+        known = self._known.get(pid)
+        if known is None or known[0] != seen_at_unix_seconds:
+            known = seen_at_unix_seconds, 0, None
+        seen_at, looks, job = known
+        if looks < _LOOKS:
+            job = self._read(pid)
+            self._known[pid] = seen_at, looks + 1, job
+        return job
+
+    def _read(self, pid: int) -> Job | None:
+        directory = self._proc / str(pid)
+        name = group_of(pid, content(directory / "stat", _MAX_STAT_BYTES))
+        if not name:
+            return None
+        launch = launch_of(environment(directory, VARIABLES), self._machine())
+        run = None
+        if launch.run is not None:
+            run = run_id(*launch.run, self._owner(directory))
+        return Job(
+            launch.name or name,
+            launch.rank,
+            launch.world_size,
+            run_id=run,
+            first_rank_here=launch.first_rank,
+            ranks_here=launch.local_world_size,
+        )
+
+    def _machine(self) -> str:
+        return content(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
+
+    def _owner(self, directory: Path) -> str:
+        """Whose process it is: nobody else's says that it is of the same run. "" where its users are not the host's."""
+        if content(directory / "uid_map", 256).split() == _OF_THE_HOST.split():
+            with contextlib.suppress(OSError):
+                return f"user {directory.stat().st_uid}"
+        return ""
+
+
+def group_of(pid: int, stat: bytes) -> str:
+    """The name of a process's job by the text of /proc/PID/stat; "" where that tells none.
+
+    A launcher like torchrun gives each worker a session of its own; otherwise the workers are in one process group.
+    """
+    parts = stat.rpartition(b")")[2].split()
+    try:
+        parent, group, session = (int(part) for part in parts[1:4])
+    except ValueError:
+        return ""
+    if session == pid and parent > 1:
+        return f"job of PID {parent}"
+    return f"process group {group}" if group > 0 else ""
+
+
+_MOST_RANKS = 2**20
+_LONGEST_ID = 256
+_LONGEST_NAME = 64
+_RUN_ID_BYTES = 6
+
+_RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"NEURON_PJRT_PROCESS_INDEX")
+_WORLD_SIZES = (b"WORLD_SIZE", b"SLURM_NTASKS", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
+_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # of each process, with commas
+_TORCHRUN = b"TORCHELASTIC_RUN_ID"
+_STORE = (b"MASTER_ADDR", b"MASTER_PORT")
+_ROOT = b"NEURON_RT_ROOT_COMM_ID"  # "address:port" of rank 0, for the collectives of the original runtime
+_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # Open MPI 5, Open MPI 4 beside it, MPICH
+_SLURM = (b"SLURM_CLUSTER_NAME", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
+_LOCAL_RANK, _LOCAL_WORLD_SIZE = b"LOCAL_RANK", b"LOCAL_WORLD_SIZE"
+_LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS")
+
+VARIABLES = frozenset(
+    (*_RANKS, *_WORLD_SIZES, _PJRT_DEVICES, _TORCHRUN, *_STORE, _ROOT, *_MPI, *_SLURM, _LOCAL_RANK, *_LOCAL_WORLD_SIZES)
+)
+_NO_ID = "none"  # what torchrun calls a run that was given no id
+_LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - as somebody may have written it
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One rank as its launcher has it; None is what that does not tell.
+
+    `run` names a run that is on several hosts, the same on all of them, and `name` is what to call it; None for a run
+    of one host. `first_rank` and `local_world_size` are those of the ranks that were started beside it: torchrun's
+    are without gaps.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    first_rank: int | None = None
+    local_world_size: int | None = None
+    run: tuple[str, ...] | None = None
+    name: str | None = None
+
+
+def launch_of(environment: Mapping[bytes, bytes], machine: str) -> Launch:
+    """What the environment of a process tells. `machine` names the one that an address of the host itself is on."""
+    rank, world_size = _first_number(environment, _RANKS), _first_number(environment, _WORLD_SIZES)
+    if world_size is None and _PJRT_DEVICES in environment:
+        world_size = environment[_PJRT_DEVICES].count(b",") + 1
+    here = _first_number(environment, _LOCAL_WORLD_SIZES)
+    local_rank = _first_number(environment, (_LOCAL_RANK,))
+    first = None
+    if _TORCHRUN in environment and rank is not None and local_rank is not None and local_rank <= rank:
+        first = rank - local_rank
+    told = Launch(rank, world_size, first, None if first is None else here)
+    is_of_one_host = world_size is not None and here is not None and world_size <= here
+    if rank is None or is_of_one_host or world_size == 1:
+        return told
+    run, name = _run(environment, machine)
+    return replace(told, run=run, name=name)
+
+
+def run_id(*parts: str) -> str:
+    """The parts that together name a run, as 12 hexadecimal digits."""
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=_RUN_ID_BYTES).hexdigest()
+
+
+def _run(environment: Mapping[bytes, bytes], machine: str) -> tuple[tuple[str, ...] | None, str | None]:
+    """What names the run, and what to call it."""
+    address, port = (_one_line_value(environment, name) for name in _STORE)
+    store = f"{address}:{port}" if address and port else ""
+    if _TORCHRUN in environment and store:
+        # Many runs have the id "none", and a run id may be used again: where its store is tells them apart.
+        told = _one_line_value(environment, _TORCHRUN)
+        name = f"torchrun at {store}" if told in ("", _NO_ID) else f"torchrun {told}"
+        return ("torchrun", told, store, _place(store, machine)), _cut(name)
+    if any(variable in environment for variable in _MPI):
+        return ("MPI", *(_one_line_value(environment, variable) for variable in _MPI)), None
+    if b"SLURM_PROCID" in environment and _one_line_value(environment, b"SLURM_JOB_ID"):
+        return ("Slurm", *(_one_line_value(environment, variable) for variable in _SLURM)), None
+    root = store or _one_line_value(environment, _ROOT)
+    return (("store", root, _place(root, machine)), _cut(f"ranks of {root}")) if root else (None, None)
+
+
+def _place(store: str, machine: str) -> str:
+    """The machine whose own address this is; "" for an address that all hosts know."""
+    return machine if store.lower().startswith(_LOOPBACK) else ""
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _one_line_value(environment: Mapping[bytes, bytes], name: bytes) -> str:
+    """A value, harmless in one line; "" where there is none or it can't be an id."""
+    value = environment.get(name, b"")
+    text = value.decode("utf-8", "replace")
+    return text if len(value) <= _LONGEST_ID and text.isprintable() else ""
+
+
+def _first_number(environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> int | None:
+    for name in names:
+        text = environment.get(name, b"")
+        if text.isdigit() and len(text) <= 7 and int(text) < _MOST_RANKS:
+            return int(text)
+    return None
+
+
+MAX_ENVIRONMENT_BYTES = 512 * 2**10
+
+
+def content(path: Path, most_bytes: int) -> bytes:
+    """What a file holds, up to so many bytes; nothing where it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError:
+        return b""
+
+
+def environment(directory: Path, names: Container[bytes]) -> dict[bytes, bytes]:
+    """These variables of the process with this /proc/PID directory, as far as they are there."""
+    entries = content(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
+    return {name: value for name, _, value in (entry.partition(b"=") for entry in entries) if name in names}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from neurond.verdicts.evidence import NO_ERRORS, Evidence, at_least
-from neurontools.model import Finding, Process, Severity, SourceKind
+from neurond.verdicts.evidence import NO_ERRORS, Evidence, Hysteresis, Level, Who, at_least, growth, who_is
+from neurontools.model import Finding, NeuronCore, PodAllocation, Process, Severity, Snapshot, SourceKind, latency
 from neurontools.model.finding import Kind
+from neurontools.util.units import duration_text, ranges_text
 
 
 def errors(evidence: Evidence) -> Iterator[Finding]:
@@ -78,4 +80,284 @@ def _of_process(
         process.pid,
         (process.pid,),
         synthetic=process.synthetic,
+    )
+
+
+_Key = tuple[str, str, str]
+
+
+class Orphans:
+    """Remembers since when nobody has held what was given. Show it every snapshot of a tick, in order."""
+
+    def __init__(self) -> None:
+        self._since_unix_seconds: dict[_Key, float] = {}
+
+    def look(self, snapshot: Snapshot, patience_seconds: float | None) -> Iterator[Finding]:
+        """A finding for each container that has had something for so long, and nobody in it who holds it."""
+        if patience_seconds is None or not snapshot.pod_allocations:
+            self._since_unix_seconds = {}
+            return
+        now = snapshot.taken_at_unix_seconds
+        since: dict[_Key, float] = {}
+        for allocation in snapshot.pod_allocations:
+            unheld, device_indices = _unheld(allocation, snapshot)
+            if not unheld:
+                continue
+            key = allocation.pod_namespace, allocation.pod_name, allocation.container_name
+            since[key] = self._since_unix_seconds.get(key, now)
+            if now - since[key] >= patience_seconds:
+                pod = f"{allocation.pod_namespace}/{allocation.pod_name}"
+                yield Finding(
+                    Kind.ORPHANED,
+                    Severity.NOTICE,
+                    f"the kubelet has given NeuronCore{'s' if len(unheld) > 1 else ''} {ranges_text(unheld)} to pod "
+                    f"{pod}, container {allocation.container_name}, where nobody holds "
+                    f"{'them' if len(unheld) > 1 else 'it'}",
+                    f"end the pod if its work is done (kubectl -n {allocation.pod_namespace} delete pod "
+                    f"{allocation.pod_name}), so that others can have them",
+                    since[key],
+                    device_indices,
+                    job=f"pod {pod}",
+                    part=allocation.container_name,
+                )
+        self._since_unix_seconds = since
+
+
+def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
+    """The logical cores of an allocation that nobody holds, may hold or has memory on, and their devices."""
+    lnc = snapshot.instance.logical_neuroncore_config
+    cores, devices = set(allocation.neuroncore_indices), set(allocation.device_indices)
+    found: dict[int, bool] = {}
+    places: dict[int, int] = {}
+    for core in snapshot.cores:
+        logical = core.index // lnc
+        if logical in cores or core.device_index in devices:
+            is_held = core.owner_pid is not None or bool(core.candidate_pids) or core.is_allocated
+            found[logical] = found.get(logical, False) or is_held
+            places[logical] = core.device_index
+    unheld = [logical for logical, is_held in found.items() if not is_held]
+    return unheld, tuple(sorted({places[logical] for logical in unheld}))
+
+
+_BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
+"""How long the medians must say so before it is told, and how long the contrary, as shares of the window."""
+
+_BETTER_RATIO = 0.5  # of the growth that is a finding: what has come down to less is clearly better
+
+_Medians = tuple[float, float]  # before the window and in it, seconds
+
+
+class Latencies:
+    """Remembers for which processes it has found that latencies rose. Show it every snapshot of a tick, in order.
+
+    A process that is younger than the window has nothing to compare with: its first executions set models up.
+    """
+
+    def __init__(self) -> None:
+        self._rises: Hysteresis[Who] = Hysteresis()
+        self._told: dict[Who, _Medians] = {}
+
+    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+        """The findings of this moment."""
+        limits, snapshot = evidence.limits, evidence.snapshot
+        limit = limits.latency_growth_ratio
+        seen = {}
+        for process in snapshot.processes if limit is not None else ():
+            before = evidence.processes.get(process.pid)
+            key = who_is(process)
+            if limit is None or before is None or not process.core_indices:
+                continue
+            seen[key] = process
+            is_known = self._rises.is_known(key)
+            medians = _medians(before, process, 0.0 if is_known else limit, limits.latency_executions)
+            since = self._rises.holds_since(
+                key,
+                _level(medians, limit),
+                snapshot.taken_at_unix_seconds,
+                begins_after_seconds=_BEGINS_AFTER_WINDOWS * limits.window_seconds,
+                ends_after_seconds=_ENDS_AFTER_WINDOWS * limits.window_seconds,
+            )
+            if since is not None:
+                yield _latency_finding(process, self._worth_telling(key, medians, limit), since)
+            else:
+                self._told.pop(key, None)
+        self._rises.keep(seen)
+        self._told = {key: told for key, told in self._told.items() if key in seen}
+
+    def _worth_telling(self, key: Who, medians: _Medians | None, limit: float) -> _Medians:
+        """What was told, unless it has become quite another: the text of a finding is a label, and stays."""
+        told = self._told.get(key)
+        if medians is not None and (told is None or not told[1] / limit < medians[1] < told[1] * limit):
+            told = self._told[key] = medians
+        assert told is not None  # noqa: S101  it begins with a measurement
+        return told
+
+
+def _level(medians: _Medians | None, limit: float) -> Level:
+    """Where a growth is; of a process that executes nothing, nothing is told any more."""
+    if medians is None:
+        return Level.BETTER
+    was, now = medians
+    if now >= limit * was:
+        return Level.OVER
+    return Level.BETTER if now < (1.0 + _BETTER_RATIO * (limit - 1.0)) * was else Level.BETWEEN
+
+
+def _medians(before: Process, process: Process, least_growth: float, most_few: int) -> _Medians | None:
+    """The medians before the window and in it; None where nobody can tell, or they can't be so far apart."""
+    past, whole = before.device_latency_histogram, process.device_latency_histogram
+    if past is whole or not whole.bucket_indices or not past.bucket_indices:
+        return None
+    fastest, slowest = (latency.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
+    # Most are steady: spares what follows.
+    if slowest < least_growth * fastest or sum(past.bucket_counts) < most_few:
+        return None
+    try:
+        recent = latency.difference(whole, past)
+    except ValueError:  # its reporter began anew
+        return None
+    if sum(recent.bucket_counts) < most_few:
+        return None
+    was, now = latency.median_seconds(past), latency.median_seconds(recent)
+    return None if was is None or now is None else (was, now)
+
+
+def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds: float) -> Finding:
+    was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in medians)
+    return Finding(
+        Kind.LATENCY_RISEN,
+        Severity.WARNING,
+        f"PID {process.pid}: median latency rose from {was} to {now}",
+        "the device may be throttled or its input slow: compare power, vCPU use and the batch size",
+        began_at_unix_seconds,
+        process.device_indices,
+        process.pid,
+        (process.pid,),
+        synthetic=process.synthetic,
+    )
+
+
+_ENOUGH = 2  # processes in a row
+_HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
+_FURTHER = ("timeout_total",)  # counts against a core that has failed before; alone the cause may be elsewhere
+
+
+@dataclass(slots=True)
+class _Past:
+    """A core as it was at the tick before, and for whom it has failed since it last worked."""
+
+    core: NeuronCore
+    owner: Who | None = None
+    failed_for: dict[Who, float] = field(default_factory=dict)  # when it began to
+
+    def take(self, who: Who | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
+        """What came of the work of a process on it, if that is known."""
+        if has_failed and who is not None:
+            self.failed_for.setdefault(who, at_unix_seconds)
+        elif has_worked:
+            self.failed_for.clear()
+
+
+class FailingCores:
+    """Remembers for whom each core has failed. Show it every snapshot of a tick, in order."""
+
+    def __init__(self) -> None:
+        self._cores: dict[int, _Past] = {}
+        self._processes: dict[Who, Process] = {}
+        self._has_failed = False
+
+    def look(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
+        """A finding for each device with cores that failed for several processes in a row.
+
+        `ended` are those that ended since the tick before: who fails seldom lives until the next one.
+        """
+        for process in ended:
+            self._take_ended(process, snapshot)
+        by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
+        outcomes = {who_is(process): self._outcome(process) for process in by_pid.values()}
+        self._processes = {who_is(process): process for process in by_pid.values()}
+        self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
+        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # where no driver counts for cores
+            return
+        failing: dict[int, list[tuple[NeuronCore, dict[Who, float]]]] = {}
+        for core in snapshot.cores:
+            past = self._cores.setdefault(core.index, _Past(core))
+            owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
+            who = who_is(owner) if owner is not None else None
+            # Before driver 2.30 the counters move when the process has ended.
+            blamed = who or past.owner
+            has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
+            if core.status is not None and core.status is not past.core.status:
+                failures, timeouts, successes = _grown(past.core, core)
+                has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
+                has_worked = successes > 0 and not has_failed
+            if _began_anew(past.core, core):
+                has_worked, has_failed = True, False
+            if growth(past.core.reset_requests_total, core.reset_requests_total):
+                has_worked, has_failed = True, False
+            past.take(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
+            past.core, past.owner = core, who
+            if len(past.failed_for) >= _ENOUGH:
+                failing.setdefault(core.device_index, []).append((core, past.failed_for))
+        for device_index, cores in failing.items():
+            yield _failing_cores_finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
+
+    def _take_ended(self, process: Process, snapshot: Snapshot) -> None:
+        has_failed, has_worked = self._outcome(process)
+        self._has_failed = self._has_failed or has_failed
+        for core in snapshot.cores if has_failed or has_worked else ():
+            if core.index in process.core_indices:
+                past = self._cores.setdefault(core.index, _Past(core))
+                past.take(who_is(process), snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
+
+    def _outcome(self, process: Process) -> tuple[bool, bool]:
+        """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""
+        before = self._processes.get(who_is(process))
+        if process.errors is None or process.executions is None:
+            return False, False
+        if before is not None and before.errors is process.errors and before.executions is process.executions:
+            return False, False
+        errors_before = before.errors.hardware_total if before is not None and before.errors is not None else 0
+        done_before = before.executions.completed_total if before is not None and before.executions is not None else 0
+        has_failed = process.errors.hardware_total > errors_before
+        return has_failed, not has_failed and process.executions.completed_total > done_before
+
+
+def _began_anew(before: NeuronCore, now: NeuronCore) -> bool:
+    """Whether the driver was loaded anew, or a fault healed: its counters of the core are fewer than before."""
+    if before.status is None or before.status is now.status:
+        return False
+    return any(
+        (getattr(before.status, name) or 0) > ((getattr(now.status, name) or 0) if now.status is not None else 0)
+        for name in _HARDWARE
+    )
+
+
+def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
+    """How many failures of hardware, timeouts and successes came."""
+    old, new = before.status, now.status
+    if old is None or new is None:
+        return 0, 0, 0
+    failures, timeouts, successes = (
+        sum(growth(getattr(old, name), getattr(new, name)) for name in names)
+        for names in (_HARDWARE, _FURTHER, ("success_total",))
+    )
+    return failures, timeouts, successes
+
+
+def _failing_cores_finding(device_index: int, failing: list[tuple[NeuronCore, dict[Who, float]]], lnc: int) -> Finding:
+    cores = sorted({core.index // lnc for core, _ in failing})
+    since = max(failing, key=lambda each: len(each[1]))[1]
+    pids = [pid for pid, _ in since]
+    one = len(cores) == 1
+    return Finding(
+        Kind.NEEDS_RESET,
+        Severity.CRITICAL,
+        f"NeuronCore{'' if one else 's'} {ranges_text(cores)} {'has' if one else 'have'} failed for {len(pids)} "
+        f"processes in a row (PID {', '.join(map(str, pids[-3:]))})",
+        f"restarting the job does not help: end the processes on device {device_index}, then reset it "
+        f"(as root: echo 1 > /sys/devices/virtual/neuron_device/neuron{device_index}/reset) or reload the driver",
+        min(since.values()),
+        (device_index,),
+        neuroncore_index=cores[0] if one else None,
     )

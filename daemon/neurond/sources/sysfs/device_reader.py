@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+import resource
+import threading
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget
-from neurond.sources.sysfs.pacing import Pacing
 from neurontools.driver.devices import DeviceDirectory
 from neurontools.driver.sysfs_files import (
     CORE_FILES,
@@ -23,12 +27,14 @@ from neurontools.driver.sysfs_files import (
     device_memory_path,
     files_for_driver,
     host_memory_path,
+    open_file,
     other_info_path,
+    parse_count,
     path_in_version,
     read_text,
     status_path,
 )
-from neurontools.driver.sysfs_layout import FileLocations
+from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
@@ -241,3 +247,308 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
     if not (0 <= at < 2**63 and 0 <= low <= mean <= high <= 2):
         return None
     return PowerUtilization(at, low, high, mean)
+
+
+MAX_BYTES = 64
+# Descriptors left for sockets, subscribers and everything else the daemon opens.
+_RESERVED_DESCRIPTORS = 512
+# A file that is not there is looked for again this many reads later.
+_RETRY_READS = 16
+
+_CLOSED, _NOT_KEPT = -1, -2
+_MISSING = os.strerror(errno.ENOENT)
+
+
+class DescriptorBudget:
+    """How many files may be kept open; raises the process's own limit as far as it may."""
+
+    def __init__(self, wanted: int) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = wanted + _RESERVED_DESCRIPTORS
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+                soft = raised
+            except (ValueError, OSError):
+                pass
+        self.left = wanted if soft == resource.RLIM_INFINITY else max(0, soft - _RESERVED_DESCRIPTORS)
+
+
+class CounterFiles:
+    """Some files of one directory. `values[i]` is the latest count in `paths[i]`, None when it can't be read.
+
+    `problems` tells of those, by what is wrong: an example of a path and how many. `calls` counts system calls of the
+    latest read. Not safe for threads.
+    """
+
+    def __init__(
+        self, directory: str, paths: Sequence[str], budget: DescriptorBudget, *, may_be_replaced: bool = True
+    ) -> None:
+        self.values: list[int | None] = [None] * len(paths)
+        self.problems: dict[str, tuple[str, int]] = {}
+        self.calls = 0
+        self._directory = directory
+        self._paths = tuple(paths)
+        self._budget = budget
+        self.may_be_replaced = may_be_replaced
+        self._descriptors = [_CLOSED] * len(paths)
+        self._raw: list[bytes | None] = [None] * len(paths)
+        self._wait = [0] * len(paths)
+        self._failed: dict[int, str] = {}
+
+    def read(self) -> list[int | None]:
+        """Reads all files; the list is the same one each time."""
+        pread, raws, values = os.pread, self._raw, self.values
+        fstat = os.fstat if self.may_be_replaced else None
+        calls = 0
+        for position, descriptor in enumerate(self._descriptors):
+            if descriptor >= 0:
+                try:
+                    if fstat is not None:
+                        calls += 1
+                        if not fstat(descriptor).st_nlink:
+                            self._close(position)
+                            self._open_and_read(position)
+                            continue
+                    raw = pread(descriptor, MAX_BYTES, 0)
+                    calls += 1
+                except OSError as error:
+                    self._close(position)
+                    self._set_failed(position, error)
+                    continue
+                if raw != raws[position]:
+                    self._take(position, raw)
+            elif self._wait[position]:
+                self._wait[position] -= 1
+            else:
+                self._open_and_read(position)
+        self.calls += calls
+        self._collect_problems()
+        return values
+
+    @property
+    def kept(self) -> list[int]:
+        """The descriptors of the files that are open."""
+        return [descriptor for descriptor in self._descriptors if descriptor >= 0]
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether one of the files was not there at the latest read."""
+        return _MISSING in self.problems
+
+    def take_calls(self) -> int:
+        """System calls since this was last asked."""
+        calls, self.calls = self.calls, 0
+        return calls
+
+    def close(self) -> None:
+        """Closes all files."""
+        for position in range(len(self._descriptors)):
+            self._close(position)
+
+    def _open_and_read(self, position: int) -> None:
+        try:
+            descriptor = open_file(f"{self._directory}/{self._paths[position]}")
+            self.calls += 2
+        except (OSError, ValueError) as error:
+            self.calls += 1
+            self._set_failed(position, error)
+            return
+        try:
+            raw = os.pread(descriptor, MAX_BYTES, 0)
+            self.calls += 1
+        except OSError as error:
+            os.close(descriptor)
+            self._set_failed(position, error)
+            return
+        self._take(position, raw)
+        if self._budget.left > 0:
+            self._budget.left -= 1
+            self._descriptors[position] = descriptor
+        else:
+            os.close(descriptor)
+            self.calls += 1
+            self._descriptors[position] = _NOT_KEPT
+
+    def _take(self, position: int, raw: bytes) -> None:
+        self._raw[position] = raw
+        value = self.values[position] = parse_count(raw)
+        if value is None:
+            self._failed[position] = "is empty" if not raw.strip() else "holds no count"
+        else:
+            self._failed.pop(position, None)
+
+    def _set_failed(self, position: int, error: OSError | ValueError) -> None:
+        self._raw[position] = None
+        self.values[position] = None
+        number = error.errno if isinstance(error, OSError) else None
+        self._failed[position] = os.strerror(number) if number else "has no readable path"
+        if number not in (errno.EMFILE, errno.ENFILE, errno.EIO, errno.EINTR, errno.EAGAIN):
+            self._wait[position] = _RETRY_READS
+
+    def _close(self, position: int) -> None:
+        descriptor, self._descriptors[position] = self._descriptors[position], _CLOSED
+        if descriptor >= 0:
+            self._budget.left += 1
+            os.close(descriptor)
+
+    def _collect_problems(self) -> None:
+        self.problems = {}
+        for position, cause in self._failed.items():
+            path, count = self.problems.get(cause, (self._paths[position], 0))
+            self.problems[cause] = (path, count + 1)
+
+
+def may_be_replaced(directory: str) -> bool:
+    """Whether the files of a directory can be replaced by others of the same name: not in sysfs itself."""
+    try:
+        number = os.stat(directory).st_dev  # noqa: PTH116
+        device = f"{os.major(number)}:{os.minor(number)}"
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:  # noqa: PTH123
+            for line in mounts:
+                left, _, right = line.partition(" - ")
+                if left.split()[2] == device:
+                    return right.split()[0] != "sysfs"
+    except (OSError, IndexError):
+        pass
+    return True
+
+
+_ADVICE = {"Permission denied": "; run neurond as root", "Too many open files": "; raise LimitNOFILE"}
+
+
+def file_problems(readers: Iterable[Sequence[tuple[str, CounterFiles]]]) -> list[str]:
+    """A line for each cause, with an example and how many files there are of it."""
+    causes: dict[str, tuple[str, int]] = {}
+    for files in readers:
+        for name, part in files:
+            for cause, (path, count) in part.problems.items():
+                example, before = causes.get(cause, (f"{name}/{path}", 0))
+                causes[cause] = (example, before + count)
+    return [
+        f"{example}{f' and {count - 1} files more' if count > 1 else ''} can't be read: {cause}{_ADVICE.get(cause, '')}"
+        for cause, (example, count) in causes.items()
+    ]
+
+
+_WORK_SECONDS = 0.0005
+_REST_SECONDS = 0.0002
+
+
+class Pacing:
+    """Belongs to a thread that reads; to be told of each small step of its work.
+
+    A thread that waits for the interpreter gets it only after the switch interval, and anew for every system call it
+    makes. So one that answers a request while another thread works without a rest waits many times over.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def step(self) -> None:
+        """Rests when the work since the latest rest was long enough; not in the main thread, which waits for itself."""
+        if time.perf_counter() - self._since >= _WORK_SECONDS:
+            if threading.get_ident() != threading.main_thread().ident:
+                time.sleep(_REST_SECONDS)
+            self._since = time.perf_counter()
+
+
+_NEWEST = (10**6,)  # an unknown driver may have every file
+_MAX_PATH_CHARACTERS = 120
+# What was not found may come later: it is looked for again after so many rounds, each time twice as many.
+_FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
+
+_log = logging.getLogger(__name__)
+
+
+class TreeLayout:
+    """The places of the files of devices of one driver. Not safe for threads.
+
+    `version` is None where the driver doesn't tell it: then any file may be missing.
+    """
+
+    def __init__(self, version: tuple[int, ...] | None, generation: int) -> None:
+        self._version = version
+        self._device_files, self._core_files = files_to_read(version or _NEWEST, generation)
+        self._layouts = FileLocator()
+        self._rounds = _FIRST_ROUNDS
+        self._rounds_left = _FIRST_ROUNDS
+        self._warned_of: tuple[tuple[str, FileLocations], ...] = ()
+        self._warnings: list[str] | None = None
+
+    def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
+        """Where the files of a device are."""
+        version = self._version or _NEWEST
+        return self._layouts.places(directory.path, cores, self._device_files, self._core_files, version)
+
+    def is_due(self, *, is_something_missing: bool) -> bool:
+        """Whether to look for the places anew, called once a round."""
+        if not is_something_missing:
+            self._rounds = self._rounds_left = _FIRST_ROUNDS
+            return False
+        self._rounds_left -= 1
+        if self._rounds_left > 0:
+            return False
+        self._rounds = self._rounds_left = min(2 * self._rounds, _LONGEST_ROUNDS)
+        self._layouts = FileLocator()
+        return True
+
+    def warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
+        """What to tell of the places of these devices, by name. The log is told when it is the known one."""
+        if self._warnings is None or found != self._warned_of:
+            self._warned_of = found
+            before, self._warnings = self._warnings, self._made(found)
+            if self._warnings != before and not self._warnings:  # warnings of a snapshot are logged where it is made
+                _log.info("the tree of %s has the layout that is known", self._driver)
+        return self._warnings
+
+    @property
+    def _driver(self) -> str:
+        return "driver " + ".".join(map(str, self._version)) if self._version else "this driver"
+
+    def _made(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
+        driver = self._driver
+        moved: dict[str, str] = {}
+        missing: dict[str, list[str]] = {}
+        ambiguous: dict[str, list[str]] = {}
+        senseless: list[str] = []
+        is_cut = False
+        for name, places in found:
+            moved.update({f"{name}/{path}": f"{name}/{place}" for path, place in places.moved.items()})
+            if places.is_senseless:
+                senseless.append(name)
+            else:
+                if self._version is not None:
+                    missing.update({f"{name}/{path}": [] for path in places.missing})
+                ambiguous.update({f"{name}/{path}": [] for path in places.ambiguous})
+            is_cut = is_cut or places.is_cut
+        told = []
+        if senseless:
+            count = len(self._device_files) + len(self._core_files)
+            told.append(
+                f"the tree of {driver} has a layout that this version can't make sense of: below {_some(senseless)} is "
+                f"none of {count} files that it knows; memory, counters and health are unknown; update neurontools"
+            )
+        if moved:
+            path, place = next(iter(moved.items()))
+            told.append(
+                f"the tree of {driver} has a layout that this version doesn't know: {len(moved)} files are in other "
+                f"places and were told by their names ({path} is {excerpt(place, _MAX_PATH_CHARACTERS)}); "
+                "update neurontools"
+            )
+        if missing:
+            told.append(f"{_some(list(missing))} not in the tree of {driver}: what would be in there is unknown")
+        if ambiguous:
+            told.append(f"{_some(list(ambiguous))} in several places in the tree of {driver}: taken from none")
+        if is_cut:
+            told.append("the tree below the devices is too large: not all of it was looked through for missing files")
+        return told
+
+
+def _some(names: list[str]) -> str:
+    """The first name and how many more there are, with the verb that follows."""
+    if len(names) == 1:
+        return f"{names[0]} is" if "/" in names[0] else names[0]
+    more = f"{names[0]} and {len(names) - 1} more"
+    return f"{more} are" if "/" in names[0] else more

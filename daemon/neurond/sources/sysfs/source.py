@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from neurond.sources.source import Reading
-from neurond.sources.sysfs.attribution import Attribution, executions_of, with_host_memory
-from neurond.sources.sysfs.counter_files import DescriptorBudget, may_be_replaced
-from neurond.sources.sysfs.device_reader import CoreReading, DeviceReader
-from neurond.sources.sysfs.found_processes import FoundProcesses
-from neurond.sources.sysfs.metadata_service import MetadataService
-from neurond.sources.sysfs.pacing import Pacing
-from neurond.sources.sysfs.problems import file_problems
-from neurond.sources.sysfs.time_in_use import TimeInUse
-from neurond.sources.sysfs.tree_layout import TreeLayout
+from neurond.sources.sysfs.core_owners import Attribution, FoundProcesses, executions_of, with_host_memory
+from neurond.sources.sysfs.device_reader import (
+    CoreReading,
+    DescriptorBudget,
+    DeviceReader,
+    Pacing,
+    TreeLayout,
+    file_problems,
+    may_be_replaced,
+)
 from neurontools.driver.devices import DeviceDirectory, DeviceShare, list_device_directories
 from neurontools.driver.environment import Roots
 from neurontools.driver.inventory import Inventory, read_inventory
+from neurontools.driver.sysfs_files import LIVE_COUNTERS_SINCE
 from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
@@ -294,3 +299,210 @@ def _identity(directory: DeviceDirectory) -> tuple[int, int, str]:
 
 def _identities(directories: list[DeviceDirectory]) -> list[tuple[int, int, str]]:
     return [_identity(directory) for directory in directories]
+
+
+ENDPOINT = "http://169.254.169.254"
+PATIENCE_SECONDS = 1.0
+_MAX_ANSWER_BYTES = 4096
+_LIFE_SECONDS = "60"
+
+# Field of the model's Instance, and where the service has it.
+_PATHS = {
+    "instance_type": "instance-type",
+    "instance_id": "instance-id",
+    "availability_zone": "placement/availability-zone",
+    "availability_zone_id": "placement/availability-zone-id",
+    "region": "placement/region",
+    "ami_id": "ami-id",
+    "instance_name": "tags/instance/Name",
+}
+_MAC_PATH = "mac"
+_SUBNET_PATH = "network/interfaces/macs/{}/subnet-id"
+
+
+class MetadataService:
+    """Asks in the background; `facts` is empty until the answers are there, `warning` tells why there are none."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        environment = os.environ if environment is None else environment
+        self.facts: dict[str, str] = {}
+        self.warning = ""
+        self._endpoint = environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "").rstrip("/") or ENDPOINT
+        self.thread: threading.Thread | None = None
+        if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true":
+            self.thread = threading.Thread(target=self._ask, name="metadata-service", daemon=True)
+            self.thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self.facts = _facts(self._endpoint)
+        except (OSError, ValueError) as error:
+            cause = getattr(error, "reason", None) or error
+            self.warning = f"the instance metadata service at {self._endpoint} does not answer ({cause}); see --imds"
+        except Exception as error:  # an answer that is no HTTP
+            self.warning = f"the instance metadata service at {self._endpoint} can't be understood ({error})"
+
+
+def _facts(endpoint: str) -> dict[str, str]:
+    """The answers; OSError when the service can't be reached or refuses to give a token."""
+    headers = {"X-aws-ec2-metadata-token-ttl-seconds": _LIFE_SECONDS}
+    token = _request(f"{endpoint}/latest/api/token", headers, method="PUT")
+    facts = {}
+    for field, path in _PATHS.items():
+        answer = _answer(endpoint, path, token)
+        if answer:
+            facts[field] = answer
+    mac = _answer(endpoint, _MAC_PATH, token)
+    if mac and (subnet := _answer(endpoint, _SUBNET_PATH.format(mac), token)):
+        facts["subnet_id"] = subnet
+    return facts
+
+
+def _answer(endpoint: str, path: str, token: str) -> str:
+    """One answer; empty where the service has none, as for tags that are not opened to it."""
+    try:
+        return _request(f"{endpoint}/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
+    except (OSError, ValueError):
+        return ""
+
+
+def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
+    import urllib.request
+
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not an http address")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local: never through a proxy
+    request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310 - checked above
+    with opener.open(request, timeout=PATIENCE_SECONDS) as reply:
+        text: str = reply.read(_MAX_ANSWER_BYTES).decode("ascii", "replace").strip()
+    if not text.isprintable() or len(text) > 256:
+        raise ValueError("an answer that is no name")
+    return text
+
+
+UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
+_HIGHEST_RATIO = 1.05  # clocks jitter
+_BELIEVED_RATIO = 2.5  # of one interval: up to here it may be the work of the one before, too
+_PROVING_RATIO = 10.0  # of two intervals that follow each other
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # of a window, in which bursts even out
+_UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
+
+
+class TimeInUse:
+    """Belongs to one driver. `unit` is one of UNITS_PER_SECOND; with `is_fixed` it was told and never changes."""
+
+    def __init__(self, unit: str | None, driver_version: tuple[int, ...] | None) -> None:
+        self.unit = unit or "us"
+        self.is_fixed = unit is not None
+        self.highest_units_per_second = 0.0
+        self.is_live = driver_version is not None and driver_version >= LIVE_COUNTERS_SINCE
+        self._cores: dict[int, _Core] = {}
+
+    def measure(
+        self, core: int, raw: int | None, at_seconds: float, owners: object, *, is_attached: bool
+    ) -> float | None:
+        """The busy seconds of a core so far; None when they can't be told now.
+
+        `owners` is anything that is equal as long as the same processes are attached to the core's device.
+        """
+        state = self._cores.get(core)
+        if state is None:
+            state = self._cores[core] = _Core()
+        is_same = at_seconds == state.at_seconds
+        grown = state.grown(raw, at_seconds, owners)
+        if raw is None:
+            return None
+        if grown is not None and state.is_steady:
+            # Growth while the same processes stay attached is what an old driver never shows; once may be an exit.
+            state.growing = state.growing + 1 if grown > 0 and is_attached else 0
+            if state.growing >= 2:
+                self.is_live = True
+            self._calibrate(state, grown, raw, at_seconds)
+        elif not is_same or not state.is_steady:
+            state.growing = state.excess = 0
+            state.window = None
+        if not self.is_live and (is_attached or not state.is_steady):
+            return None
+        if grown is not None and grown / UNITS_PER_SECOND[self.unit] > _BELIEVED_RATIO:
+            return None
+        return raw / UNITS_PER_SECOND[self.unit]
+
+    def forget(self, present: set[int]) -> None:
+        """Forgets cores that are gone."""
+        for core in self._cores.keys() - present:
+            del self._cores[core]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know."""
+        if self.is_fixed or self.unit == "us":
+            return ()
+        text = (
+            f"nc_time_in_use grew by {self.highest_units_per_second:.3g} units a second, more than microseconds allow: "
+            f"taken as {_UNIT_NAMES[self.unit]} (set sysfs.time_in_use_unit to say which it is)"
+        )
+        return (text,)
+
+    def _calibrate(self, state: _Core, units_per_second: float, raw: int, at_seconds: float) -> None:
+        if self.is_fixed or not self.is_live:
+            return
+        is_far_beyond = units_per_second / UNITS_PER_SECOND[self.unit] > _PROVING_RATIO
+        state.excess = state.excess + 1 if is_far_beyond else 0
+        if state.excess >= 2:
+            self._refine(units_per_second)
+            return
+        sustained = state.sustained(raw, at_seconds)
+        if sustained is not None and sustained / UNITS_PER_SECOND[self.unit] > _WINDOW_RATIO:
+            self._refine(sustained)
+
+    def _refine(self, units_per_second: float) -> None:
+        self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
+        fitting = [unit for unit, each in UNITS_PER_SECOND.items() if units_per_second / each <= _HIGHEST_RATIO]
+        if fitting:  # finer than now: what is refined for is beyond what is possible now
+            self.unit = fitting[0]
+            for core in self._cores.values():
+                core.excess = 0
+                core.window = None
+
+
+class _Core:
+    """What was seen of one core: the raw counter, when, and who was attached then and before.
+
+    `is_steady`: nobody came or went. Owners are looked at after the counters, so one who left between the two shows in
+    the interval before.
+    """
+
+    __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
+
+    def __init__(self) -> None:
+        self.raw: int | None = None
+        self.at_seconds: float | None = None
+        self.owners: object = None
+        self.owners_before: object = None
+        self.growing = 0
+        self.excess = 0
+        self.window: tuple[int, float] | None = None  # the counter and the time at which it began
+
+    def sustained(self, raw: int, at_seconds: float) -> float | None:
+        """Growth a second over a whole window, at the end of each; None before."""
+        if self.window is None:
+            self.window = raw, at_seconds
+            return None
+        seconds = at_seconds - self.window[1]
+        if seconds < _WINDOW_SECONDS:
+            return None
+        growth = (raw - self.window[0]) / seconds
+        self.window = raw, at_seconds
+        return growth
+
+    def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
+        """Growth a second since the measurement before; None without one and after a write to the counter."""
+        grown = None
+        if self.at_seconds is None:
+            self.owners = self.owners_before = owners
+        elif raw is not None and self.raw is not None and raw >= self.raw and at_seconds > self.at_seconds:
+            grown = (raw - self.raw) / (at_seconds - self.at_seconds)
+        self.is_steady = owners == self.owners == self.owners_before
+        self.raw, self.at_seconds = raw, at_seconds
+        self.owners_before, self.owners = self.owners, owners
+        return grown

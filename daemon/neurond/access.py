@@ -1,0 +1,83 @@
+"""The certificates of what listens on the network: [tls] of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neurond.settings import Settings
+from neurontools.net.http.access import Access
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.tls.server import ServerFiles, ServerTls
+from neurontools.net.tls.subjects import Subjects
+from neurontools.util.errors import EXIT_USAGE, UserError
+
+
+def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls | None:
+    """TLS with the files of [tls]; None where there is no certificate. UserError when a file is wrong."""
+    if settings.tls_certificate is None:
+        return None
+    files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    return ServerTls(files, "tls.", protocols)
+
+
+def subjects(settings: Settings) -> Subjects:
+    """Whose certificates may see what."""
+    return Subjects(settings.tls_summary or (), settings.tls_full or ())
+
+
+def check_certificates(settings: Settings) -> None:
+    """UserError for parts of [tls] that don't fit each other, for a file that is wrong, and for a door left open."""
+    for name in ("key", "client_ca", "summary", "full"):
+        if settings.tls_certificate is None and getattr(settings, f"tls_{name}") is not None:
+            raise UserError(f"tls.{name} needs a certificate; set tls.certificate", EXIT_USAGE)
+    names = [*(settings.tls_summary or ()), *(settings.tls_full or ())]
+    if names and settings.tls_client_ca is None:
+        raise UserError(
+            "tls.summary and tls.full name certificates of clients, which nobody asks for; set tls.client_ca",
+            EXIT_USAGE,
+        )
+    twice = sorted(set(settings.tls_summary or ()) & set(settings.tls_full or ()))
+    if twice:
+        raise UserError(f"tls.summary and tls.full both have {twice[0]}; leave it in one of them", EXIT_USAGE)
+    server_tls(settings)
+    if settings.listen is not None:
+        _check_closed(settings, has_names=bool(names))
+
+
+def _check_closed(settings: Settings, *, has_names: bool) -> None:
+    missing = (
+        "tls.certificate and tls.key"
+        if settings.tls_certificate is None
+        else "tls.client_ca"
+        if settings.tls_client_ca is None
+        else "tls.summary or tls.full"
+        if not has_names
+        else None
+    )
+    if missing is not None:
+        raise UserError(
+            f"--listen {settings.listen}: the API is served over TLS alone, to certificates that are named; "
+            f"set {missing} in the configuration file",
+            EXIT_USAGE,
+        )
+
+
+def metrics_access(settings: Settings) -> Access:
+    """The access to the metrics; UserError when a file of it is wrong.
+
+    Their own certificate goes before that of [tls], and lets in whoever its own authorities have signed.
+    """
+    tls: ServerTls | None = None
+    named: Subjects | None = None
+    if settings.metrics_tls and settings.metrics_tls_certificate is not None:
+        files = ServerFiles(settings.metrics_tls_certificate, settings.metrics_tls_key, settings.metrics_tls_client_ca)
+        tls = ServerTls(files, "metrics.tls_")
+    elif settings.metrics_tls:
+        tls, named = server_tls(settings), subjects(settings)
+    return Access(
+        tls,
+        bearer_token_file=settings.metrics_bearer_token_file,
+        place="metrics.",
+        subjects=named,
+        hosts=None if settings.metrics_hosts is None else HostCheck(settings.metrics_hosts),
+    )

@@ -1,1 +1,0 @@
-"""Who may read over the network, as the settings say."""

@@ -1,0 +1,258 @@
+"""Actions: what begins and what ends is handed to a thread, which runs what is configured, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neurond.journal.state_files import Audit
+from neurond.webhook import WEBHOOK_VARIABLE
+from neurontools.model import Finding, Severity, Snapshot
+from neurontools.model.host_verdict import Asked
+from neurontools.model.problems import Owner, described
+from neurontools.util.formats import json_text
+from neurontools.util.rate_limited_log import RateLimitedLogger
+
+_MOST_WAITING = 256
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_CLOSE_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+_tell_trouble = RateLimitedLogger(_log, logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Occasion:
+    """One thing to do something about, as a document."""
+
+    event: str
+    key: str
+    document: bytes
+
+
+class Actions:
+    """Belongs to the event loop's thread, which it never keeps waiting; `audit` is told what came of each.
+
+    A failed command is tried again after `first_pause_seconds`; each further pause is twice as long.
+    """
+
+    def __init__(
+        self, settings: ActionSettings, audit: Audit, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
+    ) -> None:
+        self._settings = settings
+        self._audit = audit
+        self._first_pause_seconds = first_pause_seconds
+        self._limit = RateLimit(settings.most_per_hour, time.monotonic())
+        self._host = socket.gethostname()
+        self._waiting: queue.Queue[_Occasion | None] = queue.Queue(_MOST_WAITING)
+        self._ending = threading.Event()
+        self._runner = BoundedRun()
+        self._runs: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
+        if settings.command is not None:
+            self._runs.append(("command", settings.command, {}))
+        if settings.webhook is not None:
+            post = (sys.executable, "-P", "-m", "neurond.webhook")
+            self._runs.append(("webhook", post, {WEBHOOK_VARIABLE: settings.webhook}))
+        self._thread = threading.Thread(target=self._work, name="actions", daemon=True)
+        self._thread.start()
+
+    def tell(self, began: Iterable[Finding], ended: Iterable[Finding], snapshot: Snapshot) -> None:
+        """Has something done about these, if it is asked for."""
+        for event, findings in (("begins", began), ("ends", ended)):
+            for finding in findings if event in self._settings.events else ():
+                if self._settings.asked.counts(finding):
+                    self._ask_for(event, finding, snapshot)
+
+    def close(self) -> None:
+        """Ends what runs; what still waits is not done."""
+        self._ending.set()
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._runner.close()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _ask_for(self, event: str, finding: Finding, snapshot: Snapshot) -> None:
+        key = key_of(finding)
+        document = {
+            "version": 1,
+            "event": event,
+            "at_unix_seconds": snapshot.taken_at_unix_seconds,
+            "host": self._host,
+            "instance_id": snapshot.instance.instance_id,
+            "instance_type": snapshot.instance.instance_type,
+            "source": snapshot.source.value,
+            "key": key,
+            "finding": described(finding),
+        }
+        occasion = _Occasion(event, key, json_text(document).encode() + b"\n")
+        if not self._limit.admits(time.monotonic()):
+            self._give_up(occasion, "rate_limited", f"more than {self._settings.most_per_hour} an hour")
+            return
+        try:
+            self._waiting.put_nowait(occasion)
+        except queue.Full:
+            self._give_up(occasion, "dropped", f"{_MOST_WAITING} wait already")
+
+    def _give_up(self, occasion: _Occasion, outcome: str, why: str) -> None:
+        _tell_trouble("no action on %s, which %s: %s", occasion.key, occasion.event, why)
+        self._note(occasion, {"action": None, "outcome": outcome})
+
+    def _note(self, occasion: _Occasion, fields: Mapping[str, object]) -> None:
+        self._audit.note("action", time.time(), {"on": occasion.event, "key": occasion.key, **fields})
+
+    def _work(self) -> None:
+        while (occasion := self._waiting.get()) is not None and not self._ending.is_set():
+            for action, command, environment in self._runs:
+                self._try(action, command, environment, occasion)
+
+    def _try(self, action: str, command: tuple[str, ...], environment: dict[str, str], occasion: _Occasion) -> None:
+        """Runs it until it is done, with growing pauses in between, as often as is configured."""
+        pause_seconds = self._first_pause_seconds
+        for attempt in range(1, self._settings.retries + 2):
+            began_seconds = time.monotonic()
+            ended = self._runner.run(command, occasion.document, self._settings.timeout_seconds, environment)
+            if self._ending.is_set() and ended.outcome != "done":
+                ended = Ended("interrupted", "the daemon ends")
+            took_seconds = round(time.monotonic() - began_seconds, 3)
+            fields = {"action": action, "attempt": attempt, "outcome": ended.outcome, "seconds": took_seconds}
+            self._note(occasion, fields | ({"detail": ended.detail} if ended.detail else {}))
+            if ended.outcome == "done":
+                return
+            if self._ending.wait(pause_seconds if attempt <= self._settings.retries else 0):
+                return
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        _tell_trouble("the %s of [actions] did not take %s: %s", action, occasion.key, ended.detail)
+
+
+def key_of(finding: Finding) -> str:
+    """A text that is the same when a finding begins and when it ends, and that no other has at that time."""
+    return "/".join(str(part) for part in finding.identity if part not in (None, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSettings:
+    """What is done, when, and how often at most."""
+
+    asked: Asked  # which findings count
+    events: frozenset[str]  # "begins", "ends"
+    command: tuple[str, ...] | None = None  # program and arguments, run without a shell
+    webhook: str | None = None  # URL that the document is posted to
+    timeout_seconds: float = 30.0
+    retries: int = 2
+    most_per_hour: int = 60
+
+    @classmethod
+    def made(cls, told: dict[str, Any]) -> ActionSettings:
+        """Those that `neurond.startup.configuration` has checked; without a command and a webhook they do nothing."""
+        owners = tuple(Owner) if told["problems"] == "all" else (Owner(told["problems"]),)
+        return cls(
+            Asked(Severity[told["level"].upper()], owners, tuple(told["only"]) or None),
+            frozenset(told["on"]),
+            tuple(told["command"]) if told["command"] else None,
+            told["webhook"],
+            told["timeout_seconds"],
+            told["retries"],
+            told["most_per_hour"],
+        )
+
+
+_PASSED_ON = ("PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended: "done", "failed", "timed_out" or "not_started"; `detail` says more, for the log."""
+
+    outcome: str
+    detail: str = ""
+
+
+class BoundedRun:
+    """Runs one program at a time; `close`, from any thread, ends the one that runs, and none is begun after it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(
+        self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
+    ) -> Ended:
+        """Runs it with the document on its standard input. What it says on standard error goes where ours goes."""
+        passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
+        try:
+            with self._lock:
+                if self._is_closed:
+                    return Ended("not_started", "the end has begun")
+                child = self._child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    cwd="/",
+                    env={**passed_on, "LANG": "C.UTF-8", **environment},
+                    start_new_session=True,
+                )
+        except (OSError, ValueError) as error:
+            return Ended("not_started", str(error))
+        try:
+            child.communicate(document, timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            child.wait()
+            return Ended("timed_out", f"no end within {timeout_seconds:g} s")
+        finally:
+            if child.stdin is not None:
+                child.stdin.close()  # `communicate` leaves the pipe open when it times out
+            with self._lock:
+                self._child = None
+        return Ended("done") if child.returncode == 0 else Ended("failed", _how(child.returncode))
+
+    def close(self) -> None:
+        """Ends what runs, with what it has started in its session."""
+        with self._lock:
+            self._is_closed = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+
+
+def _how(returncode: int) -> str:
+    return f"exit code {returncode}" if returncode > 0 else f"ended by {signal.Signals(-returncode).name}"
+
+
+_HOUR_SECONDS = 3600.0
+
+
+class RateLimit:
+    """A bucket of tokens that holds those of an hour."""
+
+    def __init__(self, most_per_hour: int, now_seconds: float) -> None:
+        self._most = most_per_hour
+        self._left = float(most_per_hour)
+        self._at_seconds = now_seconds
+
+    def admits(self, now_seconds: float) -> bool:
+        """Whether one more may be; it counts then."""
+        passed_seconds = max(0.0, now_seconds - self._at_seconds)
+        self._left = min(self._most, self._left + passed_seconds * self._most / _HOUR_SECONDS)
+        self._at_seconds = now_seconds
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -1,0 +1,442 @@
+"""The shape of a host: how many cores and HBM stacks it has, and which core belongs where."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from neurontools import model
+from neurontools.driver.environment import LNC, NUM_CORES, VISIBLE_CORES
+from neurontools.driver.neuron_runtime import CoreRequest, core_count_not_available, cores_not_available
+from neurontools.util.units import bytes_text
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Cores and HBM of a host. Cores are physical and numbered across devices, in the logical order of each device."""
+
+    device_count: int
+    cores_per_device: int
+    stacks_per_device: int
+    stack_bytes: int
+    default_lnc: int
+    supported_lncs: tuple[int, ...]
+
+    @property
+    def core_count(self) -> int:
+        """Physical cores of the host."""
+        return self.device_count * self.cores_per_device
+
+    def logical_core_count(self, lnc: int) -> int:
+        """Logical cores of the host when `lnc` physical ones make one."""
+        return self.core_count // lnc
+
+    def device_of(self, core_index: int) -> int:
+        """The device of a physical core."""
+        return core_index // self.cores_per_device
+
+    @property
+    def cores_per_stack(self) -> int:
+        """Physical cores that allocate from one HBM stack."""
+        return self.cores_per_device // self.stacks_per_device
+
+    def stack_of(self, core_index: int) -> int:
+        """The HBM stack of a physical core, numbered across devices."""
+        return core_index // self.cores_per_stack
+
+    def cores_of_stack(self, stack: int) -> range:
+        """The physical cores that allocate from a stack."""
+        return range(stack * self.cores_per_stack, (stack + 1) * self.cores_per_stack)
+
+    def physical_cores(self, logical_index: int, lnc: int) -> tuple[int, ...]:
+        """The physical cores behind a logical one."""
+        return tuple(range(logical_index * lnc, (logical_index + 1) * lnc))
+
+
+@dataclass(frozen=True, slots=True)
+class CoreReport:
+    """What a process measured on one of its logical cores, in the count of its process."""
+
+    busy_seconds_total: float = 0.0
+    flop_total: int = 0
+    executions_total: int = 0
+    memory: model.DeviceMemory = model.DeviceMemory()
+    execution_started_at_unix_seconds: float | None = None
+    last_execution_at_unix_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One report of a process, checked; `cores` by process-local index. Subgraphs name process-local cores."""
+
+    measured_at_seconds: float
+    cores: dict[int, CoreReport]
+    models: tuple[model.LoadedModel, ...] = ()
+    host_memory: model.HostMemory = model.HostMemory()
+    executions: model.ExecutionCounters = model.ExecutionCounters()
+    errors: model.ErrorCounters = model.ErrorCounters()
+    total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
+    device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
+    training: model.TrainingCounters | None = None
+    counted_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: the process does not tell
+    operators: tuple[model.OperatorTime, ...] = ()
+    advice: tuple[model.ScriptAdvice, ...] = ()
+
+
+@dataclass(slots=True)
+class Holding:
+    """One attached process: who it is, the logical cores it holds, and its latest report.
+
+    Without cores it is an observer. The range of logical cores is under its own LNC.
+    """
+
+    token: str
+    pid: int
+    uid: int | None
+    attached_at_unix_seconds: float
+    lnc: int
+    synthetic: bool = False
+    first: int = 0
+    count: int = 0
+    tag: str = ""
+    runtime_version: str | None = None
+    report: Report | None = None
+    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest by local index
+    counted_before: dict[int, CoreReport] = field(default_factory=dict)
+    """By local index: what a process that is older than the ledger had counted on a core when it first told."""
+    peak_device_memory_bytes: int | None = None  # the most that it reported at once; None before it did
+
+    @property
+    def logical_cores(self) -> range:
+        """The global logical cores it holds; empty for an observer."""
+        return range(self.first, self.first + self.count)
+
+    def physical_cores(self) -> range:
+        """The global physical cores it holds; empty for an observer."""
+        return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
+
+    def devices(self, shape: Shape) -> tuple[int, ...]:
+        """The devices of its cores; all devices for an observer, which watches the whole host."""
+        if not self.count:
+            return tuple(range(shape.device_count))
+        return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))
+
+    def memory_of(self, core_index: int) -> model.DeviceMemory:
+        """Its memory on one of its physical cores: an equal share of what it reported of the logical core.
+
+        Unknown in every category before it has reported of that core.
+        """
+        local, position = divmod(core_index - self.first * self.lnc, self.lnc)
+        report = self.cores.get(local)
+        if report is None:
+            return _UNKNOWN
+        return report.memory if self.lnc == 1 else share(report.memory, position, self.lnc)
+
+
+_UNKNOWN = model.DeviceMemory(*[None] * len(model.DeviceMemory.__slots__))
+
+
+def share(memory: model.DeviceMemory, position: int, parts: int) -> model.DeviceMemory:
+    """One of `parts` equal parts of a memory, the remainder in the first; together they are the whole."""
+    shares: dict[str, int | None] = {}
+    for name, size_bytes in model.memory_categories(memory).items():
+        if size_bytes is None:
+            shares[name] = None
+        else:
+            each, rest = divmod(size_bytes, parts)
+            shares[name] = each + (rest if position == 0 else 0)
+    return model.DeviceMemory(**shares)
+
+
+def memory_table(
+    shape: Shape, stack: int, holders: Sequence[tuple[Holding, int]], asking: Holding, asked_bytes: int
+) -> str:
+    """What is asked for and who holds the stack, a line each; sizes as text and, to the byte, as numbers.
+
+    `holders` has everybody who holds a core of the stack, with the bytes it has there.
+    """
+    device, stack_on_device = divmod(stack, shape.stacks_per_device)
+    free_bytes = shape.stack_bytes - sum(size_bytes for holder, size_bytes in holders if holder is not asking)
+    headline = (
+        f"out of device memory: PID {asking.pid} asks for {bytes_text(asked_bytes)} on device {device} HBM "
+        f"{stack_on_device}, which has {bytes_text(shape.stack_bytes)} and {bytes_text(free_bytes)} for it; "
+        "free memory or use more NeuronCores"
+    )
+    lines = [
+        headline,
+        f"{'PID':>10}  {'NEURONCORES':<12} {'BYTES':>16}  SIZE",
+    ]
+    for holder, size_bytes in holders:
+        cores = f"{holder.logical_cores[0]}-{holder.logical_cores[-1]}"
+        lines.append(f"{holder.pid:>10}  {cores:<12} {size_bytes:>16}  {bytes_text(size_bytes)}")
+    lines.append(f"{asking.pid:>10}  {'asks for':<12} {asked_bytes:>16}  {bytes_text(asked_bytes)}")
+    return "\n".join(lines)
+
+
+_NOTHING = CoreReport()
+_MOST_DEPARTED = 4096
+_LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
+
+
+class Refusal(Exception):
+    """The ledger refuses; the text says why and what to do. The kind decides the gRPC status."""
+
+
+class UnknownToken(Refusal):
+    """Nobody with this token is attached."""
+
+
+class AlreadyAttached(Refusal):
+    """The process holds cores already."""
+
+
+class ImpossibleRequest(Refusal):
+    """The host can't have what is asked for, whoever holds what."""
+
+
+class CoresUnavailable(Refusal):
+    """The cores exist but are held by others."""
+
+
+class OutOfDeviceMemory(Refusal):
+    """More memory than an HBM stack has."""
+
+
+class InvalidReport(Refusal):
+    """A value of a report is out of its range or contradicts an earlier one."""
+
+
+@dataclass(slots=True)
+class CoreCounters:
+    """What a physical core had counted when its latest owner left, or never had one."""
+
+    busy_seconds_total: float = 0.0
+    flop_total: int = 0
+    executions_total: int = 0
+    last_execution_at_unix_seconds: float | None = None
+
+
+class Ledger:
+    """Ownership and reports of one host. Not safe for threads: the daemon calls it from its event loop.
+
+    `began_seconds`: CLOCK_MONOTONIC since when it counts. What a process counted before, attached to an earlier daemon
+    or to none, is its own and no core's here.
+    """
+
+    def __init__(
+        self, shape: Shape, on_ownership_change: Callable[[], None] = lambda: None, began_seconds: float = 0.0
+    ) -> None:
+        self.shape = shape
+        self.began_seconds = began_seconds
+        self.counters = [CoreCounters() for _ in range(shape.core_count)]
+        self._owners: list[Holding | None] = [None] * shape.core_count
+        self._holdings: dict[str, Holding] = {}
+        self._departed: deque[Holding] = deque(maxlen=_MOST_DEPARTED)
+        self._on_ownership_change = on_ownership_change
+
+    @property
+    def holdings(self) -> Iterable[Holding]:
+        """Everyone who is attached, observers too, in the order they came."""
+        return self._holdings.values()
+
+    def owner(self, core_index: int) -> Holding | None:
+        """Who holds a physical core; None: it is free."""
+        return self._owners[core_index]
+
+    def enter(
+        self, token: str, pid: int, uid: int | None, now_unix_seconds: float, *, synthetic: bool = False
+    ) -> Holding:
+        """Takes in a process as an observer; `token` is its secret and must be new."""
+        if token in self._holdings:
+            raise AlreadyAttached("this token is in use; connect to the attach socket for a new one")
+        holding = Holding(token, pid, uid, now_unix_seconds, self.shape.default_lnc, synthetic=synthetic, tag=str(pid))
+        self._holdings[token] = holding
+        self._on_ownership_change()
+        return holding
+
+    def leave(self, token: str) -> None:
+        """Lets a process go: its cores are free at once. Nothing happens for an unknown token."""
+        holding = self._holdings.pop(token, None)
+        if holding is None:
+            return
+        for core_index in holding.physical_cores():
+            self._owners[core_index] = None
+            self.counters[core_index] = self.counters_of(core_index, holding)
+        if holding.count:
+            self._departed.append(holding)
+        self._on_ownership_change()
+
+    def take_departed(self) -> tuple[Holding, ...]:
+        """Who held cores and has left since this was last asked: nobody else sees what it told last."""
+        departed = tuple(self._departed)
+        self._departed.clear()
+        return departed
+
+    def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> Holding:
+        """Gives a process the cores it asks for; Refusal when it can't have them, and then nothing changes."""
+        holding = self.known(token)
+        if any(other.count and other.pid == holding.pid for other in self._holdings.values()):
+            raise AlreadyAttached(f"PID {holding.pid} holds cores already; a process attaches once")
+        lnc = self._checked_lnc(request.logical_neuroncore_config)
+        first, count = self._chosen(request, lnc)
+        holding.lnc, holding.first, holding.count = lnc, first, count
+        holding.tag = tag or str(holding.pid)
+        holding.runtime_version = runtime_version
+        for core_index in holding.physical_cores():
+            self._owners[core_index] = holding
+        self._on_ownership_change()
+        return holding
+
+    def report(self, token: str, report: Report) -> None:
+        """Takes a report as a whole, or refuses it as a whole."""
+        holding = self.known(token)
+        if not holding.count:
+            raise InvalidReport("this process holds no cores; call Attach before Report")
+        for local_index, core in report.cores.items():
+            if not 0 <= local_index < holding.count:
+                raise InvalidReport(f"core {local_index} is not one of the {holding.count} cores of this process")
+            _check_counters(holding.cores.get(local_index), core, local_index)
+        if holding.report is not None:
+            _check_progress(holding.report, report)
+        self._check_memory(holding, report.cores)
+        since_seconds = report.counted_since_seconds
+        if since_seconds is not None and since_seconds < self.began_seconds:
+            for local_index, core in report.cores.items():
+                holding.counted_before.setdefault(local_index, core)
+        holding.report = report
+        holding.cores.update(report.cores)
+        used_bytes = sum(core.memory.total_bytes or 0 for core in holding.cores.values())
+        holding.peak_device_memory_bytes = max(used_bytes, holding.peak_device_memory_bytes or 0)
+
+    def counters_of(self, core_index: int, holding: Holding) -> CoreCounters:
+        """The counters of a physical core that `holding` holds, its report included.
+
+        Busy time and executions of a logical core are those of each of its physical cores; FLOPs are shared out.
+        """
+        base = self.counters[core_index]
+        local, position = divmod(core_index - holding.first * holding.lnc, holding.lnc)
+        report = holding.cores.get(local)
+        if report is None:
+            return base
+        before = holding.counted_before.get(local, _NOTHING)
+        flop, rest = divmod(report.flop_total - before.flop_total, holding.lnc)
+        return CoreCounters(
+            base.busy_seconds_total + report.busy_seconds_total - before.busy_seconds_total,
+            min(base.flop_total + flop + (rest if position == 0 else 0), _LARGEST_COUNT),
+            min(base.executions_total + report.executions_total - before.executions_total, _LARGEST_COUNT),
+            report.last_execution_at_unix_seconds or base.last_execution_at_unix_seconds,
+        )
+
+    def known(self, token: str) -> Holding:
+        """Who has this token; UnknownToken when nobody has."""
+        try:
+            return self._holdings[token]
+        except KeyError:
+            raise UnknownToken(
+                "no process with this token is attached; connect to the attach socket and keep the connection open"
+            ) from None
+
+    def _checked_lnc(self, lnc: int | None) -> int:
+        if lnc is None:
+            return self.shape.default_lnc
+        if lnc not in self.shape.supported_lncs:
+            possible = " or ".join(map(str, self.shape.supported_lncs))
+            raise ImpossibleRequest(f"{LNC}={lnc} is not possible on this hardware; set it to {possible}, or unset it")
+        return lnc
+
+    def _chosen(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
+        """First logical core and count of what a request gets."""
+        available = self.shape.logical_core_count(lnc)
+        if request.first is None and request.count is not None:
+            return self._first_fit(request.count, lnc), request.count
+        first = request.first or 0
+        count = available if request.count is None else request.count
+        last = first + count - 1
+        if first < 0 or count < 1 or last >= available:
+            raise ImpossibleRequest(
+                f"{VISIBLE_CORES}={first}-{last}: this host has NeuronCores 0-{available - 1}; ask for those"
+            )
+        busy = [index for index in range(first, last + 1) if self._holders(index, lnc)]
+        if busy:
+            text = cores_not_available(first, last, count - len(busy), lnc)
+            raise CoresUnavailable(f"{text}; {self._held_by(busy, lnc)}")
+        return first, count
+
+    def _first_fit(self, count: int, lnc: int) -> int:
+        """The first logical core of the lowest run of `count` free ones."""
+        total = self.shape.logical_core_count(lnc)
+        if not 1 <= count <= total:
+            raise ImpossibleRequest(f"{NUM_CORES}={count}: this host has {total} NeuronCores; ask for 1 to {total}")
+        run = free = 0
+        busy = []
+        for index in range(total):
+            if self._holders(index, lnc):
+                run = 0
+                busy.append(index)
+            else:
+                run += 1
+                free += 1
+                if run == count:
+                    return index - count + 1
+        text = core_count_not_available(count, free, lnc)
+        apart = " (free ones are not contiguous)" if free >= count else ""
+        raise CoresUnavailable(f"{text}{apart}; {self._held_by(busy, lnc)}")
+
+    def _holders(self, logical_index: int, lnc: int) -> list[Holding]:
+        owners = (self._owners[core] for core in self.shape.physical_cores(logical_index, lnc))
+        return [owner for owner in owners if owner is not None]
+
+    def _held_by(self, logical_indices: list[int], lnc: int) -> str:
+        pids = dict.fromkeys(owner.pid for index in logical_indices for owner in self._holders(index, lnc))
+        listed = [str(pid) for pid in pids]
+        more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
+        return f"held by PID {', '.join(listed[:4])}{more}; end them or ask for other cores"
+
+    def _check_memory(self, holding: Holding, cores: dict[int, CoreReport]) -> None:
+        """OutOfDeviceMemory when a stack would hold more than it can, counting everybody who shares it."""
+        asked: dict[int, int] = {}
+        for local_index in {*holding.cores, *cores}:
+            core = cores.get(local_index) or holding.cores[local_index]
+            physical = self.shape.physical_cores(holding.first + local_index, holding.lnc)[0]
+            stack = self.shape.stack_of(physical)
+            asked[stack] = asked.get(stack, 0) + (core.memory.total_bytes or 0)
+        for stack, size_bytes in asked.items():
+            holders = [(holder, self.stack_bytes_of(holder, stack)) for holder in self.holders_of_stack(stack)]
+            used_bytes = sum(held_bytes for holder, held_bytes in holders if holder is not holding)
+            if size_bytes + used_bytes > self.shape.stack_bytes:
+                raise OutOfDeviceMemory(memory_table(self.shape, stack, holders, holding, size_bytes))
+
+    def holders_of_stack(self, stack: int) -> list[Holding]:
+        """Those who hold a core that allocates from this stack."""
+        holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
+        return list({holder.token: holder for holder in holders if holder is not None}.values())
+
+    def stack_bytes_of(self, holding: Holding, stack: int) -> int:
+        """What a process has on a stack, by its latest report."""
+        return sum(
+            core.memory.total_bytes or 0
+            for local_index, core in holding.cores.items()
+            if self.shape.stack_of((holding.first + local_index) * holding.lnc) == stack
+        )
+
+
+def _check_counters(before: CoreReport | None, now: CoreReport, local_index: int) -> None:
+    for name in ("busy_seconds_total", "flop_total", "executions_total"):
+        earlier = getattr(before, name) if before else 0
+        if getattr(now, name) < earlier:
+            raise InvalidReport(f"{name} of core {local_index} fell from {earlier} to {getattr(now, name)}")
+
+
+def _check_progress(before: Report, now: Report) -> None:
+    if before.counted_since_seconds != now.counted_since_seconds:
+        raise InvalidReport("counted_since_seconds is another than in the report before; a new count attaches anew")
+    if now.measured_at_seconds < before.measured_at_seconds:
+        raise InvalidReport("measured_at_seconds is earlier than in the report before")
+    for part in ("executions", "errors", "training"):
+        earlier, later = getattr(before, part), getattr(now, part)
+        if earlier is None or later is None:
+            continue
+        for name in earlier.__slots__:
+            if name.endswith("_total") and (getattr(later, name) or 0) < (getattr(earlier, name) or 0):
+                raise InvalidReport(f"{part}.{name} fell from {getattr(earlier, name)} to {getattr(later, name)}")

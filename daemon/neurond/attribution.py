@@ -1,0 +1,394 @@
+"""What the kubelet has given to pods: its pod-resources API, asked every few seconds where its socket exists."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from neurond.system.processes import content, environment, run_id
+from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
+from neurontools.rpc import wire
+from neurontools.util.terminal import excerpt
+
+MAX_REPLY_BYTES = 16 * 2**20  # as much as the kubelet's own clients take
+_MAX_TROUBLE_CHARACTERS = 200
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a kubelet is asked, and for how long its last answer holds when it gives no other."""
+
+    interval_seconds: float = 10.0
+    reply_seconds: float = 5.0
+    first_retry_seconds: float = 1.0  # doubled with each failure
+    longest_retry_seconds: float = 60.0
+    held_seconds: float = 300.0
+
+
+class KubeletWatcher:
+    """Asks the kubelet again and again and hands on what it says: () where there is no kubelet.
+
+    One that is silent, slow or garbled changes nothing for `held_seconds`: it is being restarted more often than it has
+    taken all devices from all pods. It is asked again after growing pauses.
+    """
+
+    def __init__(
+        self,
+        on_allocations: Callable[[tuple[PodAllocation, ...]], None],
+        socket: str,
+        patience: Patience | None = None,
+    ) -> None:
+        self._on_allocations = on_allocations
+        self._socket = socket
+        self._patience = patience or Patience()
+        self._task: asyncio.Task[None] | None = None
+        self._answered_at_seconds: float | None = None  # None: there is no answer that holds
+        self._failures = 0
+        self._trouble = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the kubelet's answers, if anything is."""
+        if not self._trouble:
+            return ()
+        shown = "pods are shown as it said last" if self._answered_at_seconds is not None else "pods may have no names"
+        return (f"the kubelet at unix:{self._socket} doesn't tell its pods ({self._trouble}): {shown}",)
+
+    def start(self) -> None:
+        """Begins to ask, in a task of the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self) -> None:
+        """Ends the task."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _watch(self) -> None:
+        while True:
+            pause_seconds = await self.ask_once()
+            await asyncio.sleep(pause_seconds)
+
+    async def ask_once(self) -> float:
+        """Asks the kubelet once and passes its answer on; returns the seconds to wait before the next question."""
+        if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
+            try:
+                found = await self._ask()
+            except Exception as error:
+                # Whatever a reply does to us, the next one may be a good one.
+                return self._failed(_cause(error))
+            return self._answered(found)
+        if self._answered_at_seconds is not None or self._trouble:
+            return self._failed("its socket is gone")
+        return self._patience.interval_seconds
+
+    async def _ask(self) -> tuple[PodAllocation, ...]:
+        options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.use_local_subchannel_pool", 1))
+        async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
+            ask: Any = channel.unary_unary(METHOD)  # without serialisers: bytes as they are
+            reply: bytes = await ask(b"", timeout=self._patience.reply_seconds)
+        # A megabyte takes a quarter of a second to read, in which the event loop has others to serve.
+        return await asyncio.to_thread(lambda: tuple(read_allocations(reply)))
+
+    def _answered(self, found: tuple[PodAllocation, ...]) -> float:
+        if self._trouble:
+            _log.info("the kubelet at unix:%s tells its pods again", self._socket)
+        self._answered_at_seconds, self._failures, self._trouble = time.monotonic(), 0, ""
+        self._on_allocations(found)
+        return self._patience.interval_seconds
+
+    def _failed(self, trouble: str) -> float:
+        answered = self._answered_at_seconds
+        if answered is not None and time.monotonic() - answered >= self._patience.held_seconds:
+            self._answered_at_seconds = None
+            self._on_allocations(())
+        self._trouble = trouble
+        if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
+            self._failures, self._trouble = 0, ""  # by now there is no kubelet here
+            return self._patience.interval_seconds
+        self._failures += 1
+        pause = self._patience.first_retry_seconds * 2.0 ** min(self._failures - 1, 30)
+        return min(pause, self._patience.longest_retry_seconds)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return excerpt(f"{error.code().name}: {error.details()}", _MAX_TROUBLE_CHARACTERS)
+    return excerpt(f"its reply is garbled: {error}", _MAX_TROUBLE_CHARACTERS)
+
+
+MAX_NAME_CHARACTERS = 253  # of a pod
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+def name_of_kubernetes(text: str | None) -> str | None:
+    """The text where it is a name as pods, namespaces and containers have them; None for anything else."""
+    return text if text and len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) else None
+
+
+METHOD = "/v1.PodResourcesLister/List"
+
+DEVICE_RESOURCES = frozenset(("aws.amazon.com/neuron", "aws.amazon.com/neurondevice"))
+CORE_RESOURCES = frozenset(("aws.amazon.com/neuroncore",))
+DRA_DRIVER = "neuron.aws.com"
+
+# Fields of the messages.
+_POD_RESOURCES = 1  # ListPodResourcesResponse
+_POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
+_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
+_RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
+_CLAIM_RESOURCES = 4  # DynamicResource
+_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # ClaimResource, since Kubernetes 1.31
+
+_MOST_INDICES = 1024  # more than any host has
+_INDEX = re.compile(r"[0-9]{1,4}$")
+_DRA_DEVICE = re.compile(r"neuron-device-([0-9]{1,4})")
+
+_Fields = dict[int, list[int | bytes]]
+
+
+def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
+    """The containers that were given Neuron devices or cores, from a ListPodResourcesResponse.
+
+    ValueError for bytes that are no such message, and where a container with devices has names that no pod can have:
+    such a reply is garbled as a whole.
+    """
+    for pod in _messages(wire.decode(reply), _POD_RESOURCES):
+        name, namespace = _text(pod, _POD_NAME), _text(pod, _POD_NAMESPACE)
+        for container in _messages(pod, _POD_CONTAINERS):
+            devices, cores = _given(container)
+            if devices or cores:
+                names = (name, namespace, _text(container, _CONTAINER_NAME))
+                if not all(map(name_of_kubernetes, names)):
+                    raise ValueError("it gives devices to a pod whose name can't be one")
+                yield PodAllocation(*names, tuple(sorted(devices)), tuple(sorted(cores)))
+
+
+def _given(container: _Fields) -> tuple[set[int], set[int]]:
+    """Indices of devices and of logical cores."""
+    devices: set[int] = set()
+    cores: set[int] = set()
+    for given in _messages(container, _CONTAINER_DEVICES):
+        resource = _text(given, _RESOURCE_NAME)
+        target = devices if resource in DEVICE_RESOURCES else cores if resource in CORE_RESOURCES else None
+        if target is not None:
+            target.update(_indices(given.get(_DEVICE_IDS, ())))
+    for claim in _messages(container, _CONTAINER_DYNAMIC):
+        for resource_of_claim in _messages(claim, _CLAIM_RESOURCES):
+            if _text(resource_of_claim, _CLAIM_DRIVER) == DRA_DRIVER:
+                device = _DRA_DEVICE.fullmatch(_text(resource_of_claim, _CLAIM_DEVICE))
+                if device is not None and int(device[1]) < _MOST_INDICES:
+                    devices.add(int(device[1]))
+    return devices, cores
+
+
+def _messages(fields: _Fields, number: int) -> Iterator[_Fields]:
+    for value in fields.get(number, ()):
+        if not isinstance(value, bytes):
+            raise ValueError(f"field {number} is no message")
+        yield wire.decode(value)
+
+
+def _text(fields: _Fields, number: int) -> str:
+    value = fields.get(number, [b""])[-1]
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {number} is no string")
+    return value.decode("utf-8", "replace")
+
+
+def _indices(ids: Iterable[int | bytes]) -> Iterator[int]:
+    """The indices that device plugins put at the end of their ids: "3", "neuron3", "neuron-core-3"."""
+    for value in ids:
+        match = _INDEX.search(value.decode("utf-8", "replace")) if isinstance(value, bytes) else None
+        if match is not None and int(match[0]) < _MOST_INDICES:
+            yield int(match[0])
+
+
+MAX_CGROUP_BYTES = 64 * 2**10
+
+# A container's directory: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+# Pod UIDs have dashes, and underscores where systemd names the slice.
+_POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
+_POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
+# What systemd hands to users: below it they make and name the cgroups themselves.
+_OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
+# /slurm/uid_1000/job_1 (v1; with the node's name where a host has several), /system.slice/slurmstepd.scope/job_1 (v2),
+# from the root on: in a cgroup of its own a service makes what it likes. A daemon in a container sees "/.." first.
+_SLURM = re.compile(
+    r"^\d+:[^:]*:(?:/\.\.)*(?:/slurm(?:_[^/]+)?/uid_\d+|/[^/]+\.slice/(?:[^/]+_)?slurmstepd\.scope)"
+    r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)",
+    re.MULTILINE,
+)
+
+_NOTHING = Attribution()
+_Key = tuple[int, float | None, float | None]
+
+
+class Attributions:
+    """Remembers what each process runs in; a process is looked at when it is first seen and again while it is young.
+
+    Belongs to the event loop's thread. `proc` is where the /proc file system is.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = Path(proc)
+        self._known: dict[_Key, tuple[int, Attribution]] = {}
+        self.allocations: tuple[PodAllocation, ...] = ()
+
+    def take_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
+        """Takes what the kubelet has given; it is in the snapshots from the next on."""
+        self.allocations = allocations
+
+    def attribute(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the attribution of its processes, and with what the kubelet has given."""
+        keys = {_key(process) for process in snapshot.processes}
+        for gone in self._known.keys() - keys:
+            del self._known[gone]
+        processes = tuple(self._attributed(process, snapshot) for process in snapshot.processes)
+        if processes == snapshot.processes and not self.allocations:
+            return snapshot
+        return replace(snapshot, processes=processes, pod_allocations=self.allocations)
+
+    def _attributed(self, process: Process, snapshot: Snapshot) -> Process:
+        if process.synthetic:
+            return process
+        found = self._of(process)
+        if self.allocations:
+            found = _with_pod(found, process, self.allocations, snapshot.instance.logical_neuroncore_config)
+        return process if found == _NOTHING else replace(process, attribution=found, job=_job(process, found))
+
+    def _of(self, process: Process) -> Attribution:
+        """What is read of a process: three times, for a job's starter moves it into its cgroup when it runs already."""
+        key = _key(process)
+        looks, found = self._known.get(key, (0, _NOTHING))
+        if looks < _LOOKS:
+            found = read_attribution(self._proc / str(process.pid))
+            self._known[key] = (looks + 1, found)
+        return found
+
+
+_LOOKS = 3
+
+
+def _key(process: Process) -> _Key:
+    """One process, and not the next one with its PID."""
+    return process.pid, process.started_at_unix_seconds, process.attached_at_unix_seconds
+
+
+def read_attribution(directory: Path) -> Attribution:
+    """What a /proc/PID directory tells; what can't be read (other users' environments) is None."""
+    return attribution_from(
+        content(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
+        {
+            name.decode("ascii", "replace"): value.decode("utf-8", "replace")
+            for name, value in environment(directory, _VARIABLES).items()
+        },
+    )
+
+
+def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution:
+    """What the text of /proc/PID/cgroup and an environment tell."""
+    cgroup = "\n".join(line for line in cgroup.splitlines() if not _OF_USERS.match(line))
+    containers = _CONTAINER.findall(cgroup)
+    pod = _POD.search(cgroup)
+    slurm = _SLURM.search(cgroup)
+    found = Attribution(
+        container_id=containers[-1] if containers else None,  # the innermost
+        container_name=name_of_kubernetes(environment.get("CONTAINER_NAME")) if pod else None,
+        pod_uid=pod[1].replace("_", "-") if pod else None,
+        pod_name=name_of_kubernetes(environment.get("POD_NAME")) if pod else None,
+        pod_namespace=name_of_kubernetes(environment.get("POD_NAMESPACE")) if pod else None,
+        slurm_job_id=slurm[1] if slurm else None,
+        slurm_step_id=(slurm[2] or _step(slurm[1], environment)) if slurm else None,
+        pod_group=_pod_group(environment) if pod else None,
+    )
+    return _NOTHING if found == _NOTHING else found
+
+
+def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAllocation], host_lnc: int) -> Attribution:
+    """With the names that the kubelet has for the holder of the process's cores.
+
+    Nobody else may use what it has given, so whoever holds it is in that pod. A process outside of all containers that
+    helps itself to it is not.
+    """
+    if found.container_id is None and found.pod_uid is None:
+        return found
+    cores = {core // host_lnc for core in process.core_indices}
+    is_user = bool(process.core_indices) or process.runtime_version is not None  # a monitor has devices open too
+    devices = set(process.device_indices) if is_user else set()
+    for allocation in allocations:
+        given_cores = set(allocation.neuroncore_indices)
+        if (given_cores and cores and cores <= given_cores) or (devices and devices <= set(allocation.device_indices)):
+            return replace(
+                found,
+                pod_name=allocation.pod_name,
+                pod_namespace=allocation.pod_namespace,
+                container_name=allocation.container_name,
+            )
+    return found
+
+
+def _job(process: Process, of: Attribution) -> Job | None:
+    """The job under the name that Slurm or Kubernetes has for it, where they do.
+
+    Steps and runs within a job of Slurm are told apart by their run; a pod is a run of its own host, if its launcher
+    does not tell more.
+    """
+    job = process.job or Job("")
+    if of.slurm_job_id:
+        run = run_id("Slurm", of.slurm_job_id, of.slurm_step_id or "", job.run_id or "")
+        step = "" if of.slurm_step_id in _ONLY_STEPS else f".{of.slurm_step_id}"
+        return replace(job, name=f"Slurm job {of.slurm_job_id}{step}", run_id=run)
+    namespace = f"{of.pod_namespace}/" if of.pod_namespace else ""
+    if of.pod_group:
+        run = run_id("pods", of.pod_group, of.pod_namespace or "", job.run_id or "")
+        return replace(job, name=f"pod group {namespace}{of.pod_group}", run_id=run)
+    if of.pod_name:
+        return replace(job, name=f"pod {namespace}{of.pod_name}")
+    if of.pod_uid:
+        return replace(job, name=f"pod {of.pod_uid}")
+    return process.job
+
+
+# A JobSet's name, a Job's and the address of a LeaderWorkerSet's leader, as their pods are mostly told them.
+_POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
+_ONLY_STEPS = (None, "0", "batch", "extern")  # mostly a job has no other that trains
+_VARIABLES = frozenset(
+    (
+        b"CONTAINER_NAME",
+        *_POD_GROUPS,
+        b"POD_NAME",
+        b"POD_NAMESPACE",
+        b"SLURM_JOB_ID",
+        b"SLURM_STEP_ID",
+    )
+)
+
+
+def _pod_group(environment: Mapping[str, str]) -> str | None:
+    """What the pods of a job have in common, by the first of the variables that tell it."""
+    for variable in _POD_GROUPS:
+        if told := environment.get(variable.decode("ascii")):
+            return name_of_kubernetes(told.partition(".")[0])
+    return None
+
+
+def _step(job_id: str, environment: Mapping[str, str]) -> str | None:
+    """The step of a job whose cgroup has no steps."""
+    text = environment.get("SLURM_STEP_ID", "")
+    is_step = len(text) <= 20 and text.isascii() and text.isdigit()
+    return text if is_step and environment.get("SLURM_JOB_ID") == job_id else None

@@ -1,1 +1,0 @@
-"""Whose work a process is: container, pod, job."""

@@ -1,0 +1,490 @@
+"""The faults of a simulated host: what holds when, whom it meets, what the devices show of it.
+
+Pure but for what it is given: `now` tells CLOCK_MONOTONIC, `say` writes a line to an attached process, `log` a text to
+the kernel's log. The state depends on these, the requests and the executions that meet them alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from neurond.allocator import Holding, Ledger, UnknownToken
+from neurontools.driver.kernel_log import HardwareError
+from neurontools.faults.kind import FaultKind, Lasting
+from neurontools.faults.request import FaultRequest
+from neurontools.model import EccCounters, FaultState, InjectedFault, ReportedHealth, StatusCounters
+
+MOST_FAULTS = 1000
+_HEARD = re.compile(rb"(armed|met|told) (\d{1,9})(?: (\d{1,4}))?")
+
+
+class NoTarget(Exception):
+    """The host has not what a fault is asked for; the text says what it has."""
+
+
+class TooMany(Exception):
+    """There are as many faults as may be; the text says what to do."""
+
+
+class NoSuchFault(Exception):
+    """There is no fault of this number; the text says so."""
+
+
+Healed = Callable[[Sequence[InjectedFault], int | None, int | None], None]
+LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What faults act on. `changed` is called when snapshots have something new to show, `armed` when a process has
+    said that it knows of a fault, `healed` with the faults that were taken back, as they were, and by which user and
+    process.
+
+    `now`: CLOCK_MONOTONIC in seconds. `say` writes a line to the process with a token; `log` writes an error to the
+    kernel's log. `unix_at` tells the Unix time of a moment. `lose_host` has the host vanish, for so many seconds or for
+    good, and return as if booted anew, but with the faults that have not begun; None: it can't vanish.
+    """
+
+    now: Callable[[], float]
+    unix_at: Callable[[float], float]
+    changed: Callable[[], None] = lambda: None
+    armed: Callable[[], None] = lambda: None
+    healed: Healed = lambda _faults, _uid, _pid: None
+    say: Callable[[str, bytes], None] = lambda _token, _line: None
+    log: Callable[[HardwareError], None] = lambda _error: None
+    lose_host: LoseHost | None = None
+
+
+class Faults:
+    """All faults that were injected and not healed. Belongs to the event loop's thread.
+
+    `tells_health`: the driver of such devices says which parts are unhealthy. `lost_devices` are those that are gone.
+    """
+
+    def __init__(self, ledger: Ledger, around: Surroundings, *, tells_health: bool = True) -> None:
+        self.around = around
+        self._tells_health = tells_health
+        self.lost_devices: frozenset[int] = frozenset()
+        self._ledger = ledger
+        self._held: dict[int, HeldFault] = {}
+        self._last_number = 0
+        self._traces = Traces()
+        self._shown: tuple[InjectedFault, ...] = ()
+        self._health: dict[int, ReportedHealth] = {}
+        self._unarmed: set[tuple[str, int]] = set()  # processes that have not said yet that they know of a fault
+
+    @property
+    def shown(self) -> tuple[InjectedFault, ...]:
+        """As snapshots have them, by number."""
+        return self._shown
+
+    @property
+    def next_seconds(self) -> float | None:
+        """When time alone changes something next; None: it doesn't."""
+        return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
+
+    def inject(
+        self, requests: Sequence[FaultRequest], by_uid: int | None = None, by_pid: int | None = None
+    ) -> tuple[InjectedFault, ...]:
+        """Takes in faults, all or none, from a user and a process; NoTarget, TooMany."""
+        if len(self._held) + len(requests) > MOST_FAULTS:
+            raise TooMany(f"{len(self._held)} faults are there, and {MOST_FAULTS} can be; heal some first")
+        placed = [(request, *self._place(request)) for request in requests]
+        made = []
+        for request, devices, cores in placed:
+            self._last_number += 1
+            fault = HeldFault(self._last_number, request, devices, cores, self.around.now(), by_uid, by_pid)
+            self._held[fault.number] = fault
+            made.append(fault)
+        self.advance()
+        self._changed()
+        numbers = {fault.number for fault in made}
+        return tuple(fault for fault in self._shown if fault.number in numbers)
+
+    def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
+        """Takes faults back, with their traces, for a user and a process; no numbers: all. How many there were.
+
+        NoSuchFault.
+        """
+        missing = sorted(set(numbers) - self._held.keys())
+        if missing:
+            raise NoSuchFault(f"there is no fault {missing[0]}; neuron-fault list shows those that are there")
+        healed = [self._held.pop(number) for number in sorted(set(numbers) or self._held)]
+        for fault in healed:
+            self._traces.forget(fault.number)
+            self._tell_over(fault)
+        if healed:
+            offset_seconds = self.around.unix_at(0.0)
+            self.around.healed([fault.shown(offset_seconds) for fault in healed], by_uid, by_pid)
+            self._changed()
+        return len(healed)
+
+    def advance(self) -> None:
+        """Brings all up to now."""
+        now_seconds, has_changed = self.around.now(), False
+        for fault in sorted(self._held.values(), key=lambda fault: fault.due_seconds):
+            was_armed, had_begun = fault.is_armed, fault.began_seconds is not None
+            if not fault.advance(now_seconds):
+                continue
+            has_changed = True
+            if not had_begun and fault.began_seconds is not None:
+                self._begin(fault)
+            if fault.ended_seconds is not None:
+                self._tell_over(fault)
+            elif not was_armed and fault.is_armed:
+                for holding in self._ledger.holdings:
+                    self._tell(fault, holding)
+        if has_changed:
+            self._changed()
+
+    def greet(self, token: str) -> None:
+        """A process has got its cores: it is told which faults it is to meet."""
+        holding = self._ledger.known(token)
+        for fault in self._held.values():
+            if fault.is_armed and fault.ended_seconds is None:
+                self._tell(fault, holding)
+
+    def left(self, token: str) -> None:
+        """A process has gone."""
+        self._unarmed = {pair for pair in self._unarmed if pair[0] != token}
+
+    def heard(self, token: str, line: bytes) -> None:
+        """Takes a line of an attached process; one that can't be meant is passed over."""
+        said = _HEARD.fullmatch(line)
+        try:
+            holding = self._ledger.known(token)
+        except UnknownToken:
+            return
+        fault = self._held.get(int(said[2])) if said is not None else None
+        if said is None or fault is None:
+            return
+        if said[1] == b"armed":
+            self._unarmed.discard((token, fault.number))
+            self.around.armed()
+            return
+        local = int(said[3] or b"0")
+        if local not in self._met_cores(fault, holding):
+            return
+        core_index = holding.physical_cores()[local * holding.lnc]
+        if said[1] == b"met":
+            self._met(fault, token)
+        else:
+            self._told(fault, core_index, *self._position(holding, local))
+        self._changed()
+
+    def is_known_to_all(self, numbers: Collection[int]) -> bool:
+        """Whether all processes that are to meet these faults have said that they know."""
+        return not any(number in numbers for _, number in self._unarmed)
+
+    def ecc(self, device_index: int) -> EccCounters | None:
+        """The ECC events of a device that faults have caused; None: none."""
+        return self._traces.ecc(device_index)
+
+    def status(self, core_index: int) -> StatusCounters | None:
+        """The driver's counters of a physical core as faults have moved them; None: they have not."""
+        return self._traces.status(core_index)
+
+    def reported_health(self, device_index: int) -> ReportedHealth | None:
+        """The parts of a device that the driver calls unhealthy; None: faults make it say nothing."""
+        return self._health.get(device_index)
+
+    def loses_reports(self, token: str) -> bool:
+        """Whether what a process reports is lost."""
+        losing = [fault for fault in self._held.values() if fault.kind.loses_reports and fault.holds]
+        return bool(losing) and any(self._cores_on(fault, self._ledger.known(token)) for fault in losing)
+
+    def _place(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
+        """The devices and physical cores of a target; NoTarget."""
+        shape = self._ledger.shape
+        if request.definition.loses_host:
+            if self.around.lose_host is None:
+                raise NoTarget("this host can't be lost: it is none of a simulated fleet; see neuron-fleet-sim")
+            return (), frozenset()
+        if request.definition.takes_part and not self._tells_health:
+            raise NoTarget("the driver of such devices tells no health of their parts; simulate trn2.48xlarge or later")
+        if request.device_index is not None:
+            if request.device_index >= shape.device_count:
+                raise NoTarget(f"no device {request.device_index}: there are devices 0 to {shape.device_count - 1}")
+            first = request.device_index * shape.cores_per_device
+            return (request.device_index,), frozenset(range(first, first + shape.cores_per_device))
+        if request.neuroncore_index is not None:
+            count = shape.logical_core_count(shape.default_lnc)
+            if request.neuroncore_index >= count:
+                raise NoTarget(f"no NeuronCore {request.neuroncore_index}: there are NeuronCores 0 to {count - 1}")
+            cores = shape.physical_cores(request.neuroncore_index, shape.default_lnc)
+        else:
+            holder = next((one for one in self._ledger.holdings if one.pid == request.pid and one.count), None)
+            if holder is None:
+                raise NoTarget(f"PID {request.pid} holds no NeuronCores; neuron-ls shows who does")
+            if holder.synthetic:
+                raise NoTarget(f"PID {request.pid} is invented by the synthetic load and executes nothing")
+            cores = tuple(holder.physical_cores())
+        return tuple(dict.fromkeys(map(shape.device_of, cores))), frozenset(cores)
+
+    def _met_cores(self, fault: HeldFault, holding: Holding) -> list[int]:
+        """The cores of a process, by local index, whose executions are to meet a fault."""
+        return self._cores_on(fault, holding) if fault.kind.is_met and not holding.synthetic else []
+
+    def _cores_on(self, fault: HeldFault, holding: Holding) -> list[int]:
+        """The cores of a process, by local index, that a fault is on."""
+        if fault.request.pid is not None and fault.request.pid != holding.pid:
+            return []
+        physical = holding.physical_cores()
+        return [
+            local
+            for local in range(holding.count)
+            if not fault.core_indices.isdisjoint(physical[local * holding.lnc : (local + 1) * holding.lnc])
+        ]
+
+    def _position(self, holding: Holding, local: int) -> tuple[int, int]:
+        """The device of a core of a process, and which NeuronCore of it that is under the process's LNC."""
+        core_index, per_device = holding.physical_cores()[local * holding.lnc], self._ledger.shape.cores_per_device
+        return core_index // per_device, core_index % per_device // holding.lnc
+
+    def _tell(self, fault: HeldFault, holding: Holding) -> None:
+        cores = [(local, *self._position(holding, local)) for local in self._met_cores(fault, holding)]
+        if cores:
+            self._unarmed.add((holding.token, fault.number))
+            self.around.say(holding.token, fault.line(cores))
+
+    def _tell_over(self, fault: HeldFault) -> None:
+        self._unarmed = {pair for pair in self._unarmed if pair[1] != fault.number}
+        for holding in self._ledger.holdings:
+            if self._met_cores(fault, holding):
+                self.around.say(holding.token, b"heal %d\n" % fault.number)
+
+    def _begin(self, fault: HeldFault) -> None:
+        """What the hardware counts at once, whether or not anybody uses it."""
+        kind = fault.kind
+        events = int(fault.request.effective_amount or 1) if kind.amount is not None else 1
+        if kind.loses_host and self.around.lose_host is not None:
+            self.around.lose_host(fault.request.for_seconds, self._to_come())
+        if kind.ecc:
+            self._traces.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
+
+    def _to_come(self) -> tuple[FaultRequest, ...]:
+        """What was asked for and has not begun, as it would be asked for now."""
+        now_seconds = self.around.now()
+        return tuple(
+            fault.request
+            if fault.request.after_seconds is None
+            else replace(fault.request, after_seconds=max(0.0, fault.due_seconds - now_seconds))
+            for fault in self._held.values()
+            if fault.began_seconds is None and fault.ended_seconds is None
+        )
+
+    def _met(self, fault: HeldFault, token: str) -> None:
+        had_begun = fault.began_seconds is not None
+        fault.met(self.around.now())
+        if had_begun:
+            return
+        self._begin(fault)
+        for holding in self._ledger.holdings:
+            if holding.token != token and fault.kind.outlives_process:
+                self._tell(fault, holding)  # it is there from now on
+
+    def _told(self, fault: HeldFault, core_index: int, device_index: int, position: int) -> None:
+        kind = fault.kind
+        had_ended = fault.ended_seconds is not None
+        fault.told(self.around.now())
+        if kind.counter is not None:
+            self._traces.count_status(fault.number, core_index, kind.counter)
+        if kind.kernel_error is not None:
+            self.around.log(HardwareError(kind.kernel_error, device_index, position))
+        if not had_ended and fault.ended_seconds is not None:
+            self._tell_over(fault)
+
+    def _changed(self) -> None:
+        offset_seconds = self.around.unix_at(0.0)
+        before = {fault.number: fault for fault in self._shown}
+        now = [fault.shown(offset_seconds) for fault in self._held.values()]
+        self._shown = tuple(old if (old := before.get(fault.number)) == fault else fault for fault in now)
+        self._health = (
+            {index: ReportedHealth(parts) for index, parts in self._unhealthy()} if self._tells_health else {}
+        )
+        self.lost_devices = frozenset(
+            index
+            for fault in self._held.values()
+            if fault.holds and fault.kind.loses_device
+            for index in fault.device_indices
+        )
+        self.around.changed()
+
+    def _unhealthy(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        parts: dict[int, list[str]] = {}
+        for fault in self._held.values():
+            component = fault.request.part or fault.kind.component
+            if fault.holds and component is not None:
+                for index in fault.device_indices:
+                    parts.setdefault(index, []).append(component)
+        for index, found in parts.items():
+            yield index, tuple(dict.fromkeys(found))
+
+
+def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
+    """ECC counters with the events of faults among them."""
+    if more is None:
+        return counted
+    sums = {name: (getattr(counted, name) or 0) + (getattr(more, name) or 0) for name in EccCounters.__slots__}
+    return replace(counted, **sums)
+
+
+@dataclass(slots=True)
+class HeldFault:
+    """A fault, where it is, and how far it has come. `core_indices` are physical; those of a process go with it."""
+
+    number: int
+    request: FaultRequest
+    device_indices: tuple[int, ...]
+    core_indices: frozenset[int]
+    injected_seconds: float
+    injected_by_uid: int | None = None
+    injected_by_pid: int | None = None
+    began_seconds: float | None = None
+    ended_seconds: float | None = None
+    met_total: int = 0
+    is_armed: bool = False  # its time has come: processes know of it
+
+    @property
+    def kind(self) -> FaultKind:
+        """What it is."""
+        return self.request.definition
+
+    @property
+    def due_seconds(self) -> float:
+        """From when on it may begin."""
+        return self.injected_seconds + (self.request.after_seconds or 0.0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is there now."""
+        return self.began_seconds is not None and self.ended_seconds is None
+
+    @property
+    def next_seconds(self) -> float | None:
+        """When time alone changes it next; None: time doesn't."""
+        if self.ended_seconds is not None:
+            return None
+        if self.began_seconds is None:
+            return None if self.request.waits_for_execution and self.is_armed else self.due_seconds
+        return None if self.request.for_seconds is None else self.began_seconds + self.request.for_seconds
+
+    def advance(self, now_seconds: float) -> bool:
+        """Brings it up to a moment; whether that changed it."""
+        before = self.is_armed, self.began_seconds, self.ended_seconds
+        if self.ended_seconds is None and not self.is_armed and now_seconds >= self.due_seconds:
+            self.is_armed = True
+            if not self.request.waits_for_execution:
+                self.began_seconds = self.due_seconds
+        if self.holds and self.began_seconds is not None and self.request.for_seconds is not None:
+            end_seconds = self.began_seconds + self.request.for_seconds
+            if now_seconds >= end_seconds:
+                self.ended_seconds = end_seconds
+        return before != (self.is_armed, self.began_seconds, self.ended_seconds)
+
+    def met(self, now_seconds: float) -> None:
+        """An execution meets it."""
+        self.met_total += 1
+        if self.began_seconds is None:
+            self.began_seconds = now_seconds
+
+    def told(self, now_seconds: float) -> None:
+        """The runtime has told of it: what is met once is over then."""
+        if self.kind.lasts in (Lasting.ONE_EXECUTION, Lasting.PROCESS) and self.ended_seconds is None:
+            self.ended_seconds = now_seconds
+
+    def line(self, cores: list[tuple[int, int, int]]) -> bytes:
+        """What a process is told of it; of its cores the local index, the device and the NeuronCore on that."""
+        request = self.request
+        told = {
+            "number": self.number,
+            "kind": self.kind.name,
+            "cores": cores,
+            "after_executions": 0 if self.met_total else request.after_executions or 0,
+            "probability": 1.0 if self.met_total or request.probability is None else request.probability,
+            "amount": request.effective_amount,
+            "seed": request.seed,
+        }
+        return f"fault {json.dumps(told, separators=(',', ':'))}\n".encode()
+
+    def shown(self, unix_minus_monotonic_seconds: float) -> InjectedFault:
+        """As a snapshot has it."""
+
+        def at(seconds: float | None) -> float | None:
+            return None if seconds is None else max(0.0, seconds + unix_minus_monotonic_seconds)
+
+        request = self.request
+        waiting = FaultState.WAITING if self.began_seconds is None else FaultState.HOLDS
+        return InjectedFault(
+            number=self.number,
+            kind=self.kind.name,
+            state=waiting if self.ended_seconds is None else FaultState.OVER,
+            device_indices=self.device_indices,
+            neuroncore_index=request.neuroncore_index,
+            pid=request.pid,
+            injected_at_unix_seconds=at(self.injected_seconds) or 0.0,
+            began_at_unix_seconds=at(self.began_seconds),
+            ended_at_unix_seconds=at(self.ended_seconds),
+            met_total=self.met_total,
+            after_executions=request.after_executions,
+            after_seconds=request.after_seconds,
+            for_seconds=request.for_seconds,
+            probability=1.0 if request.probability is None else request.probability,
+            amount=request.effective_amount,
+            part=request.part,
+            injected_by_uid=self.injected_by_uid,
+            injected_by_pid=self.injected_by_pid,
+        )
+
+
+class Traces:
+    """The counts of all faults. Answers are the same objects for as long as nothing was counted."""
+
+    def __init__(self) -> None:
+        self._ecc: dict[int, Counter[tuple[int, str]]] = {}  # by fault; of a device and a field
+        self._status: dict[int, Counter[tuple[int, str]]] = {}  # by fault; of a core and a counter
+        self._ecc_of_device: dict[int, EccCounters] = {}
+        self._status_of_core: dict[int, StatusCounters] = {}
+
+    def count_ecc(self, fault: int, device_index: int, fields: Collection[str], events: int) -> None:
+        """Counts ECC events of a device."""
+        for field in fields:
+            self._ecc.setdefault(fault, Counter())[device_index, field] += events
+        self._sum()
+
+    def count_status(self, fault: int, core_index: int, name: str) -> None:
+        """Counts one in a status counter of a physical core."""
+        self._status.setdefault(fault, Counter())[core_index, f"{name}_total"] += 1
+        self._sum()
+
+    def forget(self, fault: int) -> None:
+        """Takes away what a fault has counted."""
+        if self._ecc.pop(fault, None) or self._status.pop(fault, None):
+            self._status.pop(fault, None)
+            self._sum()
+
+    def ecc(self, device_index: int) -> EccCounters | None:
+        """The events of a device; None: none were counted."""
+        return self._ecc_of_device.get(device_index)
+
+    def status(self, core_index: int) -> StatusCounters | None:
+        """The counters of a physical core; None: none were counted."""
+        return self._status_of_core.get(core_index)
+
+    def _sum(self) -> None:
+        ecc, status = _summed(self._ecc.values()), _summed(self._status.values())
+        self._ecc_of_device = {index: EccCounters(**fields) for index, fields in ecc.items()}
+        self._status_of_core = {index: StatusCounters(**fields) for index, fields in status.items()}
+
+
+def _summed(counted: Collection[Counter[tuple[int, str]]]) -> dict[int, dict[str, int]]:
+    sums: dict[int, dict[str, int]] = {}
+    for counter in counted:
+        for (index, field), count in counter.items():
+            fields = sums.setdefault(index, {})
+            fields[field] = fields.get(field, 0) + count
+    return sums

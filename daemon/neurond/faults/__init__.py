@@ -1,1 +1,0 @@
-"""Faults that were injected into simulated devices: what holds when, whom it meets, what it leaves behind."""

@@ -1,0 +1,424 @@
+"""Lines of JSON in two files below the state directory, bounded: what outlives the daemon.
+
+A line is there whole or not at all: what a kill or a full disk cut off is cut off at the next start, or at once.
+Written in a thread of its own, so that a disk that hangs keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import math
+import os
+import queue
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from google.protobuf.message import EncodeError
+
+from neurond.journal.accounts import Departure
+from neurontools.model import (
+    EndedProcess,
+    ErrorCounters,
+    ExecutionCounters,
+    FaultState,
+    Finding,
+    InjectedFault,
+    Process,
+    Snapshot,
+)
+from neurontools.model.problems import described
+from neurontools.model.snapshot import LATEST_UNIX_SECONDS
+from neurontools.rpc.convert import from_message, to_message
+from neurontools.util.directory import Directory, NotTrusted
+from neurontools.util.formats import json_text
+from neurontools.util.rate_limited_log import RateLimitedLogger
+from neurontools.util.units import ranges_text
+
+MOST_LINE_BYTES = 8192
+MOST_FILE_BYTES = 2**20  # of each of the two
+_MOST_WAITING = 4096
+CLOSE_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class LineFile:
+    """The files NAME.jsonl and NAME.1.jsonl in one directory, for one daemon at a time; OSError when they can't be had.
+
+    `what` is kept there, in words. `group_id`: its members may read them (0640, else 0600). `content` is what they held
+    when they were opened, the older first, in whole lines.
+    """
+
+    def __init__(
+        self, path: str, name: str, what: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES
+    ) -> None:
+        self._name, self._older_name = f"{name}.jsonl", f"{name}.1.jsonl"
+        self._what = what
+        self._group_id = group_id
+        self._most_file_bytes = most_file_bytes
+        self._tell_trouble = RateLimitedLogger(_log, logging.WARNING)
+        self._directory = Directory.open(path, make_mode=0o700)
+        self._file = -1
+        try:
+            self._check_directory()
+            self._file = self._opened()
+            older = b""
+            with contextlib.suppress(FileNotFoundError):
+                older = self._directory.read(self._older_name, self._most_bytes) or b""
+            self.content = older[: older.rfind(b"\n") + 1] + self._mended()
+        except BaseException:
+            self._let_go()
+            raise
+        self._waiting: queue.Queue[Callable[[], bytes] | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._thread.start()
+
+    def add(self, line: Callable[[], bytes]) -> None:
+        """Has the line written that this makes in the thread; where too many wait for a disk that hangs it is not.
+
+        It ends with a newline and has MOST_LINE_BYTES at most; ValueError is told and stops nothing.
+        """
+        try:
+            self._waiting.put_nowait(line)
+        except queue.Full:
+            self._tell_trouble("%s: the disk does not answer; %s is not kept", self._directory.path, self._what)
+
+    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
+        """Writes what waits, and closes the files; does not wait long for a disk that hangs."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._thread.join(wait_seconds)
+        if not self._thread.is_alive():
+            self._let_go()
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._most_file_bytes + MOST_LINE_BYTES
+
+    def _check_directory(self) -> None:
+        """NotTrusted where others could put their own files in the place of ours."""
+        directory = self._directory
+        if directory.exposed is not None:
+            raise NotTrusted(directory.exposed, "may be changed by everybody")
+        if directory.mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise NotTrusted(directory.path, "may be changed by others")
+        if directory.is_made and self._group_id is not None:
+            directory.set_mode(0o750, self._group_id)
+
+    def _opened(self) -> int:
+        """The descriptor of the current file, locked; BlockingIOError when another daemon has it."""
+        descriptor = self._directory.open_lock(self._name)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._group_id is not None:
+                os.fchown(descriptor, -1, self._group_id)
+            os.fchmod(descriptor, 0o600 if self._group_id is None else 0o640)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _mended(self) -> bytes:
+        """The content of the current file, from which a line that was cut off is taken away."""
+        content = b""
+        if os.fstat(self._file).st_size <= self._most_bytes:
+            content = os.pread(self._file, self._most_bytes, 0)
+        whole = content.rfind(b"\n") + 1
+        os.ftruncate(self._file, whole)
+        return content[:whole]
+
+    def _work(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            try:
+                self._write(line())
+            except ValueError as error:
+                self._tell_trouble("%s is not kept: %s", self._what, error)
+            except OSError as error:
+                self._tell_trouble("%s: %s is not kept: %s", self._directory.path, self._what, error.strerror)
+
+    def _write(self, line: bytes) -> None:
+        size = os.fstat(self._file).st_size
+        if size + len(line) > self._most_file_bytes:
+            self._turn_over()
+            size = 0
+        try:
+            if os.pwrite(self._file, line, size) < len(line):
+                raise OSError(28, "no space left on device")
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
+
+    def _turn_over(self) -> None:
+        """The current file becomes the older one, which is gone."""
+        descriptor = self._directory.descriptor
+        os.rename(self._name, self._older_name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+        before, self._file = self._file, -1
+        os.close(before)
+        self._file = self._opened()
+
+    def _let_go(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._directory.close()
+
+
+T = TypeVar("T")
+
+
+def audit_file(path: str, group: int | None) -> LineFile:
+    """The file of the audit, below this directory, for the members of a group too; what it has is not read."""
+    file = LineFile(path, _AUDIT_NAME, "the audit", group)
+    file.content = b""
+    return file
+
+
+def kept(directory: str | None, group: int | None, what: str, opened: Callable[[str, int | None], T]) -> T | None:
+    """What `opened` makes of the directory; None where nothing is kept, or can't be, which is told."""
+    if directory is None:
+        return None
+    try:
+        return opened(directory, group)
+    except BlockingIOError:
+        _log.warning("%s: another daemon keeps %s there; this one keeps it in memory", directory, what)
+    except OSError as error:
+        _log.warning(
+            "%s: %s is kept in memory alone: %s%s",
+            directory,
+            what,
+            f"{error.filename} " if isinstance(error, NotTrusted) else "",
+            error.strerror,
+        )
+    return None
+
+
+_NAMES = frozenset(field.name for field in fields(EndedProcess))
+
+
+def to_line(process: EndedProcess) -> bytes:
+    """The line, its end included; ValueError for one that is too long or has a number that JSON has not."""
+    line = json_text(asdict(process)).encode("ascii") + b"\n"
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"a record of {len(line)} bytes is too long")
+    return line
+
+
+def from_line(line: bytes) -> EndedProcess:
+    """The process of a line, with or without its end; ValueError where it is none that could be sent and shown.
+
+    Keys of a later version are passed over.
+    """
+    try:
+        told = json.loads(line, parse_constant=_refuse)
+        if not isinstance(told, dict):
+            raise ValueError("no object")
+        values: dict[str, Any] = {name: value for name, value in told.items() if name in _NAMES}
+        for name, kind in (("executions", ExecutionCounters), ("errors", ErrorCounters)):
+            if values.get(name) is not None:
+                values[name] = kind(**values[name])
+        for name in ("device_indices", "inferred_fields"):
+            values[name] = tuple(values.get(name, ()))
+        process = from_message(EndedProcess, to_message(EndedProcess(**values)))
+    except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, EncodeError) as error:
+        raise ValueError(f"no ended process: {error}") from None
+    if not all(map(_is_plain, asdict(process).values())):
+        raise ValueError("a number that is none")
+    if not 0 <= process.began_at_unix_seconds <= process.ended_at_unix_seconds <= LATEST_UNIX_SECONDS:
+        raise ValueError("a time that can't be shown")
+    return process
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+_ENDED_NAME = "ended"
+ENDED_FILE, OLDER_ENDED_FILE = f"{_ENDED_NAME}.jsonl", f"{_ENDED_NAME}.1.jsonl"
+
+
+class EndedFile:
+    """The log in one directory, as LineFile has it. `ended` is what it held when it was opened."""
+
+    def __init__(self, path: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES) -> None:
+        self._lines = LineFile(path, _ENDED_NAME, "what ended", group_id, most_file_bytes)
+        self.ended = [*_processes(self._lines.content)]
+        self._lines.content = b""
+
+    def add(self, process: EndedProcess) -> None:
+        """Has it written."""
+        self._lines.add(partial(to_line, process))
+
+    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
+        """Writes what waits, and closes the files."""
+        self._lines.close(wait_seconds)
+
+
+def _processes(content: bytes) -> Iterable[EndedProcess]:
+    for line in content.splitlines():
+        with contextlib.suppress(ValueError):
+            yield from_line(line)
+
+
+MOST_ENDED = 1000
+RECENT_SECONDS = 60.0
+MOST_RECENT = 128
+
+
+class EndedLog:
+    """The latest MOST_ENDED processes, oldest first; nothing is known of the time before `known_since_unix_seconds`."""
+
+    def __init__(self, known_since_unix_seconds: float, file: EndedFile | None = None) -> None:
+        self.known_since_unix_seconds = known_since_unix_seconds
+        self._ended: deque[EndedProcess] = deque(maxlen=MOST_ENDED)
+        self._file = file
+        if file is not None and file.ended:
+            self._ended.extend(sorted(file.ended, key=lambda process: process.ended_at_unix_seconds))
+            self.known_since_unix_seconds = min(known_since_unix_seconds, self._ended[0].began_at_unix_seconds)
+
+    def add(self, ended: Iterable[EndedProcess]) -> None:
+        """Adds some that have just ended."""
+        for process in ended:
+            if len(self._ended) == MOST_ENDED:
+                self.known_since_unix_seconds = self._ended[0].ended_at_unix_seconds
+            self._ended.append(process)
+            if self._file is not None:
+                self._file.add(process)
+
+    def close(self) -> None:
+        """Writes what is still to be written."""
+        if self._file is not None:
+            self._file.close()
+
+    def since(self, unix_seconds: float) -> list[EndedProcess]:
+        """Those that ended at this time or later, oldest first."""
+        return [process for process in self._ended if process.ended_at_unix_seconds >= unix_seconds]
+
+    def recent(self, now_unix_seconds: float) -> tuple[EndedProcess, ...]:
+        """What a snapshot shows: the latest MOST_RECENT of the last RECENT_SECONDS."""
+        last = self._ended[-1] if self._ended else None
+        if last is None or last.ended_at_unix_seconds < now_unix_seconds - RECENT_SECONDS:
+            return ()
+        return tuple(self.since(now_unix_seconds - RECENT_SECONDS)[-MOST_RECENT:])
+
+
+_AUDIT_NAME = "audit"
+_STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", FaultState.OVER: "fault_is_over"}
+_MOST_CHARACTERS = 500  # of a text
+
+
+class Audit:
+    """Writes what it is told; without a file it keeps nothing. `note` may be called from any thread."""
+
+    def __init__(self, file: LineFile | None = None) -> None:
+        self._file = file
+        self._attached: dict[tuple[int, float | None], Process] = {}
+        self._faults: dict[int, InjectedFault] = {}
+
+    def note(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
+        """One line: the moment, the event, and what is to be said of it."""
+        if self._file is not None:
+            self._file.add(partial(_line, {"at_unix_seconds": round(at_unix_seconds, 6), "event": event, **fields}))
+
+    def findings(self, began: Iterable[Finding], ended: Iterable[Finding], at_unix_seconds: float) -> None:
+        """Notes what has begun and what has ended."""
+        for event, findings in (("finding_begins", began), ("finding_ends", ended)):
+            for finding in findings:
+                self.note(event, at_unix_seconds, described(finding))
+
+    def attaches(self, snapshot: Snapshot, departures: Iterable[Departure], at_unix_seconds: float) -> None:
+        """Notes who has got cores, and who has them no more; `at_unix_seconds` by the clock that the host shows."""
+        if self._file is None:
+            return
+        now: dict[tuple[int, float | None], Process] = {
+            (process.pid, process.attached_at_unix_seconds): process
+            for process in snapshot.processes
+            if process.attached_at_unix_seconds is not None and process.core_indices and not process.synthetic
+        }
+        left = {
+            (departure.process.pid, departure.process.attached_at_unix_seconds): departure.process
+            for departure in departures
+            if departure.process.core_indices and not departure.process.synthetic
+        }
+        for key, process in (now | left).items():
+            if key not in self._attached:
+                self.note("attached", at_unix_seconds, _who(process))
+        for key, process in (self._attached | left).items():
+            if key not in now:
+                self.note("released", at_unix_seconds, _who(process))
+        self._attached = now
+
+    def faults(self, snapshot: Snapshot) -> None:
+        """Notes which faults were injected; of each also when it has begun to hold, and has ended."""
+        for fault in snapshot.injected_faults:
+            self._fault(fault, snapshot.taken_at_unix_seconds)
+        self._faults = {fault.number: fault for fault in snapshot.injected_faults}
+
+    def healed(
+        self, faults: Iterable[InjectedFault], by_uid: int | None, by_pid: int | None, at_unix_seconds: float
+    ) -> None:
+        """Notes which faults were taken back, and by whom; also those that no snapshot has shown."""
+        for fault in faults:
+            self._fault(fault, at_unix_seconds)
+            by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
+            self.note("fault_healed", at_unix_seconds, _what(fault) | by)
+            self._faults.pop(fault.number, None)
+
+    def _fault(self, fault: InjectedFault, at_unix_seconds: float) -> None:
+        before = self._faults.get(fault.number)
+        if before is None:
+            self.note("fault_injected", fault.injected_at_unix_seconds, _what(fault))
+        if fault.state is not (FaultState.WAITING if before is None else before.state):
+            self.note(_STATES[fault.state], at_unix_seconds, _what(fault))
+
+    def profile(self, by_pid: int, by_uid: int, pid: int) -> None:
+        """Notes that a process asked for a profile of another now, and was let."""
+        self.note("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
+
+    def close(self) -> None:
+        """Writes what is still to be written."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _who(process: Process) -> dict[str, object]:
+    return {
+        "pid": process.pid,
+        "uid": process.uid,
+        "user": process.user,
+        "job": None if process.job is None else process.job.name,
+        "neuroncores": ranges_text(process.neuroncore_indices),
+    }
+
+
+def _what(fault: InjectedFault) -> dict[str, object]:
+    return {
+        "number": fault.number,
+        "kind": fault.kind,
+        "device_indices": list(fault.device_indices),
+        "neuroncore_index": fault.neuroncore_index,
+        "pid": fault.pid,
+        "met_total": fault.met_total,
+        "injected_by_uid": fault.injected_by_uid,
+        "injected_by_pid": fault.injected_by_pid,
+    }
+
+
+def _line(fields: dict[str, object]) -> bytes:
+    cut = {key: value[:_MOST_CHARACTERS] if isinstance(value, str) else value for key, value in fields.items()}
+    line = json_text(cut).encode("ascii") + b"\n"
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"a line of {len(line)} bytes is too long")
+    return line

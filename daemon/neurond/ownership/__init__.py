@@ -1,1 +1,0 @@
-"""Who holds which NeuronCore: the one place where it is decided. Pure: no I/O, no clock."""

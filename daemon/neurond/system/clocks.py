@@ -1,0 +1,124 @@
+"""Unix time that nobody sets, for whatever has an age."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from neurontools.model import EndedProcess, Finding, Health, InjectedFault, LoadedModel, NeuronCore, Process, Snapshot
+
+_TOLERANCE_SECONDS = 0.05  # a clock that is off by less was not set: the two run alike
+_ATTEMPTS = 5
+_PROMPT_SECONDS = 0.001
+
+
+class SteadyClock:
+    """Unix time as the host's clock showed it when this began, gone on by CLOCK_MONOTONIC.
+
+    The daemon keeps all moments in it, so that what began five minutes ago began five minutes ago, whatever becomes of
+    the host's clock; `moved_seconds` leads from it to the time that the host shows now.
+    """
+
+    def __init__(self, unix_clock: Callable[[], float] = time.time) -> None:
+        self._unix_clock = unix_clock
+        self._moved_seconds = 0.0
+        self._offset_seconds = self._offset()
+
+    def at(self, monotonic_seconds: float) -> float:
+        """The time at a moment of CLOCK_MONOTONIC."""
+        return monotonic_seconds + self._offset_seconds
+
+    def now(self) -> float:
+        """The time now."""
+        return self.at(time.monotonic())
+
+    def moved_seconds(self) -> float:
+        """How far the host's clock has been set since this began: forward, or back where it is below 0."""
+        moved_seconds = self._offset() - self._offset_seconds
+        if abs(moved_seconds - self._moved_seconds) > _TOLERANCE_SECONDS:
+            self._moved_seconds = moved_seconds
+        return self._moved_seconds
+
+    def _offset(self) -> float:
+        """The host's clock less CLOCK_MONOTONIC; asked again where something came between the two."""
+        offset_seconds = 0.0
+        for _ in range(_ATTEMPTS):
+            before = time.monotonic()
+            unix_seconds = self._unix_clock()
+            passed_seconds = time.monotonic() - before
+            offset_seconds = unix_seconds - before
+            if passed_seconds <= _PROMPT_SECONDS:
+                break
+        return offset_seconds
+
+
+def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
+    """The snapshot with all its moments so much later, the ages being the same; itself where the clock has not moved.
+
+    Moments that the driver tells are by the host's clock already.
+    """
+    if not moved_seconds:
+        return snapshot
+
+    def moved(at_unix_seconds: float | None) -> float | None:
+        return _moved(at_unix_seconds, moved_seconds)
+
+    def core(one: NeuronCore) -> NeuronCore:
+        started, last = one.execution_started_at_unix_seconds, one.last_execution_at_unix_seconds
+        if started is None and last is None:
+            return one
+        return replace(
+            one, execution_started_at_unix_seconds=moved(started), last_execution_at_unix_seconds=moved(last)
+        )
+
+    def model(one: LoadedModel) -> LoadedModel:
+        return replace(one, last_execution_at_unix_seconds=moved(one.last_execution_at_unix_seconds))
+
+    def process(one: Process) -> Process:
+        return replace(
+            one,
+            started_at_unix_seconds=moved(one.started_at_unix_seconds),
+            attached_at_unix_seconds=moved(one.attached_at_unix_seconds),
+            models=tuple(map(model, one.models)),
+        )
+
+    def finding(one: Finding) -> Finding:
+        return replace(one, began_at_unix_seconds=max(0.0, one.began_at_unix_seconds + moved_seconds))
+
+    def health(judged: Health) -> Health:
+        return replace(judged, findings=tuple(map(finding, judged.findings)))
+
+    return replace(
+        snapshot,
+        taken_at_unix_seconds=snapshot.taken_at_unix_seconds + moved_seconds,
+        cores=tuple(map(core, snapshot.cores)),
+        processes=tuple(map(process, snapshot.processes)),
+        health=None if snapshot.health is None else health(snapshot.health),
+        injected_faults=tuple(fault_by_wall_clock(fault, moved_seconds) for fault in snapshot.injected_faults),
+    )
+
+
+def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedFault:
+    """An injected fault, its moments so much later."""
+    return replace(
+        fault,
+        injected_at_unix_seconds=max(0.0, fault.injected_at_unix_seconds + moved_seconds),
+        began_at_unix_seconds=_moved(fault.began_at_unix_seconds, moved_seconds),
+        ended_at_unix_seconds=_moved(fault.ended_at_unix_seconds, moved_seconds),
+    )
+
+
+def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
+    """What has just ended, its moments so much later: in a log they stay as the clock of the host showed them."""
+    if not moved_seconds:
+        return ended
+    return replace(
+        ended,
+        began_at_unix_seconds=max(0.0, ended.began_at_unix_seconds + moved_seconds),
+        ended_at_unix_seconds=max(0.0, ended.ended_at_unix_seconds + moved_seconds),
+    )
+
+
+def _moved(at_unix_seconds: float | None, moved_seconds: float) -> float | None:
+    return None if at_unix_seconds is None else max(0.0, at_unix_seconds + moved_seconds)

@@ -1,0 +1,323 @@
+"""vCPUs, memory, network and disks of the machine the daemon runs on."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from neurontools.driver.sysfs_files import parse_count, read_bytes, read_text, read_whole_file
+from neurontools.model import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, vcpu_time
+
+# Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
+_read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
+
+_SWAP_SECONDS = 4.5
+
+
+class HostReader:
+    """Reads the host. Shares and rates are over the time since the read before; the first read has none.
+
+    `sys` and `proc` are where network, disks and EFA devices are read.
+    """
+
+    def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
+        self._traffic = Traffic(sys, proc)
+        self._rdma = RdmaReader(sys)
+        self._swap: tuple[float, dict[str, int]] = (float("-inf"), {})
+        self._before: tuple[VcpuTimes, ...] = ()
+
+    def read(self) -> tuple[Host, tuple[str, ...]]:
+        """The host now, and a warning for each reason why parts of it could not be read."""
+        values: dict[str, Any] = {}
+        unread: dict[str, list[str]] = {}
+        for name, part in (
+            ("vCPU usage", self._vcpus),
+            ("memory", _memory),
+            ("swap", self._read_swap),
+            ("network and disks", self._read_traffic),
+        ):
+            try:
+                values |= part()
+            except (OSError, RuntimeError, psutil.Error) as error:
+                unread.setdefault(getattr(error, "strerror", None) or str(error), []).append(name)
+        warnings = (f"{', '.join(names)} of the host can't be read: {cause}" for cause, names in unread.items())
+        return Host(**values), tuple(warnings)
+
+    def _vcpus(self) -> dict[str, Any]:
+        now = tuple(VcpuTimes(*_read_states(times)) for times in psutil.cpu_times(percpu=True))
+        before, self._before = self._before, now
+        values: dict[str, Any] = {
+            "vcpu_count": len(now),
+            "vcpu_times": now,
+            "context_switches_total": psutil.cpu_stats().ctx_switches,
+        }
+        # None: the first read, a vCPU came or went, or the clock of the kernel has not moved.
+        usage = vcpu_time.difference(now, before)
+        if usage is not None:
+            values["vcpu_average"], _ = usage
+        return values
+
+    def _read_swap(self) -> dict[str, int]:
+        """Every few seconds: it changes slowly, and costs more to read than all else here."""
+        now_seconds = time.monotonic()
+        if now_seconds - self._swap[0] >= _SWAP_SECONDS:
+            self._swap = now_seconds, _swap()
+        return self._swap[1]
+
+    def _read_traffic(self) -> dict[str, Any]:
+        now_seconds = time.monotonic()
+        interfaces, disks = self._traffic.read(now_seconds)
+        return {"network_interfaces": interfaces, "disks": disks, "rdma_ports": self._rdma.read(now_seconds)}
+
+
+def _memory() -> dict[str, int]:
+    memory = psutil.virtual_memory()
+    return {"memory_total_bytes": memory.total, "memory_used_bytes": memory.total - memory.available}
+
+
+def _swap() -> dict[str, int]:
+    swap = psutil.swap_memory()
+    return {"swap_total_bytes": swap.total, "swap_used_bytes": swap.used}
+
+
+RDMA_READ_SECONDS = 5.0
+_MOST_PORTS = 64
+_LOOK_SECONDS = 60.0  # where there was no such device: how often one is looked for
+_OLD_SECONDS = 3 * RDMA_READ_SECONDS
+_MAX_NAME_CHARACTERS = 64
+
+# Fields of RdmaPort, and files of hw_counters as the driver of EFA has them; several are added.
+_COUNTERS = {
+    "received_bytes_total": ("rx_bytes",),
+    "sent_bytes_total": ("tx_bytes",),
+    "rdma_read_bytes_total": ("rdma_read_bytes",),
+    "rdma_write_bytes_total": ("rdma_write_bytes",),
+    "dropped_packets_total": ("rx_drops",),
+    "retransmitted_bytes_total": ("retrans_bytes",),
+    "retransmit_timeouts_total": ("retrans_timeout_events",),
+    "unresponsive_remotes_total": ("unresponsive_remote_events",),
+    "failed_requests_total": ("rdma_read_wr_err", "rdma_write_wr_err"),
+}
+
+
+class RdmaReader:
+    """The ports under `sys`, as of a few seconds ago. Nothing is started while there are none."""
+
+    def __init__(self, sys: str = "/sys") -> None:
+        self._directory = f"{sys}/class/infiniband"
+        self._latest: tuple[float, tuple[RdmaPort, ...]] = (0.0, ())
+        self._looked_at_seconds = -_LOOK_SECONDS
+        self._thread: threading.Thread | None = None
+
+    def read(self, now_seconds: float) -> tuple[RdmaPort, ...]:
+        """The ports by device and number, at CLOCK_MONOTONIC; none when the devices have not answered for long."""
+        if self._thread is None:
+            if now_seconds - self._looked_at_seconds >= _LOOK_SECONDS:
+                self._looked_at_seconds = now_seconds
+                if port_paths(self._directory):
+                    self._thread = threading.Thread(target=self._work, name="rdma", daemon=True)
+                    self._thread.start()
+            return ()
+        read_at_seconds, ports = self._latest
+        return ports if now_seconds - read_at_seconds <= _OLD_SECONDS else ()
+
+    def _work(self) -> None:
+        while True:
+            ports = read_ports(self._directory)
+            now_seconds = time.monotonic()
+            before_seconds, before = self._latest
+            self._latest = now_seconds, with_rates(ports, before, now_seconds - before_seconds)
+            time.sleep(RDMA_READ_SECONDS)
+
+
+def port_paths(directory: str) -> list[tuple[str, int, str]]:
+    """Device, number and directory of each port, in this order."""
+    found = []
+    for device in _names(directory):
+        ports = f"{directory}/{device}/ports"
+        found += [(device, int(name), f"{ports}/{name}") for name in _names(ports) if name.isdigit() and len(name) < 5]
+    return sorted(found)[:_MOST_PORTS]
+
+
+def read_ports(directory: str) -> tuple[RdmaPort, ...]:
+    """The ports with their counters; what can't be read is None."""
+    return tuple(
+        RdmaPort(
+            device[:_MAX_NAME_CHARACTERS],
+            port,
+            _state(read_text(f"{path}/state")),
+            **{name: _sum(f"{path}/hw_counters", files) for name, files in _COUNTERS.items()},
+        )
+        for device, port, path in port_paths(directory)
+    )
+
+
+def with_rates(now: tuple[RdmaPort, ...], before: tuple[RdmaPort, ...], passed_seconds: float) -> tuple[RdmaPort, ...]:
+    """With the bytes a second since `before`; unknown of what is new, and of counters that fell."""
+    earlier = {(port.device, port.port): port for port in before}
+
+    def rate(port: RdmaPort, name: str) -> float | None:
+        then = earlier.get((port.device, port.port))
+        first, last = getattr(then, name, None), getattr(port, name)
+        if first is None or last is None or last < first or passed_seconds <= 0:
+            return None
+        return float(last - first) / passed_seconds
+
+    return tuple(
+        replace(
+            port,
+            received_bytes_per_second=rate(port, "received_bytes_total"),
+            sent_bytes_per_second=rate(port, "sent_bytes_total"),
+        )
+        for port in now
+    )
+
+
+def _names(directory: str) -> Iterator[str]:
+    try:
+        return iter(sorted(os.listdir(directory))[:_MOST_PORTS])  # noqa: PTH208
+    except OSError:
+        return iter(())
+
+
+def _sum(directory: str, files: tuple[str, ...]) -> int | None:
+    known = [count for name in files if (count := _count(f"{directory}/{name}")) is not None]
+    return sum(known) if known else None
+
+
+def _count(path: str) -> int | None:
+    try:
+        count = parse_count(read_bytes(path))
+    except OSError:
+        return None
+    return count if count is None or count < 2**63 else None
+
+
+def _state(text: str | None) -> str | None:
+    """The word behind the number: "4: ACTIVE"."""
+    word = (text or "").rpartition(":")[2].strip()
+    return word[:_MAX_NAME_CHARACTERS] or None
+
+
+TRAFFIC_READ_SECONDS = 5.0
+MOST_SHOWN = 32
+_MAX_BYTES = 2**20
+_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk has
+_READS_BETWEEN_LOOKS = 15  # for other hardware, where the number of lines doesn't tell
+_MOST = 2**54  # in sectors it fits the messages
+
+_Pair = tuple[int, int]  # in and out, or read and written
+_Rates = tuple[float | None, float | None]
+_Parse = Callable[[list[bytes], frozenset[bytes] | None], dict[bytes, _Pair]]
+
+
+class Traffic:
+    """Reads network interfaces and disks below `sys` and `proc`, at most every TRAFFIC_READ_SECONDS."""
+
+    def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
+        # /proc/net is of the reader's network; where the host's /proc is elsewhere, the host's first process has its.
+        network = ("/proc/net/dev",) if proc == "/proc" else (f"{proc}/1/net/dev", f"{proc}/net/dev")
+        self._network = _Counted(network, f"{sys}/class/net", is_all_without=True)
+        self._disks = _Counted((f"{proc}/diskstats",), f"{sys}/block", is_all_without=False)
+        self._read_at_seconds = float("-inf")
+        self._latest: tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]] = ((), ())
+
+    def read(self, now_seconds: float) -> tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]]:
+        """Interfaces and disks at CLOCK_MONOTONIC; none where there are no such files. OSError otherwise."""
+        seconds = now_seconds - self._read_at_seconds
+        # A tick that comes a little early is one too.
+        if seconds < 0.9 * TRAFFIC_READ_SECONDS:
+            return self._latest
+        self._read_at_seconds = now_seconds
+        interfaces = [
+            NetworkInterface(name, *counts, *rates)
+            for name, counts, rates in self._network.read(interface_counts, seconds)
+        ]
+        disks = [Disk(name, *counts, *rates) for name, counts, rates in self._disks.read(disk_counts, seconds)]
+        self._latest = tuple(interfaces), tuple(disks)
+        return self._latest
+
+
+class _Counted:
+    """The counters of one file, of those names that are hardware: that have a device behind them."""
+
+    def __init__(self, paths: tuple[str, ...], directory: str, *, is_all_without: bool) -> None:
+        self._paths = paths
+        self._directory = Path(directory)
+        self._is_all_without = is_all_without
+        self._names: frozenset[bytes] | None = None
+        self._line_count = 0
+        self._reads = 0
+        self._before: dict[bytes, _Pair] = {}
+
+    def read(self, parse: _Parse, seconds: float) -> list[tuple[str, _Pair, _Rates]]:
+        """By name: what was counted, and how much of it a second since the read before."""
+        lines = _content(self._paths).split(b"\n")
+        if self._reads % _READS_BETWEEN_LOOKS == 0 or len(lines) != self._line_count:
+            self._reads, self._line_count = 0, len(lines)
+            self._names = self._hardware(parse(lines, None))
+        self._reads += 1
+        before, self._before = self._before, parse(lines, self._names)
+        found = []
+        for name in sorted(self._before)[:MOST_SHOWN]:
+            now = self._before[name]
+            then = before.get(name)
+            rates = (None, None) if then is None else (_rate(then[0], now[0], seconds), _rate(then[1], now[1], seconds))
+            found.append((name.decode("ascii", "replace")[:_MAX_NAME_CHARACTERS], now, rates))
+        return found
+
+    def _hardware(self, names: dict[bytes, _Pair]) -> frozenset[bytes]:
+        known = {name: name.decode("ascii", "replace") for name in names}
+        safe = {name for name, text in known.items() if "/" not in text and text not in ("", ".", "..", "lo")}
+        found = frozenset(name for name in safe if (self._directory / known[name] / "device").exists())
+        return found or (frozenset(safe) if self._is_all_without else found)
+
+
+def interface_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict[bytes, _Pair]:
+    """Bytes received and sent by interface, of lines of /proc/net/dev; of these names, or of all."""
+    counts: dict[bytes, _Pair] = {}
+    for line in lines:
+        name, _, rest = line.partition(b":")
+        name = name.strip()
+        if names is None or name in names:
+            fields = rest.split(None, 9)
+            if len(fields) >= 9:
+                _put(counts, name, fields[0], fields[8], 1)
+    return counts
+
+
+def disk_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict[bytes, _Pair]:
+    """Bytes read and written by disk, of lines of /proc/diskstats; of these names, or of all."""
+    counts: dict[bytes, _Pair] = {}
+    for line in lines:
+        fields = line.split(None, 10)
+        if len(fields) >= 10 and (names is None or fields[2] in names):
+            _put(counts, fields[2], fields[5], fields[9], _SECTOR_BYTES)
+    return counts
+
+
+def _put(counts: dict[bytes, _Pair], name: bytes, first: bytes, second: bytes, unit_bytes: int) -> None:
+    if first.isdigit() and second.isdigit():
+        counts[name] = min(int(first[:20]), _MOST) * unit_bytes, min(int(second[:20]), _MOST) * unit_bytes
+
+
+def _rate(before: int, now: int, seconds: float) -> float | None:
+    """Growth a second; None where the counter fell: it began anew."""
+    return (now - before) / seconds if now >= before else None
+
+
+def _content(paths: tuple[str, ...]) -> bytes:
+    for path in paths:
+        try:
+            return read_whole_file(path, _MAX_BYTES)
+        except FileNotFoundError:
+            continue
+    return b""

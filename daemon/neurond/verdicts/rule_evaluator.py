@@ -1,0 +1,270 @@
+"""The judge: verdicts are made here, once a tick, from the daemon's whole past; everybody else carries them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from operator import attrgetter, is_
+
+from neurond.verdicts import process_rules
+from neurond.verdicts.device_rules import Ecc, KernelErrors, Memory, components, core_errors, missing, resets
+from neurond.verdicts.evidence import Evidence, Thresholds, evidence
+from neurond.verdicts.job_rules import activity, slow_ranks
+from neurond.verdicts.process_rules import FailingCores, Latencies, Orphans
+from neurontools.driver.kernel_log import KernelRecord
+from neurontools.faults.kinds import KINDS
+from neurontools.model import EccCounters, FaultState, Finding, Health, Process, Severity, Snapshot, SourceKind
+from neurontools.model.health import marked_reason
+from neurontools.model.jobs.running_job import together
+from neurontools.util.units import ranges_text, strip_durations
+
+_ANCHORS = 6  # snapshots kept for what is judged by growth
+
+_Rule = Callable[[Evidence], Iterator[Finding]]
+_RULES: tuple[_Rule, ...] = (
+    missing,
+    components,
+    core_errors,
+    resets,
+    activity,
+    process_rules.errors,
+    process_rules.silence,
+    slow_ranks,
+)
+
+
+class Judge:
+    """Judges each snapshot. Feed it every one, in order; it remembers since when each finding has been there.
+
+    Belongs to the event loop's thread.
+    """
+
+    def __init__(self, limits: Thresholds | None = None) -> None:
+        self._limits = limits or Thresholds()
+        self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
+        self._rules: tuple[_Rule, ...] = (*_RULES, Ecc(), Memory(), Latencies())
+        self._failing_cores = FailingCores()
+        self._orphans = Orphans()
+        self._kernel_errors = KernelErrors()
+        self._known: dict[tuple[object, ...], Finding] = {}
+        self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
+        self._health: Health | None = None
+
+    def change(self, limits: Thresholds) -> None:
+        """These limits hold from the next snapshot on."""
+        self._limits = limits
+
+    def judge(self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()) -> Snapshot:
+        """The snapshot of a tick with its verdicts.
+
+        `ended` are the processes that ended since the tick before, `logged` what the kernel has logged since then.
+        """
+        limits = self._limits
+        found = evidence(snapshot, self._anchors, limits)
+        self._health = self._same(
+            device_indices=_judged(snapshot),
+            unknown_device_indices=_unknown(snapshot),
+            findings=self._lasting(
+                marked(
+                    chain(
+                        by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
+                        self._failing_cores.look(snapshot, ended),
+                        self._orphans.look(snapshot, limits.idle_seconds),
+                        self._kernel_errors.look(snapshot, logged, limits.window_seconds),
+                    ),
+                    snapshot,
+                )
+            ),
+        )
+        spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
+        if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
+            self._anchors.append(snapshot)
+        return replace(snapshot, health=self._health)
+
+    def carry(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot between two ticks with the verdicts of the last one, without those on ended processes."""
+        if self._health is None:
+            return self.judge(snapshot)
+        there = {process.pid for process in snapshot.processes}
+        kept = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in there)
+        if len(kept) == len(self._health.findings):
+            return replace(snapshot, health=self._health)
+        return replace(snapshot, health=replace(self._health, findings=kept))
+
+    def _same(
+        self,
+        device_indices: tuple[int, ...],
+        unknown_device_indices: tuple[int, ...],
+        findings: tuple[Finding, ...],
+    ) -> Health:
+        """The verdicts; those of the tick before where nothing has changed, so that nobody has to write them anew."""
+        before = self._health
+        if (
+            before is not None
+            and len(before.findings) == len(findings)
+            and all(map(is_, before.findings, findings))
+            and before.device_indices == device_indices
+            and before.unknown_device_indices == unknown_device_indices
+        ):
+            return before
+        return Health(device_indices, unknown_device_indices, findings)
+
+    def _lasting(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
+        """The findings, gravest first, each with the time at which it began."""
+        known: dict[tuple[object, ...], Finding] = {}
+        for finding in found:
+            key = self._keys.get(id(finding)) or finding.identity
+            before = self._known.get(key)
+            if before is finding or before is None or finding.began_at_unix_seconds < before.began_at_unix_seconds:
+                known[key] = finding
+            elif _told(before) == _told(finding):
+                known[key] = before
+            else:
+                known[key] = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)
+        self._known = known
+        self._keys = {id(finding): key for key, finding in known.items()}
+        return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
+
+
+_told = attrgetter(
+    *("severity", "reason", "action", "device_indices", "pid", "pids", "neuroncore_index", "synthetic", "injected")
+)
+
+
+def _judged(snapshot: Snapshot) -> tuple[int, ...]:
+    """The devices that are there, and those that should be."""
+    there = {device.index for device in snapshot.devices}
+    return tuple(sorted(there.union(snapshot.instance.expected_device_indices)))
+
+
+def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
+    """The devices of whose health the driver, being an old one, tells nothing."""
+    if snapshot.source is SourceKind.SIMULATED:
+        return ()
+    told = {core.device_index for core in snapshot.cores if core.reset_failures_total is not None}
+    return tuple(
+        device.index
+        for device in snapshot.devices
+        if device.index not in told and device.reported_health is None and not _counts_errors(device.ecc)
+    )
+
+
+def _counts_errors(ecc: EccCounters) -> bool:
+    return ecc.mem_uncorrected_total is not None or ecc.sram_uncorrected_total is not None
+
+
+_log = logging.getLogger(__name__)
+_FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes again; what flaps is told once
+_MOST_LINES = 16  # of one snapshot; a host that fails as a whole doesn't fill the log
+
+
+class Announcer:
+    """Remembers what was told. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._seen_at_seconds: dict[object, float] = {}
+
+    def tell(self, snapshot: Snapshot) -> None:
+        """Logs what is in this snapshot and was in none of the last minutes."""
+        now_seconds = snapshot.taken_at_seconds
+        seen = self._seen_at_seconds
+        new = []
+        for warning in snapshot.warnings:
+            key = strip_durations(warning)
+            if key not in seen:
+                new.append(warning)
+            seen[key] = now_seconds
+        for finding in snapshot.health.findings if snapshot.health is not None else ():
+            if finding.severity > Severity.NOTICE:
+                if finding.identity not in seen:
+                    new.append(_line(finding))
+                seen[finding.identity] = now_seconds
+        for line in new[:_MOST_LINES]:
+            _log.warning("%s", line)
+        if len(new) > _MOST_LINES:
+            _log.warning("and %d more; neuron-ls --health tells all", len(new) - _MOST_LINES)
+        old = now_seconds - _FORGOTTEN_SECONDS
+        self._seen_at_seconds = {key: at for key, at in seen.items() if at > old}
+
+
+def _line(finding: Finding) -> str:
+    indices = finding.device_indices
+    place = f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
+    return f"{place}: {finding.severity.name.lower()}: {marked_reason(finding)}; {finding.action}"
+
+
+class Changes:
+    """Remembers the findings of the tick before; those of the first tick have all begun."""
+
+    def __init__(self) -> None:
+        self._health: Health | None = None
+        self._known: dict[tuple[object, ...], Finding] = {}
+
+    def look(self, health: Health | None) -> tuple[list[Finding], list[Finding]]:
+        """Those that have begun, and those that have ended, as they were last."""
+        if health is self._health:
+            return [], []
+        now = {finding.identity: finding for finding in health.findings} if health is not None else {}
+        began = [finding for identity, finding in now.items() if identity not in self._known]
+        ended = [finding for identity, finding in self._known.items() if identity not in now]
+        self._health, self._known = health, now
+        return began, ended
+
+
+def marked(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
+    """The findings; of a kind that a fault causes, on a device that it is on, they are injected ones."""
+    if not snapshot.injected_faults:
+        yield from found
+        return
+    caused = {
+        (finding, device_index)
+        for fault in snapshot.injected_faults
+        if fault.state is not FaultState.WAITING and fault.kind in KINDS
+        for finding in KINDS[fault.kind].findings
+        for device_index in fault.device_indices
+    }
+    for finding in found:
+        is_caused = any((finding.kind, index) in caused for index in finding.device_indices)
+        yield replace(finding, injected=True) if is_caused else finding
+
+
+def by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
+    """The findings; those of one kind on single processes of a job are one, told of the first of them."""
+    jobs: dict[int, str] | None = None
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        if finding.pid is None or finding.job is not None:
+            yield finding
+            continue
+        if jobs is None:
+            jobs = _jobs(snapshot)
+        job = jobs.get(finding.pid)
+        if job is None:
+            yield finding
+        else:
+            alike.setdefault((finding.kind, job), []).append(finding)
+    for (_, job), findings in alike.items():
+        yield findings[0] if len(findings) == 1 else _one(findings, job)
+
+
+def _jobs(snapshot: Snapshot) -> dict[int, str]:
+    """The name of the job that a process works in, by PID."""
+    groups = [(processes[0].job, processes) for processes in together(snapshot.processes)]
+    return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
+
+
+def _one(findings: list[Finding], job: str) -> Finding:
+    first = findings[0]
+    more = len(findings) - 1
+    return replace(
+        first,
+        severity=max(finding.severity for finding in findings),
+        reason=f"{first.reason}; so {'does' if more == 1 else 'do'} {more} more of {job}",
+        began_at_unix_seconds=min(finding.began_at_unix_seconds for finding in findings),
+        device_indices=tuple(sorted({index for finding in findings for index in finding.device_indices})),
+        pids=tuple(sorted({pid for finding in findings for pid in finding.pids})),
+        job=job,
+    )

@@ -1,0 +1,104 @@
+"""The pages of the daemon's own host, as its settings say."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+
+from neurond.settings import Settings
+from neurond.snapshots.store import Store
+from neurontools.client.history.feed import Feed, FeedStatus, Link
+from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
+from neurontools.net.http.access import Access
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.http.site import Page
+from neurontools.net.tls.subjects import Role
+from neurontools.web.browser_access import BrowserSessions, RequestGuard
+from neurontools.web.page_views import HostView
+from neurontools.web.pages import BASE, SingleHostRouter, WebPages
+from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
+from neurontools.web.render_cache import RenderCache
+
+
+class DaemonPages:
+    """Draws while somebody looks; nothing of it costs anything else. Belongs to the event loop's thread."""
+
+    def __init__(self, settings: Settings, store: Store, access: Access) -> None:
+        self._gallery = RenderCache()
+
+        def view(hiding: PrivacyFilter) -> HostView:
+            feed = partial(StoreFeed, store, settings.interval_seconds, hiding)
+            return HostView(BASE, feed, hiding, notes=hiding.notes("[web] of neurond's configuration"))
+
+        shown = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
+        host = SingleHostRouter({Role.SUMMARY: view(PrivacyFilter()), Role.FULL: view(shown)})
+        guard = RequestGuard(HostCheck(settings.metrics_hosts or ()))
+        self._pages = WebPages(self._gallery, host, guard, BrowserSessions(access))
+
+    @property
+    def page(self) -> Page:
+        """What is below `BASE`."""
+        return self._pages.page
+
+    def observe(self) -> None:
+        """Takes note that there is a new snapshot."""
+        self._gallery.news()
+
+    def close(self) -> None:
+        """Draws no more."""
+        self._gallery.close()
+
+
+_MOST_BYTES = 8 * 2**20
+_REST_SECONDS = 0.02  # between two moments of the past, in which others are answered
+
+
+class StoreFeed(Feed):
+    """The latest snapshots of a store from now on, and beside that what it remembers, the newest first.
+
+    It has no thread: `drain` looks, and what is remembered is read by a task of the event loop, in small pieces.
+    """
+
+    def __init__(self, store: Store, interval_seconds: float, hiding: PrivacyFilter) -> None:
+        self.interval_seconds = interval_seconds
+        super().__init__(FilteredTimeline(_MOST_BYTES, hiding))
+        self._store = store
+        self._maker = MomentMaker()
+        self._sequence = -1
+        self._loading: asyncio.Task[None] | None = None
+        self.drain()
+        if self.timeline.moments:
+            self._loading = asyncio.get_running_loop().create_task(self._load(self.timeline.moments[-1]))
+
+    @property
+    def is_loading_past(self) -> bool:
+        """As in Feed."""
+        return self._loading is not None and not self._loading.done()
+
+    def drain(self) -> int:
+        """As in Feed."""
+        entry = self._store.latest
+        if entry.snapshot.sequence != self._sequence:
+            self._sequence = entry.snapshot.sequence
+            moment = self._maker.make(entry.message)
+            if moment is not None:
+                self._incoming.append((moment, self._maker.latest))
+                self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
+        return super().drain()
+
+    def close(self) -> None:
+        """As in Feed."""
+        super().close()
+        if self._loading is not None:
+            self._loading.cancel()
+
+    async def _load(self, newest: Moment) -> None:
+        maker = PastMaker(newest, None)
+        packed = list(self._store.packed_history(0, 0, before_sequence=newest.sequence, newest_first=True))
+        for message in packed:
+            await asyncio.sleep(_REST_SECONDS)
+            made = maker.make(message)
+            if not made or self.timeline.is_full:
+                break
+            self._older.append(made)
