@@ -26,10 +26,10 @@ def measure(name: str, rounds: int) -> None:
     """Prints the line of one model."""
     import torch
 
-    from neurontools.runtime.counting.places import places
+    from neurontools.runtime.counting.metrics import call_sites
     from neurontools.runtime.execution.usual_steps import UsualSteps, counted
     from neurontools.runtime.execution.work import Work
-    from neurontools.runtime.launch.hbm_growth import hbm_growth
+    from neurontools.runtime.launch.training_statistics import hbm_growth
     from neurontools.runtime.tensors.device import device
 
     torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def measure(name: str, rounds: int) -> None:
     step_seconds, note_seconds, look_seconds, count_seconds = [], [], [], []
     for _ in range(rounds):
         step_seconds.append(Timer(step, timer=time.process_time).timeit(case.steps) / case.steps)
-        note = Timer(functools.partial(places.note, "mark_step"), timer=time.process_time)
+        note = Timer(functools.partial(call_sites.note, "mark_step"), timer=time.process_time)
         note_seconds.append(note.timeit(_CALLS) / _CALLS)
         look_seconds.append(Timer(hbm_growth.look, timer=time.process_time).timeit(_CALLS) / _CALLS)
         count_seconds.append(Timer(count, timer=time.process_time).timeit(_CALLS) / _CALLS)
@@ -68,9 +68,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         os.environ["NEURON_COMPILE_CACHE_URL"] = directory
         os.environ["NEURONTOOLS_DEVICE"] = "xla"
-        from neurontools.runtime.launch.install import install
+        from neurontools.runtime.launch.install import install_runtime
 
-        install()
+        install_runtime()
         for name in arguments.cases:
             measure(name, arguments.rounds)
     return 0

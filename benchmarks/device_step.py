@@ -54,9 +54,9 @@ def worker(name: str, where: str, threads: int) -> None:
     torch.set_num_threads(threads)
     mark: Any = int  # does nothing
     if where != "cpu":
-        from neurontools.runtime.launch.install import install
+        from neurontools.runtime.launch.install import install_runtime
 
-        install()
+        install_runtime()
         from neurontools.runtime.tensors.device import device
 
         mark = functools.partial(device.flush_all, "MarkStep")
@@ -84,7 +84,7 @@ def worker(name: str, where: str, threads: int) -> None:
 
 def wait_for_machine_code(step: Any) -> None:
     """Trains until nothing more is being compiled; not for ever."""
-    from neurontools.runtime.launch.setup import executor
+    from neurontools.runtime.launch.device_registration import executor
 
     ends = time.monotonic() + LONGEST_WAIT_SECONDS
     code = executor().machine_code

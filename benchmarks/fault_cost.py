@@ -33,13 +33,13 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(1)
-        from neurontools.runtime.launch.install import install
+        from neurontools.runtime.launch.install import install_runtime
 
-        install()
+        install_runtime()
         import torch_xla.core.xla_model as xm
 
         from neurontools.runtime.execution import executor
-        from neurontools.runtime.reporting.armed_faults import ArmedFaults
+        from neurontools.runtime.reporting.control_channel import ArmedFaults
 
         asks = executor.Executor._run  # noqa: SLF001
         text, found = _QUESTION.subn("run = None", textwrap.dedent(inspect.getsource(asks)))

@@ -32,12 +32,12 @@ def worker(name: str, kind: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from neurontools.runtime.launch.install import install
+    from neurontools.runtime.launch.install import install_runtime
     from neurontools.runtime.torch_device import profiler
 
     if kind == "torch.profiler":
         profiler.install = lambda: None
-    install()
+    install_runtime()
     from neurontools.runtime.tensors.device import device
 
     case = CASES[name]

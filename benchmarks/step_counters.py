@@ -101,10 +101,10 @@ def in_turns(name: str, rounds: int, cache: str) -> None:
     import torch
 
     from neurontools.runtime.counting.step_clock import step_clock
-    from neurontools.runtime.launch.install import install
-    from neurontools.runtime.launch.setup import executor
+    from neurontools.runtime.launch.device_registration import executor
+    from neurontools.runtime.launch.install import install_runtime
 
-    install()
+    install_runtime()
     from neurontools.runtime.tensors.device import device
 
     torch.set_num_threads(1)

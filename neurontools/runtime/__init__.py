@@ -4,10 +4,9 @@ from neurontools.util.light_imports import lazy_names
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
-    from neurontools.runtime.reporting.granted_cores import Core
-    from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
-    from neurontools.runtime.reporting.link import CoresUnavailable
-    from neurontools.runtime.reporting.loaded_model import Execution, LoadedModel
+    from neurontools.runtime.reporting.daemon_connection import Core, CoresUnavailable
+    from neurontools.runtime.reporting.event_queue import Execution, LoadedModel
+    from neurontools.runtime.reporting.process_counters import ErrorKind, Outcome
     from neurontools.runtime.reporting.reporter import Reporter
     from neurontools.runtime.reporting.training_report import TrainingReport
 
@@ -26,9 +25,8 @@ if not TYPE_CHECKING:
         __name__,
         __all__,
         "reporting.reporter",
-        "reporting.granted_cores",
-        "reporting.kinds",
-        "reporting.link",
-        "reporting.loaded_model",
+        "reporting.process_counters",
+        "reporting.daemon_connection",
+        "reporting.event_queue",
         "reporting.training_report",
     )

@@ -18,9 +18,8 @@ def main(arguments: list[str]) -> int:
     die_with_neuron_run(os.environ)
     from pathlib import Path
 
-    from neurontools.runtime.launch.install import install
-    from neurontools.runtime.launch.script import look_for_module, run_module, run_script
-    from neurontools.runtime.reporting.link import CoresUnavailable
+    from neurontools.runtime.launch.install import install_runtime, look_for_module, run_module, run_script
+    from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
     from neurontools.util.errors import UserError
 
     try:
@@ -29,12 +28,12 @@ def main(arguments: list[str]) -> int:
                 print(_USAGE, file=sys.stderr)  # noqa: T201
                 return 2
             look_for_module(arguments[1])
-            install()
+            install_runtime()
         elif not Path(arguments[0]).is_file():
             print(f"neurontools.runtime: {arguments[0]}: no such file; give the path of a script", file=sys.stderr)  # noqa: T201
             return 2
         else:
-            install(script=arguments[0])
+            install_runtime(script=arguments[0])
     except CoresUnavailable as error:
         print(f"neurontools.runtime: NRT_{error.status.name}: {error}", file=sys.stderr)  # noqa: T201
         return 1

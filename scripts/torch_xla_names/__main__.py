@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from neurontools.runtime.launch.install import install
+from neurontools.runtime.launch.install import install_runtime
 
 PACKAGES = ("torch_xla", "torch_neuronx", "neuronx_distributed")
 LIBRARIES = {
@@ -96,7 +96,7 @@ def samples() -> set[str]:
 
 def main() -> None:
     """Writes the table and what is missing."""
-    install()
+    install_runtime()
     used = {
         f"{title} {importlib.metadata.version(packages[0])}": set[str]().union(*(used_by(name) for name in packages))
         for title, packages in LIBRARIES.items()

@@ -42,7 +42,7 @@ TORCH = (
     "torch.distributed.launcher.api",
     "torch.utils.data",
     "torch.utils.flop_counter",
-    "neurontools.runtime.launch.setup",
+    "neurontools.runtime.launch.device_registration",
     "neurontools.runtime.torch_device.sharing",
     *MONITORS,
 )

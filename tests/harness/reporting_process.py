@@ -11,8 +11,8 @@ from neurontools.runtime import Reporter
 from tests.harness import python_process
 
 PATIENT = """
-from neurontools.runtime.reporting import last_words, reporter as reporting
-last_words._WAIT_SECONDS = reporting.FIRST_ATTACH_TIMEOUT_SECONDS = reporting.CALL_TIMEOUT_SECONDS = 300.0
+from neurontools.runtime.reporting import reporter as reporting
+reporting.EXIT_FLUSH_SECONDS = reporting.FIRST_ATTACH_TIMEOUT_SECONDS = reporting.CALL_TIMEOUT_SECONDS = 300.0
 """
 """What a process begins with each of whose reports is to arrive: it waits longer for a daemon on a busy machine."""
 

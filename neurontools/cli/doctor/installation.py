@@ -12,7 +12,7 @@ from pathlib import Path
 
 import neurontools
 from neurontools.cli.doctor.check import Check, Level, Place, size_bytes
-from neurontools.runtime.launch.torch_version import MADE_FOR
+from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
 from neurontools.util.units import bytes_text
 from neurontools.util.version import __version__
 
@@ -73,12 +73,12 @@ def _optional() -> Iterator[Check]:
         yield Check(
             AREA, Level.NOTE, "torch is not installed; neuron-run needs it", "pip install 'neurontools[runtime]'"
         )
-    elif torch.split(".")[:2] != MADE_FOR.split("."):
+    elif torch.split(".")[:2] != SUPPORTED_TORCH.split("."):
         yield Check(
             AREA,
             Level.NOTE,
-            f"torch {torch} is not the {MADE_FOR} that neuron-run is made for",
-            f"pip install 'torch=={MADE_FOR}.*' where neuron-run is used",
+            f"torch {torch} is not the {SUPPORTED_TORCH} that neuron-run is made for",
+            f"pip install 'torch=={SUPPORTED_TORCH}.*' where neuron-run is used",
         )
     else:
         yield Check(AREA, Level.OK, f"torch {torch}")

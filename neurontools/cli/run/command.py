@@ -167,7 +167,7 @@ def _command(given: dict[str, str], workers: int | None, script: list[str]) -> l
     target = ["-m", given["module"], *script] if "module" in given else script
     if workers is None:
         return [sys.executable, "-m", "neurontools.runtime", *target]
-    return [sys.executable, "-m", "neurontools.runtime.launch.workers", str(workers), *target]
+    return [sys.executable, "-m", "neurontools.runtime.launch.torchrun_agent", str(workers), *target]
 
 
 def _run(

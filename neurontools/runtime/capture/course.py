@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.operator import Operator
-from neurontools.runtime.operators.signature import Signature
+from neurontools.runtime.operators.operator import Operator, Signature
 from neurontools.runtime.tensors.core import Buffer, Core, Tensor
 from neurontools.runtime.tensors.storages import NAME, SlotRange, capsule_of, from_dlpack, storages
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from neurontools.runtime.capture.course import Course, Expected, NotFollowable, Observed, observe
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.operators.operator import Operator
-from neurontools.runtime.operators.signature import Signature
+from neurontools.runtime.operators.operator import Operator, Signature
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
 from neurontools.runtime.tensors.device import device

@@ -12,11 +12,11 @@ from neurontools.runtime.capture.course import MISS
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.trust import distrust
 from neurontools.runtime.operators.layout import Layout, layouts
-from neurontools.runtime.operators.operator import Operator
-from neurontools.runtime.operators.signature import (
+from neurontools.runtime.operators.operator import (
     NeedsResize,
     NotRecordable,
     NumberForTensor,
+    Operator,
     Signature,
     Unverified,
     signatures,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.operators.operator import Operator
-from neurontools.runtime.operators.signature import signatures
+from neurontools.runtime.operators.operator import Operator, signatures
 from neurontools.runtime.reporting.narration import say_once
 
 

@@ -1,11 +1,16 @@
-"""Counters and timers of the runtime, under the names of torch_xla's metrics."""
+"""Counters and timers under the names of torch_xla's metrics, and counts by line of the script."""
 
 from __future__ import annotations
 
+import os
+import sys
+import sysconfig
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
 from neurontools.model.latency import bucket_index, bucket_seconds
-from neurontools.runtime.counting.places import places
 
 
 @dataclass(slots=True)
@@ -75,7 +80,7 @@ class Metrics:
     def fallback(self, name: str) -> None:
         """Counts an operator that ran on the host outside of a graph; shown as torch_xla shows it, `aten::nonzero`."""
         self.count(name)
-        places.note(f"fallback {name}")
+        call_sites.note(f"fallback {name}")
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -112,3 +117,61 @@ def _value(value: float, is_time: bool) -> str:
 
 
 metrics = Metrics()
+
+
+_MAX_CALL_SITES = 256
+_MOST_FRAMES = 200
+# Frames of these are not the script's: torch and other packages, the standard library, and what runs a script.
+_OTHERS = tuple(
+    {
+        f"{Path(path)}{os.sep}"
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_path(name))
+    }
+    | {f"{Path(__file__).parents[2]}{os.sep}", "<frozen "}
+)
+
+CallSite = tuple[str, str, int]
+"""What happened, the file as the interpreter knows it, and the line."""
+
+
+class CallSiteCounter:
+    """Counts by place, of at most 256 places; what happens at others is counted at none. Any thread may note.
+
+    `steps` says in how many steps of training it happened at a place: an evaluation has one, however long it is.
+    `step` is the one that goes on, which who counts steps sets.
+
+    Looking for the line takes a microsecond or two, so this is for what happens a few times a step at the most.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[CallSite] = Counter()
+        self.steps: Counter[CallSite] = Counter()
+        self.step = 0
+        self._latest: dict[CallSite, int] = {}
+
+    def note(self, what: str) -> None:
+        """Something happened for the script's line that is being executed; nothing where no frame is the script's."""
+        frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (the documented way to look at who calls)
+        if frame is None:
+            return
+        place = (what, frame.f_code.co_filename, frame.f_lineno)
+        if place in self.counts or len(self.counts) < _MAX_CALL_SITES:
+            self.counts[place] += 1
+            if self._latest.get(place) != self.step:
+                self._latest[place] = self.step
+                self.steps[place] += 1
+
+
+def _script_frame(frame: FrameType | None) -> FrameType | None:
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return None
+        name = frame.f_code.co_filename
+        if not name.startswith(_OTHERS) and not name.startswith("<"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+call_sites = CallSiteCounter()

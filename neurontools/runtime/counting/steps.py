@@ -1,15 +1,16 @@
-"""How training goes: optimizer steps, batches and samples, and the time they take."""
+"""Optimizer steps, batches, samples and checkpoints of this process, and their durations."""
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from neurontools.runtime.counting.metrics import Timer
-from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.metrics import Timer, call_sites
 from neurontools.runtime.profiling.ring import ring
 
 WARM_UP_STEPS = 5  # by then a training has met the graphs that it goes on with
@@ -36,7 +37,7 @@ class Steps:
             self.first_seconds = now
         self.last_seconds = now
         self.steps_total += 1
-        places.step = self.steps_total
+        call_sites.step = self.steps_total
         if ring.is_watching:
             ring.step_done()
 
@@ -50,10 +51,38 @@ class Steps:
 steps = Steps()
 
 
-def install() -> None:
+def count_optimizer_steps() -> None:
     """Counts the steps of every optimizer; once a process."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         steps.step_done()
 
     register_optimizer_step_post_hook(stepped)
+
+
+@dataclass(slots=True)
+class Saves:
+    """Counts of one process."""
+
+    saves_total: int = 0
+    seconds: float = 0.0
+
+
+saves = Saves()
+
+
+def time_saves() -> None:
+    """Counts and times every call of torch.save; once a process."""
+    save = torch.save
+
+    @functools.wraps(save)
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        call_sites.note("save")
+        began_seconds = time.perf_counter()
+        try:
+            return save(*arguments, **keywords)
+        finally:
+            saves.saves_total += 1
+            saves.seconds += time.perf_counter() - began_seconds
+
+    torch.save = timed

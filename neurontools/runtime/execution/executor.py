@@ -12,8 +12,7 @@ from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import OperatorTime
 from neurontools.runtime.capture.course import Course, Observed
 from neurontools.runtime.capture.following import following
-from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import COMPILE, COMPUTE, step_clock
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
 from neurontools.runtime.execution.deadline import deadline
@@ -28,14 +27,14 @@ from neurontools.runtime.execution.target import check_load
 from neurontools.runtime.execution.usual_steps import usual_steps
 from neurontools.runtime.execution.work import Work
 from neurontools.runtime.native.native_program import MachineCode
-from neurontools.runtime.operators.bounded import RecentlyUsed
+from neurontools.runtime.operators.lru_cache import LRUCache
 from neurontools.runtime.profiling.ring import GraphEntry, ring
 from neurontools.runtime.programs import compiler, compiler_flags
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
-from neurontools.runtime.reporting.armed_faults import ArmedFaults
+from neurontools.runtime.reporting.control_channel import ArmedFaults
 from neurontools.runtime.tensors.buffer_table import buffers, release
 from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
 from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
@@ -57,8 +56,8 @@ class Executor:
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
         capacity = (int(recent) if recent.isdigit() else 0) or DEFAULT_PROGRAMS
-        self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
-        self.extracted: RecentlyUsed[tuple[Any, ...], CompiledGraph] = RecentlyUsed(capacity)
+        self.programs: LRUCache[tuple[Any, ...], LoadedProgram] = LRUCache(capacity)
+        self.extracted: LRUCache[tuple[Any, ...], CompiledGraph] = LRUCache(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self._work_unloaded = Work()
         self._operator_times = OperatorTimes()
@@ -293,7 +292,7 @@ class Executor:
         text = compiler.graph_text(graph, alive)
         self.graph_changes.note(text)
         if steps.steps_total >= WARM_UP_STEPS:
-            places.note("graph")
+            call_sites.note("graph")
         hash_text = compiler.graph_hash(text)
         compiled = self.cache.find(hash_text, flags)
         if compiled is None:

@@ -18,7 +18,7 @@ from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.programs.description import COLLECTIVE
 from neurontools.runtime.programs.program import Program
-from neurontools.runtime.reporting.armed_faults import ArmedFault, ArmedFaults
+from neurontools.runtime.reporting.control_channel import ArmedFault, ArmedFaults
 from neurontools.runtime.reporting.narration import say
 from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.util.version import __version__

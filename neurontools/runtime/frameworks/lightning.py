@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from neurontools.runtime.frameworks.pace import Pace, samples_of
+from neurontools.runtime.frameworks.loop_timer import LoopTimer, samples_of
 from neurontools.runtime.reporting.training_report import TrainingReport, training_log
 
 
@@ -15,7 +15,7 @@ class ReportTraining(Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._report: TrainingReport | None = None
-        self._pace = Pace()
+        self._pace = LoopTimer()
         self._steps = 0
         self._samples: int | None = None
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.bounded import RecentlyUsed
+from neurontools.runtime.operators.lru_cache import LRUCache
 from neurontools.runtime.tensors.core import Tensor
 
 _FLASH = 1
-_choices: RecentlyUsed[tuple[Any, ...], int] = RecentlyUsed(512)
+_choices: LRUCache[tuple[Any, ...], int] = LRUCache(512)
 _sdpa = torch.ops.aten.scaled_dot_product_attention.default
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 

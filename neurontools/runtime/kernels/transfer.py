@@ -12,8 +12,7 @@ from neurontools.profile.kinds import Kind
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import TRANSFER, step_clock
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator, operators, resolve
@@ -101,7 +100,7 @@ def from_device(source: Tensor) -> Tensor:
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
     if core.pending.signatures or following.is_under_way(core):  # else it is read where nothing waits for it
-        places.note("read")
+        call_sites.note("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
     seconds = time.perf_counter() - started

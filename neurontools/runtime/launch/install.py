@@ -4,45 +4,56 @@ from __future__ import annotations
 
 import multiprocessing.spawn
 import os
+import runpy
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-from neurontools.runtime.launch import import_hook, names, other_name, summary_files, torch_version
+from neurontools.runtime.launch import import_hook, summary_files
+from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_device_name, explain_other_name
+from neurontools.util.errors import UserError
+from neurontools.util.terminal import escape_controls
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def install(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
+def install_runtime(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
     """Makes the device and the torch_xla modules available to this process; may be called again.
 
-    `script` is what the device's name follows (see `neurontools.runtime.launch.names`).
+    `script` is what the device's name follows (see `neurontools.runtime.launch.device_name`).
     """
-    import_hook.install(environment)
+    import_hook.install_finder(environment)
     import_hook.is_installing = True
     try:
         import torch
 
-        torch_version.tell_of_another(torch.__version__)  # before anything that another torch may lack
-        from neurontools.runtime.launch import judgement, lightning_workers, own_workers, setup
+        import_hook.warn_of_other_torch(torch.__version__)  # before anything that another torch may lack
+        from neurontools.runtime.launch.device_registration import (
+            before_report_hooks,
+            is_registered,
+            register_device,
+        )
+        from neurontools.runtime.launch.spawned_workers import patch_start_processes, remove_lightning_launchers
+        from neurontools.runtime.launch.summary import AdviceReporter
         from neurontools.runtime.tensors.device import device
         from neurontools.runtime.torch_device import sharing
     finally:
         import_hook.is_installing = False
 
-    if setup.is_set_up():
+    if is_registered():
         return
     if script is None:
         script = getattr(sys.modules.get("__main__"), "__file__", None)
-    choice = names.choose(environment, script, sys.argv[1:])
-    setup.set_up(choice.name, environment)
-    other_name.explain(choice)
+    choice = choose_device_name(environment, script, sys.argv[1:])
+    register_device(choice.name, environment)
+    explain_other_name(choice)
     sharing.install(received)
-    setup.looks.append(judgement.Judgement(environment))
-    own_workers.install(environment)
-    lightning_workers.install(environment)
+    before_report_hooks.append(AdviceReporter(environment))
+    patch_start_processes(environment)
+    remove_lightning_launchers(environment)
     if not import_hook.is_spawned_worker:
         device.cores  # noqa: B018  (takes them now, so that the tools show the process from its start)
     _hook_spawned_processes(device.name)
@@ -50,7 +61,7 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
     if directory:
         from neurontools.runtime.launch import summary
 
-        summary.keep_in(Path(directory))
+        summary.write_summaries_to(Path(directory))
 
 
 def _hook_spawned_processes(name: str) -> None:
@@ -65,9 +76,10 @@ def _hook_spawned_processes(name: str) -> None:
         position = command.index("-c") + 1 if "-c" in command else 0
         if position:
             command[position] = (
-                "import os; from neurontools.runtime.launch import import_hook; import_hook.install(os.environ); "
+                "import os; from neurontools.runtime.launch import import_hook; "
+                "import_hook.install_finder(os.environ); "
                 "import_hook.is_spawned_worker = True; "
-                f"os.environ.setdefault('{names.VARIABLE}', '{name}'); " + command[position]
+                f"os.environ.setdefault('{DEVICE_VARIABLE}', '{name}'); " + command[position]
             )
         return command
 
@@ -76,8 +88,36 @@ def _hook_spawned_processes(name: str) -> None:
 
 def received(value: Tensor, where: str, requires_grad: bool, is_parameter: bool) -> Tensor:
     """A tensor that another process sent, on the device of this one, which takes cores for it if it has none."""
-    install()
+    install_runtime()
     import torch
 
     result = value.to(torch.device(where))
     return torch.nn.Parameter(result, requires_grad) if is_parameter else result.requires_grad_(requires_grad)
+
+
+def run_script(script: str, arguments: list[str]) -> None:
+    """Runs a Python file as `python script.py` would, with the device in place."""
+    path = Path(script)
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(path.resolve().parent)
+    install_runtime(script=path)
+    runpy.run_path(script, run_name="__main__")
+
+
+def look_for_module(module: str) -> None:
+    """Makes the current directory the first place to import from, as `python -m` does; UserError when there is none."""
+    if sys.path and sys.path[0] != "":
+        sys.path[0] = str(Path.cwd())
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:  # runpy would say so with a traceback
+        raise UserError(f"no module named {escape_controls(module)}; give one that Python finds from here")
+
+
+def run_module(module: str, arguments: list[str]) -> None:
+    """Runs a module as `python -m module` would, with the device in place."""
+    sys.argv = [module, *arguments]
+    install_runtime()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

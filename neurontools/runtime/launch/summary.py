@@ -1,22 +1,23 @@
-"""What a training process did, as a document: for neuron-run, which adds up its workers."""
+"""A summary of this training process for neuron-run, and the advice that follows from it."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.counting.places import places
-from neurontools.runtime.counting.saves import saves
+from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
+from neurontools.model import ScriptAdvice
+from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import step_clock
-from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.counting.steps import saves, steps
 from neurontools.runtime.execution.usual_steps import usual_steps
-from neurontools.runtime.launch.hbm_growth import hbm_growth
-from neurontools.runtime.launch.optimizer_memory import optimizer_memory
-from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.summary_files import SummaryFile
+from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
+from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.monitoring import Reported
@@ -26,7 +27,7 @@ _DEPRECATED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 _started = time.perf_counter()
 
 
-def document() -> dict[str, Any]:
+def build_summary() -> dict[str, Any]:
     """The summary of this process; quantities carry their unit in their name, None is unknown."""
     cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
@@ -63,8 +64,8 @@ def document() -> dict[str, Any]:
         "flop_total": sum(c.statistics.flops_total for c in cores),
         "flops_by_dtype": dict(work.flops_by_dtype),
         "places": [
-            {"what": place[0], "file": place[1], "line": place[2], "count": count, "steps": places.steps[place]}
-            for place, count in places.counts.copy().most_common(_MOST_PLACES)
+            {"what": place[0], "file": place[1], "line": place[2], "count": count, "steps": call_sites.steps[place]}
+            for place, count in call_sites.counts.copy().most_common(_MOST_PLACES)
         ],
         "graph_changes": list(executor().graph_changes.latest),
         "loader_wait_seconds": step_clock.so_far().input_wait_seconds,
@@ -119,6 +120,44 @@ def _usual_steps() -> dict[str, Any] | None:
     }
 
 
-def keep_in(directory: Path) -> None:
+def write_summaries_to(directory: Path) -> None:
     """Keeps the summary of this process in a directory, up to date, once it has NeuronCores."""
-    SummaryFile(directory, lambda: document() if device.taken else None).start()
+    SummaryFile(directory, lambda: build_summary() if device.taken else None).start()
+
+
+_INTERVAL_SECONDS = 10.0
+_MIN_STEPS = 20  # more than at the end of a run, where nothing can come any more that a rule takes for the rest
+_MAX_LOCK_WAIT_SECONDS = 0.05  # for an execution to end; else it is tried with the next report
+_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # a run that has just begun was outside of its loop for the most part
+
+
+class AdviceReporter:
+    """Judges every ten seconds in the thread of the reporter, which takes it less than a millisecond.
+
+    Rules that the user does not want to hear, by NEURONTOOLS_IGNORE_ADVICE, say nothing here either.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._ignored = _OF_WHOLE_RUNS.union(environment.get(IGNORED_RULES, "").split(","))
+        self._next_seconds = time.monotonic() + _INTERVAL_SECONDS
+        self._judged_steps = 0
+
+    def __call__(self, reporter: Reporter) -> None:
+        """Judges what was counted so far, if it is time and there were more steps."""
+        now_seconds = time.monotonic()
+        if now_seconds < self._next_seconds or steps.steps_total < max(_MIN_STEPS, self._judged_steps + 1):
+            return
+        if EVERY_RULE in self._ignored or not buffers.lock.acquire(timeout=_MAX_LOCK_WAIT_SECONDS):
+            return
+        try:
+            counted = build_summary()
+        finally:
+            buffers.lock.release()
+        self._next_seconds, self._judged_steps = now_seconds + _INTERVAL_SECONDS, steps.steps_total
+        from neurontools.estimate.rules import find_advice
+
+        workers = int(os.environ.get("WORLD_SIZE", "1") or 1)
+        found = find_advice(
+            {"ranks": [counted], "workers": workers, "instance_type": counted["instance_type"]}, self._ignored
+        )
+        reporter.set_advice([ScriptAdvice(a.rule, a.measured, a.place, a.fix, a.effect) for a in found])

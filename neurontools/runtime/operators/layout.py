@@ -8,7 +8,7 @@ from itertools import count
 
 import torch
 
-from neurontools.runtime.operators.bounded import RecentlyUsed
+from neurontools.runtime.operators.lru_cache import LRUCache
 
 _ADDRESS_STEP = 256
 _ids = count()
@@ -101,7 +101,7 @@ class LayoutTable:
     """
 
     def __init__(self) -> None:
-        self._layouts: RecentlyUsed[tuple[object, ...], Layout] = RecentlyUsed(16384)
+        self._layouts: LRUCache[tuple[object, ...], Layout] = LRUCache(16384)
         self._is_settled = False
         self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
         self.narrowed: dict[torch.dtype, torch.dtype] = {}

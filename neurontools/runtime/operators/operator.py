@@ -1,7 +1,8 @@
-"""What the recorder has to know of an ATen operator, read once from its schema."""
+"""ATen operators as the device runs them, and their call signatures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
@@ -9,11 +10,56 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from neurontools.runtime.operators.flops import formula
-from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.lru_cache import LRUCache
 
-_ids = count()
+Formula = Callable[..., Any]
+_aten: Any = torch.ops.aten
+
+
+def formula(op: Any) -> Formula | None:
+    """The formula of an overload, which takes its arguments and `out_val`; None for one that multiplies no matrices."""
+    packet = op._overloadpacket
+    name = packet.__name__
+    if name.endswith("_") and op.namespace == "aten":  # in place: as many as without
+        packet = getattr(_aten, name[:-1], packet)
+    return flop_registry.get(packet) or _FURTHER.get(packet)
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape))
+
+
+def _matrix_vector(matrix: Any, *_: Any, **__: Any) -> int:
+    return 2 * int(math.prod(matrix.shape))
+
+
+def _summed_matrix_vector(_sum: Any, matrix: Any, *_: Any, **__: Any) -> int:
+    return 2 * int(math.prod(matrix.shape))
+
+
+def _summed_batches(_sum: Any, left: Any, right: Any, **_: Any) -> int:
+    return 2 * int(math.prod(left.shape)) * int(right.shape[-1])
+
+
+_FURTHER: dict[Any, Formula] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten.mv: _matrix_vector,
+    _aten.dot: _matrix_vector,
+    _aten.vdot: _matrix_vector,
+    _aten.addmv: _summed_matrix_vector,
+    _aten.addbmm: _summed_batches,
+}
+
+
+_operator_ids = count()
 # Their results' sizes come from numbers, so the numbers belong to the graph and not to its inputs.
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
 # Arguments of these types are inputs of a graph: a learning rate that changes does not make a new graph.
@@ -80,7 +126,7 @@ class Operator:
     ) -> None:
         schema = op._schema
         arguments = schema.arguments
-        self.id = next(_ids)
+        self.id = next(_operator_ids)
         self.op = op
         self.name: str = op.name()
         self.call: Callable[..., Any] = call or getattr(op, "_op", op)
@@ -196,3 +242,351 @@ class OperatorTable:
 
 
 operators = OperatorTable()
+
+
+Tensor = torch.Tensor
+_signature_ids = count()
+
+
+class TensorSlot:
+    """A device tensor in an argument template; `offset` is the number of the scalar with its offset, or None for 0."""
+
+    __slots__ = ("layout", "offset", "slot")
+
+    def __init__(self, slot: int, layout: Layout, offset: int | None) -> None:
+        self.slot = slot
+        self.layout = layout
+        self.offset = offset
+
+
+class ScalarSlot:
+    """A number that may change from one execution to the next."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class HostSlot:
+    """A CPU tensor argument, kept as a copy."""
+
+    __slots__ = ("dtype", "index", "text")
+
+    def __init__(self, index: int, tensor: Tensor) -> None:
+        self.index = index
+        self.dtype = tensor.dtype
+        self.text = f"{tensor.dtype}{list(tensor.shape)}"
+
+
+class NotRecordable(Exception):
+    """The results' layouts can't be known without the values: the operator has to run at once."""
+
+
+class NumberForTensor(Exception):
+    """A number came where the schema has a tensor, and the operator does not take it: another overload does."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+class Unverified(Exception):
+    """Nobody has yet compared what the meta kernel announces with what the CPU returns: the call runs at once."""
+
+    def __init__(self, key: tuple[Any, ...], signature: Signature) -> None:
+        super().__init__(signature.operator.name)
+        self.key = key
+        self.signature = signature
+
+
+class NeedsResize(Exception):
+    """An `out` tensor has another size than the result."""
+
+
+class Signature:
+    """An operator with everything fixed but values. `outputs` has a Layout, a list of them or None for each result."""
+
+    __slots__ = (
+        "_text",
+        "arguments",
+        "flops",
+        "host_count",
+        "id",
+        "keywords",
+        "operator",
+        "outputs",
+        "result_count",
+        "scalar_count",
+        "single",
+        "tensor_count",
+        "written_slots",
+    )
+
+    def __init__(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.id = next(_signature_ids)
+        self.operator = operator
+        for position in operator.tensor_positions:
+            if position < len(arguments) and isinstance(arguments[position], (int, float, complex)):
+                raise NumberForTensor(position)
+        template = _Template(operator)
+        self.arguments = [template.of(a, position in operator.lifted_positions) for position, a in enumerate(arguments)]
+        self.keywords = {name: template.of(a, name in operator.lifted_names) for name, a in keywords.items()}
+        self.tensor_count = template.tensor_count
+        self.scalar_count = len(template.scalars)
+        self.host_count = len(template.hosts)
+        self.written_slots = tuple(
+            slot.slot
+            for position, name in operator.writes
+            for slot in _tensor_slots(
+                self.keywords[name]
+                if name in self.keywords
+                else self.arguments[position]
+                if position < len(self.arguments)
+                else None
+            )
+        )
+        result, self.flops = self._on_meta(template)
+        self.outputs = self._layouts_of(result)
+        if self._makes_something_of_nothing():
+            self._run_on_zeros(template)
+        elif self._has_ambiguous_strides():
+            self._use_strides_of_cpu(template)
+        self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], Layout) else None
+        self.result_count = _count(self.outputs)
+        self._text: str | None = None
+
+    def _on_meta(self, template: _Template) -> tuple[Any, int]:
+        """The operator's result on meta tensors and its FLOPs."""
+        operator = self.operator
+        if operator.effect and operator.in_place:
+            return None, 0  # a collective: it speaks to other ranks, on meta tensors too
+        if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
+            raise NotRecordable(operator.name)
+        values = [template.made(a) for a in self.arguments]
+        keywords = {name: template.made(a) for name, a in self.keywords.items() if name != "generator"}
+        if operator.has_device:
+            keywords["device"] = torch.device("meta")
+        before = [keywords[name].shape for name in operator.out_names if isinstance(keywords.get(name), Tensor)]
+        try:
+            with torch.no_grad():
+                result = operator.meta_call(*values, **keywords)
+        except Exception as error:
+            # The CPU's kernel has the last word: it computes where the meta kernel is wrong, and refuses in its words.
+            if operator.in_place and not operator.out_names and _is_silent(error):
+                return None, 0
+            raise NotRecordable(operator.name) from None
+        after = [keywords[name].shape for name in operator.out_names if isinstance(keywords.get(name), Tensor)]
+        if before != after:
+            raise NeedsResize(operator.name)
+        return result, operator.flop_count(values, keywords, result)
+
+    def _layouts_of(self, result: Any) -> tuple[Any, ...]:
+        operator = self.operator
+        if operator.in_place:
+            return ()
+        results = result if len(operator.returns) > 1 else (result,)
+        return tuple(
+            None if written is not None else _layout_tree(value, operator.name)
+            for value, written in zip(results, operator.returns, strict=True)
+        )
+
+    def _makes_something_of_nothing(self) -> bool:
+        """Whether results have elements and no tensor given has."""
+        given = [
+            slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
+        ]
+        if not given or self.host_count or any(0 not in layout.size for layout in given):
+            return False
+        return any(isinstance(output, Layout) and 0 not in output.size for output in self.outputs)
+
+    def _run_on_zeros(self, template: _Template) -> Any:
+        """Runs the CPU kernel on zeros of the same layouts and returns its result.
+
+        Raises NotRecordable where the kernel refuses, as `max` of no elements does; meta kernels accept that. The call
+        then runs eagerly and raises its own error.
+        """
+        operator = self.operator
+        values = [template.made(argument, "cpu") for argument in self.arguments]
+        keywords = {name: template.made(a, "cpu") for name, a in self.keywords.items() if name != "generator"}
+        if operator.has_device:
+            keywords["device"] = torch.device("cpu")
+        if operator.has_generator:
+            keywords["generator"] = torch.Generator()  # leaves the generators of the script alone
+        try:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return operator.call(*values, **keywords)
+        except Exception:
+            raise NotRecordable(operator.name) from None
+
+    def _has_ambiguous_strides(self) -> bool:
+        """Whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
+
+        They agree where all inputs are contiguous. Left out: operators that multiply matrices or convolve, which cost
+        much and choose their layout themselves, and operators that may do more than compute.
+        """
+        operator = self.operator
+        if (
+            not self.outputs
+            or operator.effect
+            or operator.flop_formula is not None
+            or (operator.random and not operator.has_generator)
+            or (operator.writes and self.host_count)
+            or not operator.name.startswith("aten::")
+        ):
+            return False
+        slots = [slot for part in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(part)]
+        return any(slot.layout.has_ambiguous_strides for slot in slots)
+
+    def _use_strides_of_cpu(self, template: _Template) -> None:
+        try:
+            result = self._run_on_zeros(template)
+        except NotRecordable:
+            return  # it refuses zeros, as a division of integers does
+        results = result if len(self.operator.returns) > 1 else (result,)
+        self.outputs = tuple(map(_with_strides_of, self.outputs, results))
+
+    def agrees_with(self, results: list[Any]) -> bool:
+        """Whether what the CPU returned, as values for the device, is what was announced."""
+        announced = [output for output in self.outputs if output is not None]
+        made = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
+        return _agree(announced, [value for value in made if value is not None])
+
+    def text(self) -> str:
+        """The call as the graph's text has it: slots as %0, …, changing numbers as $0, … and CPU tensors as @0, …"""
+        if self._text is None:
+            arguments = [_text_of(a) for a in self.arguments]
+            arguments += [f"{name}={_text_of(a)}" for name, a in sorted(self.keywords.items())]
+            outputs = ", ".join(_text_of(o) for o in self.outputs)
+            self._text = f"{self.operator.name}({', '.join(arguments)}) -> ({outputs})"
+        return self._text
+
+
+signatures: LRUCache[tuple[Any, ...], Signature] = LRUCache(8192)
+"""Those in use, by the operator's id and what the recorder sees of the arguments."""
+
+
+class _Template:
+    """Turns arguments into slots, counting them in the order in which the recorder meets them."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.tensor_count = 0
+        self.scalars: list[Any] = []
+        self.hosts: list[Tensor] = []
+
+    def of(self, value: Any, lifted: bool) -> Any:
+        if isinstance(value, Tensor):
+            if value.is_cpu:
+                self.hosts.append(value)
+                return HostSlot(len(self.hosts) - 1, value)
+            offset = value.storage_offset()
+            if offset:
+                self.scalars.append(offset)
+            self.tensor_count += 1
+            return TensorSlot(self.tensor_count - 1, layouts.of(value), len(self.scalars) - 1 if offset else None)
+        if isinstance(value, (list, tuple)):
+            return [self.of(item, lifted) for item in value]
+        if is_scalar(value, lifted):
+            self.scalars.append(value)
+            return ScalarSlot(len(self.scalars) - 1)
+        return value
+
+    def made(self, slot: Any, where: str = "meta") -> Any:
+        """The argument of a slot, with tensors without values on this device."""
+        if isinstance(slot, TensorSlot):
+            layout = slot.layout
+            tensor = torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=where)
+            return tensor if where == "meta" else tensor.zero_()
+        if isinstance(slot, ScalarSlot):
+            return self.scalars[slot.index]
+        if isinstance(slot, HostSlot):
+            return self.hosts[slot.index]
+        if isinstance(slot, list):
+            return [self.made(item, where) for item in slot]
+        return slot
+
+
+def is_scalar(value: Any, lifted: bool) -> bool:
+    """Whether a number is an input of the graph instead of a part of it; the recorder's own test mirrors this."""
+    kind = value.__class__
+    if lifted:
+        return kind is float or kind is int
+    return False
+
+
+def _is_silent(error: Exception) -> bool:
+    """Whether a meta kernel is missing or can't tell, rather than that it refuses the arguments."""
+    text = str(error).lower()
+    words = ("meta", "dispatch", "fake", "data-dependent", "symint")
+    return isinstance(error, NotImplementedError) or any(word in text for word in words)
+
+
+def _tensor_slots(template: Any) -> list[TensorSlot]:
+    if isinstance(template, TensorSlot):
+        return [template]
+    if isinstance(template, list):
+        return [slot for item in template for slot in _tensor_slots(item)]
+    return []
+
+
+def _has_mask(arguments: list[Any]) -> bool:
+    """Whether an index is a mask, whose count of true elements is the size of the result."""
+    masks = (torch.bool, torch.uint8)
+    slots = [slot for argument in arguments[1:] for slot in _tensor_slots(argument)]
+    hosts = [slot for argument in arguments[1:] if isinstance(argument, list) for slot in argument]
+    return any(slot.layout.dtype in masks for slot in slots) or any(
+        isinstance(slot, HostSlot) and slot.dtype in masks for slot in hosts
+    )
+
+
+def _layout_tree(value: Any, name: str) -> Any:
+    if isinstance(value, Tensor):
+        return layouts.of(value)
+    if isinstance(value, (list, tuple)):
+        return [_layout_tree(item, name) for item in value]
+    if value is None:
+        return None
+    raise NotRecordable(name)
+
+
+def _with_strides_of(output: Any, made: Any) -> Any:
+    """The layouts of results, with the strides that the CPU kernel gave to them."""
+    if isinstance(output, list):
+        return [_with_strides_of(layout, value) for layout, value in zip(output, made, strict=True)]
+    if output is None or made.shape != output.size or 0 in made.stride():
+        return output
+    return layouts.get(output.size, made.stride(), output.dtype)
+
+
+def _count(output: Any) -> int:
+    """How many tensors a tree of results has."""
+    if isinstance(output, (list, tuple)):
+        return sum(map(_count, output))
+    return 0 if output is None else 1
+
+
+def _agree(announced: Any, made: Any) -> bool:
+    if isinstance(announced, list):
+        return (
+            isinstance(made, (list, tuple))
+            and len(announced) == len(made)
+            and all(_agree(a, m) for a, m in zip(announced, made, strict=True))
+        )
+    if announced is None or not isinstance(made, Tensor):
+        return announced is made
+    return bool(announced.agrees_with(made))
+
+
+def _text_of(part: Any) -> str:
+    if isinstance(part, TensorSlot):
+        return f"%{part.slot}:{part.layout.text()}" + ("" if part.offset is None else f"+${part.offset}")
+    if isinstance(part, ScalarSlot):
+        return f"${part.index}"
+    if isinstance(part, HostSlot):
+        return f"@{part.index}:{part.text}"
+    if isinstance(part, Layout):
+        return part.text()
+    if isinstance(part, list):
+        return "[" + ", ".join(_text_of(item) for item in part) + "]"
+    return repr(part)

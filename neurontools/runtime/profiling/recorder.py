@@ -1,19 +1,109 @@
-"""Writes what the ring notes once a second, from a thread of its own: to the file of this worker, or to who asked."""
+"""Takers of the profile ring: one writes a profile as it comes, one keeps it in memory."""
 
 from __future__ import annotations
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event, Thread
+from typing import Any
 
+import numpy as np
+
+from neurontools.profile.chunks import TABLES
+from neurontools.profile.definitions import Graph
 from neurontools.profile.encoder import Definitions, ProfileEncoder
-from neurontools.profile.metadata import State
-from neurontools.profile.rows import Step
-from neurontools.runtime.profiling.batch import Batch
-from neurontools.runtime.profiling.ring import Ring
-from neurontools.runtime.profiling.totals import LiveBlock, Totals
+from neurontools.profile.kinds import FREED
+from neurontools.profile.metadata import Metadata, State
+from neurontools.profile.profile import Profile
+from neurontools.profile.rows import Block, GraphTotal, OperatorTotal, SpanTotal, Step
+from neurontools.profile.table import Table
+from neurontools.runtime.profiling.ring import Batch, Ring
+
+LiveBlock = tuple[int, int, int, int]
+"""A storage that is there now: address, bytes, core, category."""
+
+
+class Totals:
+    """Sums of all batches so far, and since when which storage is there."""
+
+    def __init__(self) -> None:
+        self.recorded: dict[str, int] = {}
+        self._graphs: dict[int, list[int]] = {}
+        self._operators: dict[int, tuple[Any, Any]] = {}
+        self._spans: dict[tuple[int, int], list[int]] = {}
+        self._allocated: dict[int, tuple[int, int]] = {}
+
+    def add(self, batch: Batch) -> None:
+        """Adds a batch."""
+        for number, each in batch.sums.items():
+            total = self._graphs.setdefault(number, [0, 0, 0])
+            total[0] += each.executions
+            total[2] += each.total_ns
+            before = self._operators.get(number)
+            if before is None:
+                self._operators[number] = each.operators_ns, each.longest_ns
+            else:
+                self._operators[number] = before[0] + each.operators_ns, np.maximum(before[1], each.longest_ns)
+        for number in batch.failures:
+            self._graphs.setdefault(number, [0, 0, 0])[1] += 1
+        kinds, names, _, _, begun, ended, nbytes, *_ = batch.spans
+        for kind, name, begin, end, moved in zip(kinds, names, begun, ended, nbytes, strict=True):
+            span = self._spans.setdefault((kind, name), [0, 0, 0])
+            span[0] += 1
+            span[1] += end - begin
+            span[2] += max(0, moved)
+        self._blocks(batch.allocations)
+        for table, columns in (
+            ("executions", batch.executions),
+            ("spans", batch.spans),
+            ("memory_levels", batch.levels),
+            ("allocations", batch.allocations),
+            ("steps", batch.steps),
+        ):
+            self.recorded[table] = self.recorded.get(table, 0) + len(columns[0])
+
+    def _blocks(self, columns: Sequence[array[int]]) -> None:
+        times, actions, _, addresses, _, _, stacks = columns
+        allocated = self._allocated
+        for time_ns, action, address, stack in zip(times, actions, addresses, stacks, strict=True):
+            if action == FREED:
+                allocated.pop(address, None)
+            else:
+                allocated[address] = time_ns, stack
+
+    def graph_totals(self) -> list[array[int]]:
+        """The columns of GraphTotal."""
+        return _columns(GraphTotal._fields, [(number, *total) for number, total in sorted(self._graphs.items())])
+
+    def operator_totals(self, graphs: Sequence[Graph]) -> list[array[int]]:
+        """The columns of OperatorTotal."""
+        rows: list[tuple[int, ...]] = []
+        for number, (total, longest) in sorted(self._operators.items()):
+            first = graphs[number].first_operator
+            rows += zip(range(first, first + len(total)), total.tolist(), longest.tolist(), strict=True)
+        return _columns(OperatorTotal._fields, rows)
+
+    def span_totals(self) -> list[array[int]]:
+        """The columns of SpanTotal."""
+        return _columns(SpanTotal._fields, [(*key, *total) for key, total in sorted(self._spans.items())])
+
+    def blocks(self, living: Sequence[LiveBlock]) -> list[array[int]]:
+        """The columns of Block, for the storages that are there now."""
+        rows = []
+        for address, nbytes, core, category in living:
+            time_ns, stack = self._allocated.get(address, (-1, -1))
+            rows.append((address, nbytes, core, category, stack, time_ns))
+        return _columns(Block._fields, rows)
+
+
+def _columns(fields: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> list[array[int]]:
+    if not rows:
+        return [array("q") for _ in fields]
+    return [array("q", column) for column in zip(*rows, strict=True)]
+
 
 INTERVAL_SECONDS = 1.0
 
@@ -125,3 +215,100 @@ def _whole(steps: list[array[int]], began_ns: int) -> list[array[int]]:
     """The steps that began when the profile had."""
     first = next((row for row, start_ns in enumerate(steps[_START]) if start_ns >= began_ns), len(steps[_START]))
     return [column[first:] for column in steps] if first else steps
+
+
+MOST_OPERATORS = 1_000_000
+"""Of which the times are kept; older ones are dropped."""
+
+
+class Window:
+    """From `start` to `stop`, which gives the profile."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        metadata: Callable[[], Metadata],
+        living: Callable[[], Sequence[LiveBlock]],
+        peaks: Callable[[], tuple[int, ...]],
+    ) -> None:
+        self._ring = ring
+        self._metadata = metadata
+        self._living = living
+        self._peaks = peaks
+        self._totals = Totals()
+        self._batches: deque[Batch] = deque()
+        self._dropped: dict[str, int] = {}
+        self._operators = 0
+        self._began_ns = 0
+
+    def start(self) -> None:
+        """Begins."""
+        self._began_ns = time.time_ns()
+        self._ring.start(self)
+
+    def take(self, batch: Batch) -> None:
+        """Keeps a batch."""
+        self._totals.add(batch)
+        self._batches.append(batch)
+        self._operators += len(batch.operator_ns)
+        while self._operators > MOST_OPERATORS and len(self._batches) > 1:
+            gone = self._batches.popleft()
+            self._operators -= len(gone.operator_ns)
+            for name, columns in _events(gone).items():
+                if name != "steps":
+                    self._dropped[name] = self._dropped.get(name, 0) + len(columns[0])
+
+    def begin_anew(self) -> None:
+        """Forgets what was noted so far."""
+        self._ring.drain()
+        self._totals = Totals()
+        self._batches.clear()
+        self._dropped.clear()
+        self._operators = 0
+        self._began_ns = time.time_ns()
+
+    def stop(self) -> Profile:
+        """Ends it; the profile."""
+        self._ring.stop(self)
+        return self._profile()
+
+    def so_far(self) -> Profile:
+        """The profile of what was noted so far."""
+        self._ring.drain()
+        return self._profile()
+
+    def _profile(self) -> Profile:
+        ring, totals = self._ring, self._totals
+        tables: dict[str, Any] = {kind.field: Table(kind.row) for kind in TABLES.values()}
+        operator_ns = array("q")
+        for batch in self._batches:
+            operator_ns.extend(batch.operator_ns)
+            for name, columns in _events(batch).items():
+                tables[name].extend(columns)
+        for name, columns in (
+            ("graph_totals", totals.graph_totals()),
+            ("operator_totals", totals.operator_totals(ring.graphs)),
+            ("span_totals", totals.span_totals()),
+            ("blocks", totals.blocks(self._living())),
+        ):
+            tables[name].extend(columns)
+        return Profile(
+            metadata=replace(self._metadata(), began_ns=self._began_ns),
+            state=State(time.time_ns(), True, totals.recorded, self._dropped, self._peaks()),
+            names=tuple(ring.names),
+            stacks=tuple(ring.origins.stacks),
+            graphs=tuple(ring.graphs),
+            operators=tuple(ring.operators),
+            operator_ns=operator_ns,
+            **tables,
+        )
+
+
+def _events(batch: Batch) -> dict[str, list[array[int]]]:
+    return {
+        "executions": batch.executions,
+        "spans": batch.spans,
+        "memory_levels": batch.levels,
+        "allocations": batch.allocations,
+        "steps": batch.steps,
+    }

@@ -1,22 +1,226 @@
-"""The ring: what the places of the runtime note while a profile is taken, until somebody takes it from here.
-
-Times in it are those of time.perf_counter_ns, which is CLOCK_MONOTONIC; what leaves it has that of the host's clock.
-"""
+"""The profile ring: the events that the runtime records while a profile is taken."""
 
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import sub
+from pathlib import Path
 from time import perf_counter_ns
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from neurontools.profile.definitions import Graph, Operator
+import numpy as np
+import torch
+
+from neurontools.profile.definitions import Graph, Operator, Place
 from neurontools.profile.kinds import ALLOCATED, FREED, Kind
-from neurontools.runtime.profiling.batch import Batch, batch_of
-from neurontools.runtime.profiling.origins import Origins
+from neurontools.profile.rows import Allocation, Execution, MemoryLevels, Span, Step
+
+
+@dataclass(slots=True)
+class GraphSum:
+    """Executions of one graph: how many, and the times of its operators added up and at their longest."""
+
+    executions: int
+    total_ns: int
+    operator_count: int
+    operators_ns: Any
+    longest_ns: Any
+
+
+@dataclass(slots=True)
+class Batch:
+    """Columns of the tables of a profile, and sums over the executions by number of graph."""
+
+    executions: list[array[int]]
+    operator_ns: array[int]
+    spans: list[array[int]]
+    levels: list[array[int]]
+    allocations: list[array[int]]
+    steps: list[array[int]]
+    failures: list[int]
+    sums: dict[int, GraphSum] = field(default_factory=dict)
+
+
+def batch_of(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], failures: list[int]) -> Batch:
+    """Turns what the ring noted into columns."""
+    executions, spans, levels, allocations = events
+    columns, operator_ns, sums = _executions(executions, offset_ns)
+    return Batch(
+        executions=columns,
+        operator_ns=operator_ns,
+        spans=_event_columns(Span._fields, spans, offset_ns),
+        levels=_event_columns(MemoryLevels._fields, levels, offset_ns),
+        allocations=_event_columns(Allocation._fields, _spread(allocations), offset_ns),
+        steps=_event_columns(Step._fields, steps, offset_ns, times=("start_ns", "end_ns")),
+        failures=failures,
+        sums=sums,
+    )
+
+
+def _event_columns(
+    fields: tuple[str, ...],
+    rows: list[Any],
+    offset_ns: int,
+    times: tuple[str, ...] = ("start_ns", "end_ns", "time_ns"),
+) -> list[array[int]]:
+    if not rows:
+        return [array("q") for _ in fields]
+    columns = [array("q", column) for column in zip(*rows, strict=True)]
+    for name in times:
+        if name in fields:
+            at = fields.index(name)
+            columns[at] = _array(np.frombuffer(columns[at], np.int64) + offset_ns)
+    return columns
+
+
+def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], array[int], dict[int, GraphSum]]:
+    """The columns of executions, the times of all their operators, and the sums by graph."""
+    if not rows:
+        return [array("q") for _ in Execution._fields], array("q"), {}
+    by_entry: dict[Any, list[int]] = {}
+    for index, row in enumerate(rows):
+        by_entry.setdefault(row[0], []).append(index)
+    parts: list[Any] = [None] * len(rows)
+    sums = {}
+    for entry, indices in by_entry.items():
+        moments = np.array([rows[index][6] for index in indices], np.int64)
+        took = np.diff(moments, axis=1)
+        for index, part in zip(indices, took, strict=True):
+            parts[index] = part
+        sums[entry.number] = GraphSum(
+            len(indices), int(took.sum()), entry.operator_count, took.sum(axis=0), took.max(axis=0)
+        )
+    entries, cores, steps, correlations, reasons, queued, times = zip(*rows, strict=True)
+    columns = [
+        array("q", [entry.number for entry in entries]),
+        array("q", cores),
+        array("q", steps),
+        array("q", correlations),
+        array("q", reasons),
+        array("q", [each + offset_ns for each in queued]),
+        array("q", [each[0] + offset_ns for each in times]),
+        array("q", [each[-1] + offset_ns for each in times]),
+        array("q", [entry.operator_count for entry in entries]),
+    ]
+    return columns, _array(np.concatenate(parts)), sums
+
+
+def _spread(rows: list[Any]) -> list[Any]:
+    """Allocations with those of executions' results written out."""
+    if all(len(row) == len(Allocation._fields) for row in rows):
+        return rows
+    spread: list[Any] = []
+    for row in rows:
+        if len(row) == len(Allocation._fields):
+            spread.append(row)
+            continue
+        time_ns, entry, core, addresses = row
+        spread += [
+            (time_ns, ALLOCATED, core, address, nbytes, 4, stack)
+            for address, nbytes, stack in zip(addresses, entry.output_bytes, entry.output_stacks, strict=True)
+        ]
+    return spread
+
+
+def _array(values: Any) -> array[int]:
+    made = array("q")
+    made.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+    return made
+
+
+_MOST_FRAMES = 64
+_MOST_STACKS = 65536
+_MOST_GRADIENTS = 200_000
+_OURS = str(Path(__file__).parents[2]) + "/"
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_LIBRARY = tuple({f"{path}/" for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
+_PACKAGES = tuple({f"{path}/" for name in ("purelib", "platlib") if (path := sysconfig.get_path(name))})
+_CALLS_OF_MODULES = frozenset({torch.nn.Module._call_impl.__code__})
+_current_node: Any = torch._C._current_autograd_node
+_sequence_number: Any = torch._C._autograd._get_sequence_nr
+
+
+class Origins:
+    """Stacks by number; changed under the runtime's lock, or at least whole after each call.
+
+    Looking takes some microseconds, so it is done while a graph is recorded, and not when it comes again.
+    """
+
+    def __init__(self) -> None:
+        self.stacks: list[tuple[Place, ...]] = []
+        self.scopes: list[str] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._places: dict[tuple[CodeType, int], Place | None] = {}
+        self._forward: dict[int, int] = {}
+
+    def here(self) -> int:
+        """The number of the stack of whoever is being executed; -1 where there are too many already."""
+        return self._number(sys._getframe(2))
+
+    def of_operator(self) -> tuple[int, bool]:
+        """The stack of an operator that is being recorded, and whether it is one of a backward pass.
+
+        Of a gradient it is that of the operator whose gradient it is, as far as that was seen.
+        """
+        node = _current_node()
+        if node is not None:
+            forward = self._forward.get(node._sequence_nr())
+            return (self._number(sys._getframe(2)) if forward is None else forward), True
+        number = self._number(sys._getframe(2))
+        # The node of an operator was numbered right before its kernel was called.
+        if len(self._forward) >= _MOST_GRADIENTS:
+            self._forward.clear()
+        self._forward.setdefault(_sequence_number() - 1, number)
+        return number, False
+
+    def _number(self, frame: FrameType | None) -> int:
+        key: list[Any] = []
+        first = frame
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            key += (frame.f_code, frame.f_lasti)
+            frame = frame.f_back
+        whole = tuple(key)
+        number = self._numbers.get(whole)
+        return self._add(whole, first) if number is None else number
+
+    def _add(self, key: tuple[Any, ...], frame: FrameType | None) -> int:
+        if len(self.stacks) >= _MOST_STACKS:
+            return -1
+        places, modules = [], []
+        for _ in range(_MOST_FRAMES):
+            if frame is None:
+                break
+            if frame.f_code in _CALLS_OF_MODULES:
+                modules.append(type(frame.f_locals["self"]).__name__)
+            place = self._place(frame)
+            if place is not None:
+                places.append(place)
+            frame = frame.f_back
+        self.stacks.append(tuple(places))
+        self.scopes.append("/".join(reversed(modules)))
+        number = self._numbers[key] = len(self.stacks) - 1
+        return number
+
+    def _place(self, frame: FrameType) -> Place | None:
+        key = (frame.f_code, frame.f_lasti)
+        if key not in self._places:
+            code = frame.f_code
+            name = code.co_filename
+            is_package = name.startswith(_PACKAGES)
+            is_other = name.startswith((_OURS, _TORCH, "<")) or (name.startswith(_LIBRARY) and not is_package)
+            self._places[key] = None if is_other else Place(name, frame.f_lineno, code.co_qualname, is_package)
+        return self._places[key]
+
 
 _MOST_UNTAKEN = 4096  # executions; the rest is taken with them
 _TENSORS = 4  # the category of new storages, as in neurontools.profile.kinds.CATEGORIES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.signature import HostSlot, ScalarSlot, Signature, TensorSlot
+from neurontools.runtime.operators.operator import HostSlot, ScalarSlot, Signature, TensorSlot
 from neurontools.runtime.programs.compiled_graph import (
     CompiledGraph,
     HostInput,

@@ -9,7 +9,7 @@ from neurontools.profile.definitions import Operator
 from neurontools.profile.engines import engine_of
 from neurontools.profile.kinds import Engine
 from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.profiling.origins import Origins
+from neurontools.runtime.profiling.ring import Origins
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use, flattened
 from neurontools.runtime.programs.numerics import Numerics
 

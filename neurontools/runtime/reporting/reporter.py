@@ -1,4 +1,4 @@
-"""What a training process uses to tell the monitor daemon what it does on its NeuronCores."""
+"""Attaches a training process to the daemon and reports its activity."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import RLock, Thread
 
 from neurontools.driver.environment import PROCESS_TAG
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -16,23 +17,19 @@ from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvi
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
-from neurontools.runtime.reporting.accounts import Accounts
-from neurontools.runtime.reporting.armed_faults import ArmedFaults
-from neurontools.runtime.reporting.capture_requests import CaptureRequests
-from neurontools.runtime.reporting.daemon_lines import DaemonLines, TakeLine
-from neurontools.runtime.reporting.forks import fork_lock, switch_off
-from neurontools.runtime.reporting.granted_cores import (
+from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests, DaemonLines, TakeLine
+from neurontools.runtime.reporting.daemon_connection import (
+    CoresUnavailable,
+    Link,
+    NoDaemon,
     ask_for_the_same,
     attach_request,
     cores_asked_for,
     granted_cores,
 )
-from neurontools.runtime.reporting.journal import Journal
-from neurontools.runtime.reporting.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
-from neurontools.runtime.reporting.last_words import LastWords
-from neurontools.runtime.reporting.link import CoresUnavailable, Link, NoDaemon
-from neurontools.runtime.reporting.loaded_model import LoadedModel
+from neurontools.runtime.reporting.event_queue import Journal, LoadedModel
 from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.reporting.process_counters import Accounts, DeviceMemoryCategory, ErrorKind, HostMemoryCategory
 from neurontools.util.errors import EXIT_NO_DAEMON, UserError
 from neurontools.util.version import __version__
 
@@ -394,3 +391,45 @@ class Reporter:
         self._journal.switch_off()
         if self._link is not None:
             self._link.close()
+
+
+switch_off: set[Callable[[], None]] = set()
+"""What a forked child calls: for each open reporter, what switches it off."""
+fork_lock = RLock()
+"""Held while a link gets its descriptor, so that no child has one its reporter does not know of; never during I/O."""
+
+
+def _after_fork_in_child() -> None:
+    fork_lock.release()
+    for switch in tuple(switch_off):
+        switch()
+    switch_off.clear()
+
+
+os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_after_fork_in_child)
+
+
+EXIT_FLUSH_SECONDS = 1.0
+
+
+class LastWords:
+    """Asks for reports by `wishes`, where whoever reports answers whether one has arrived."""
+
+    def __init__(self, wishes: SimpleQueue[SimpleQueue[bool] | None]) -> None:
+        self._wishes = wishes
+        self._answer: SimpleQueue[bool] | None = None
+        self.has_untold_error = False
+
+    def wish(self) -> None:
+        """Asks for a report, unless one was asked for that has not come."""
+        if self._answer is None or not self._answer.empty():
+            self._answer = SimpleQueue()
+            self._wishes.put(self._answer)
+
+    def wait(self) -> None:
+        """Waits a moment until the daemon knows of all errors, if there were any."""
+        if self.has_untold_error:
+            self.wish()
+        if self._answer is not None and self._answer.empty():
+            with suppress(Empty):
+                self._answer.put(self._answer.get(timeout=EXIT_FLUSH_SECONDS))

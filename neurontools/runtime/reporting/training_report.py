@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from neurontools.model import TrainingCounters
 from neurontools.rpc.socket_path import candidates, named
-from neurontools.runtime.reporting.link import CoresUnavailable
+from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
 from neurontools.runtime.reporting.narration import say_once
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.util.errors import UserError

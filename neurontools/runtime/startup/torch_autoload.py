@@ -20,13 +20,14 @@ def autoload() -> None:
     wanted = os.environ.get(OPT_IN, "")
     if wanted == "0" or not (wanted == "1" or "TORCHELASTIC_RUN_ID" in os.environ):
         return
-    from neurontools.runtime.launch import import_hook, names
+    from neurontools.runtime.launch import import_hook
+    from neurontools.runtime.launch.device_name import device_name
 
-    import_hook.install(os.environ)
+    import_hook.install_finder(os.environ)
     if import_hook.is_installing:
         return
     script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
-    if names.device_name(os.environ, script, sys.argv[1:]) == "neuron":
-        from neurontools.runtime.launch.install import install
+    if device_name(os.environ, script, sys.argv[1:]) == "neuron":
+        from neurontools.runtime.launch.install import install_runtime
 
-        install(script=script)
+        install_runtime(script=script)

@@ -29,7 +29,7 @@ class FirstImport:
             sys.meta_path.remove(self)
         from neurontools.runtime.launch import import_hook
 
-        import_hook.install(os.environ)
+        import_hook.install_finder(os.environ)
         return import_hook.TorchXlaFinder().find_spec(fullname, path, target)
 
 

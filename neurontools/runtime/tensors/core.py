@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.signature import Signature
+from neurontools.runtime.operators.operator import Signature
 from neurontools.runtime.tensors.memory import Category, CoreMemory
 from neurontools.runtime.tensors.storages import storages
 

@@ -8,8 +8,7 @@ import torch
 
 from neurontools.driver.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.driver.neuron_runtime import parse_visible_cores
-from neurontools.runtime.reporting.armed_faults import ArmedFaults
-from neurontools.runtime.reporting.capture_requests import CaptureRequests
+from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.memory import GIB, Category, CoreMemory

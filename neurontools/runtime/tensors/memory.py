@@ -9,7 +9,7 @@ from enum import IntEnum
 import torch
 
 from neurontools.driver.neuron_runtime import NrtStatus
-from neurontools.runtime.reporting.kinds import DeviceMemoryCategory
+from neurontools.runtime.reporting.process_counters import DeviceMemoryCategory
 
 GIB = 1 << 30
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import DeviceMemory, HostMemory
-from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
-from neurontools.runtime.reporting.loaded_model import LoadedModel
+from neurontools.runtime.reporting.event_queue import LoadedModel
+from neurontools.runtime.reporting.process_counters import ErrorKind, Outcome
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.core import Core
 

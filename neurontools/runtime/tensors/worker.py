@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from neurontools.profile.metadata import Metadata
-from neurontools.runtime.profiling.totals import LiveBlock
+from neurontools.runtime.profiling.recorder import LiveBlock
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import Category

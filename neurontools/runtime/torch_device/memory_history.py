@@ -8,7 +8,7 @@ from typing import Any
 
 from neurontools.profile import Profile
 from neurontools.profile.formats.memory_snapshot import snapshot, write_snapshot
-from neurontools.runtime.profiling.window import Window
+from neurontools.runtime.profiling.recorder import Window
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import size_text

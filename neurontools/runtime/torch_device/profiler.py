@@ -19,8 +19,8 @@ from torch.autograd.profiler_util import FunctionEvent
 from neurontools.profile import Engine, Profile
 from neurontools.profile.formats.chrome_trace import merged
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.profiling.recorder import Window
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.profiling.window import Window
 from neurontools.runtime.reporting.narration import say_once
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device

@@ -11,7 +11,7 @@ from types import SimpleNamespace as Failure
 
 import pytest
 
-from neurontools.runtime.launch.workers import root_cause
+from neurontools.runtime.launch.torchrun_agent import root_cause
 from tests.harness.loaded_interpreter import WHOLE_END
 from tests.harness.neuron_run import TRAINING, OnTerminal, Started
 from tests.harness.running_daemon import RunningDaemon, StartDaemon

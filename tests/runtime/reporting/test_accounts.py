@@ -15,9 +15,16 @@ from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
-from neurontools.runtime.reporting import kinds
-from neurontools.runtime.reporting.accounts import LARGEST_BYTES, LARGEST_COUNT, Accounts, Started
-from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
+from neurontools.runtime.reporting.process_counters import (
+    LARGEST_BYTES,
+    LARGEST_COUNT,
+    Accounts,
+    DeviceMemoryCategory,
+    ErrorKind,
+    HostMemoryCategory,
+    Outcome,
+    Started,
+)
 
 UNIX = 1_000_000.0
 TOO_MUCH = LARGEST_BYTES + 1
@@ -43,10 +50,10 @@ def load(accounts: Accounts, on_cores: dict[int, DeviceMemory], host: HostMemory
 
 def test_kinds_have_the_names_of_the_model() -> None:
     for names, of_model in (
-        ([f"{outcome}_total" for outcome in kinds.Outcome], model.ExecutionCounters),
-        ([f"{kind}_total" for kind in kinds.ErrorKind], model.ErrorCounters),
-        (list(get_args(kinds.DeviceMemoryCategory)), model.DeviceMemory),
-        (list(get_args(kinds.HostMemoryCategory)), model.HostMemory),
+        ([f"{outcome}_total" for outcome in Outcome], model.ExecutionCounters),
+        ([f"{kind}_total" for kind in ErrorKind], model.ErrorCounters),
+        (list(get_args(DeviceMemoryCategory)), model.DeviceMemory),
+        (list(get_args(HostMemoryCategory)), model.HostMemory),
     ):
         assert names == [field.name for field in fields(of_model)]
 

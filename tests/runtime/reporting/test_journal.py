@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from threading import Event, Thread
 
-from neurontools.runtime.reporting.journal import LONG, Journal
+from neurontools.runtime.reporting.event_queue import LONG, Journal
 
 
 def test_notes_are_applied_in_order_when_asked_and_by_themselves_when_there_are_many() -> None:

@@ -42,12 +42,12 @@ def device_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
 
 @pytest.fixture(scope="session")
 def set_up_device(device_environment: dict[str, str]) -> None:
-    from neurontools.runtime.launch.install import install
+    from neurontools.runtime.launch.install import install_runtime
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in device_environment.items():
             patch.setenv(name, value)
-        install()
+        install_runtime()
     leave_alone_what_is_there()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from neurontools.rpc.report_limits import MOST_OPERATORS
-from neurontools.runtime.counting.places import Places
+from neurontools.runtime.counting.metrics import CallSiteCounter
 from neurontools.runtime.counting.step_clock import COLLECTIVE, COMPUTE, TRANSFER, StepClock
 from neurontools.runtime.execution.graph_changes import GraphChanges
 from neurontools.runtime.execution.operator_times import OperatorSamples, OperatorTimes
@@ -119,7 +119,7 @@ PARTS_OF_A_SCRIPT = """
 import json, time, torch, torch_xla.core.xla_model as xm
 from torch.utils.data import DataLoader
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
-from neurontools.runtime.launch.observation import training_counters
+from neurontools.runtime.launch.training_statistics import training_counters
 from neurontools.model.training import STEP_PARTS
 device = xm.xla_device()
 class Slow(torch.utils.data.Dataset):
@@ -163,7 +163,7 @@ def test_the_parts_of_a_script_add_up_to_its_time(run_script: Callable[..., Any]
 
 OPERATORS_OF_A_SCRIPT = """
 import json, torch, torch_xla.core.xla_model as xm
-from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.tensors.device import device as d
 device = xm.xla_device()
 first, second = torch.randn(500, 500).to(device), torch.randn(500, 500).to(device)
@@ -235,7 +235,7 @@ def test_only_so_many_kinds_are_told_and_the_rest_together() -> None:
 
 
 def test_the_line_is_the_script_s_and_not_a_library_s() -> None:
-    found = Places()
+    found = CallSiteCounter()
     before = sys._getframe().f_lineno
     found.note("read")
     json.loads("{}", object_hook=lambda _: found.note("read"))
@@ -243,13 +243,13 @@ def test_the_line_is_the_script_s_and_not_a_library_s() -> None:
         ("read", "test_counting.py", 1): 1,
         ("read", "test_counting.py", 2): 1,
     }
-    found = Places()
+    found = CallSiteCounter()
     exec(compile("note('read')", json.__file__, "exec"), {"note": found.note, "__name__": "json"})
     assert Path(next(iter(found.counts))[1]).name == "test_counting.py"  # who called the library
 
 
 def test_what_happens_often_in_one_step_is_in_one_step() -> None:
-    found = Places()
+    found = CallSiteCounter()
     for found.step in range(3):
         for _ in range(4 if found.step == 1 else 1):
             found.note("read")
@@ -258,7 +258,7 @@ def test_what_happens_often_in_one_step_is_in_one_step() -> None:
 
 
 def test_places_are_bounded() -> None:
-    found = Places()
+    found = CallSiteCounter()
     for number in range(1000):
         found.note(f"fallback {number}")
     assert len(found.counts) == 256

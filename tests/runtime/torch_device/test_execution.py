@@ -14,7 +14,7 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.execution.policy import Policy
-from neurontools.runtime.launch import setup
+from neurontools.runtime.launch import device_registration
 from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -135,7 +135,7 @@ class RecordingMonitor(NotMonitored):
 @pytest.fixture
 def executor(xla: Any) -> Iterator[Any]:
     """That of this process, whose monitor keeps what it is told."""
-    made: Any = setup.executor()
+    made: Any = device_registration.executor()
     policy, monitor = made._policy, made.monitor
     forget_programs(made)
     made.monitor = RecordingMonitor()
@@ -305,7 +305,7 @@ PRODUCT = 2 * (2 * 3) * 5 * 5 * 8  # of the scores of attention, and of the valu
     ids=["attention", "attention backward", "mv", "dot", "addmv", "addbmm", "two element types", "convolution"],
 )
 def test_flops_are_counted_by_element_type(xla: Any, compute: Callable[[], object], expected: dict[str, int]) -> None:
-    executor = setup.executor()
+    executor = device_registration.executor()
     kept = compute()  # an operator that nobody has verified runs at once the first time
     xla.flush_all("Test")
     before = executor.work().flops_by_dtype
@@ -316,7 +316,7 @@ def test_flops_are_counted_by_element_type(xla: Any, compute: Callable[[], objec
 
 
 def test_what_forgotten_programs_did_stays_counted(xla: Any) -> None:
-    executor = setup.executor()
+    executor = device_registration.executor()
     xla.flush_all("Test")
     left, right = on_device(3, 4), on_device(4, 5)
     xla.flush_all("Test")

@@ -35,11 +35,11 @@ needs_compiler = pytest.mark.skipif(compiler_of(os.environ) is None, reason="nee
 # torch itself imports the settings alone.
 SCRIPT = """
 import json, sys
-from neurontools.runtime.launch.install import install
-install()
+from neurontools.runtime.launch.install import install_runtime
+install_runtime()
 import torch, torch_xla.core.xla_model as xm
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.launch.device_registration import executor
 
 def training(device):
     torch.manual_seed(0)

@@ -17,8 +17,8 @@ from neurontools.catalog import names
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.execution.target import check_load, neuroncore_version
-from neurontools.runtime.launch.names import InvalidDeviceName, choose, device_name
-from neurontools.runtime.launch.torch_version import MADE_FOR
+from neurontools.runtime.launch.device_name import InvalidDeviceName, choose_device_name, device_name
+from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
 from neurontools.runtime.programs import compiler_flags, rounding
 from neurontools.runtime.programs.compiler_flags import CompilerFlags, InvalidCompilerFlags
 from neurontools.runtime.programs.numerics import narrowed_types, stochastic_rounding
@@ -144,34 +144,34 @@ def test_the_error_for_the_other_name_says_the_variable_and_the_reason(run_scrip
             "neurontools: torch takes one name for the device in a process, and here it is 'xla', because "
             f"{reason}; set NEURONTOOLS_DEVICE=neuron to use 'neuron'"
         )
-    assert choose({"NEURONTOOLS_DEVICE": "xla"}, None).reason == "NEURONTOOLS_DEVICE=xla"
+    assert choose_device_name({"NEURONTOOLS_DEVICE": "xla"}, None).reason == "NEURONTOOLS_DEVICE=xla"
 
 
 OF_ANOTHER_VERSION = """
 import sys, torch
 torch.__version__ = sys.argv[1]
-from neurontools.runtime.launch.install import install
-install(); install()
+from neurontools.runtime.launch.install import install_runtime
+install_runtime(); install_runtime()
 print(torch.ones(2, device="xla").sum().item())
 """
 
 
-@pytest.mark.parametrize("version", [f"{MADE_FOR}.7", "2.14.0a0"])
+@pytest.mark.parametrize("version", [f"{SUPPORTED_TORCH}.7", "2.14.0a0"])
 def test_another_torch_is_told_in_a_line_and_tried(run_python: Run, version: str) -> None:
     done = run_python("-c", OF_ANOTHER_VERSION, version)
     said = [line for line in done.stderr.splitlines() if "install torch" in line]
     line = (
-        f"neurontools: torch 2.14.0a0 is not the torch {MADE_FOR} that the device is made for; should something fail, "
-        f"install torch=={MADE_FOR}.*"
+        f"neurontools: torch 2.14.0a0 is not the torch {SUPPORTED_TORCH} that the device is made for; should something "
+        f"fail, install torch=={SUPPORTED_TORCH}.*"
     )
     assert (done.returncode, done.stdout, said) == (0, "2.0\n", [line] if version == "2.14.0a0" else []), done.stderr
 
 
 def test_the_bound_is_the_next_minor_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    major, minor = map(int, MADE_FOR.split("."))
-    assert f"torch>={MADE_FOR},<{major}.{minor + 1}" in project["optional-dependencies"]["runtime"]
-    assert f"torch=={MADE_FOR}.0" in (ROOT / "constraints.txt").read_text("utf-8").split()
+    major, minor = map(int, SUPPORTED_TORCH.split("."))
+    assert f"torch>={SUPPORTED_TORCH},<{major}.{minor + 1}" in project["optional-dependencies"]["runtime"]
+    assert f"torch=={SUPPORTED_TORCH}.0" in (ROOT / "constraints.txt").read_text("utf-8").split()
 
 
 FLOATS = st.floats(width=32, allow_nan=False)

@@ -25,7 +25,7 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 from torch.utils._pytree import tree_leaves, tree_map
 
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.operators.operator import operators, verified_names
 from tests.harness.paths import ROOT
 from tests.harness.seeding import seed
@@ -249,8 +249,8 @@ OF_A_NEW_PROCESS = """
 import sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
-from neurontools.runtime.launch.install import install
-install()
+from neurontools.runtime.launch.install import install_runtime
+install_runtime()
 sys.path.insert(0, sys.argv[1])
 from test_operators import with_lists_of_now
 print(with_lists_of_now(Path(sys.argv[2]).read_text()), end="")

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.launch.missing import MODULES
+from neurontools.runtime.launch.import_hook import IMPORTABLE_MODULES
 from tests.harness.loaded_interpreter import WHOLE_END
 
 
@@ -107,7 +107,7 @@ INSTEAD = {
 }
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
+@pytest.mark.parametrize("module", sorted(IMPORTABLE_MODULES))
 def test_a_missing_module_can_be_imported_and_says_what_to_use_when_it_is_used(xm: Any, module: str) -> None:
     space: dict[str, Any] = {}
     exec(f"import {module} as found; from {module} import Something", space)
@@ -458,7 +458,7 @@ def test_generators_of_the_device(xla: Any) -> None:
 
 QUEUE = """
 import os, sys, torch, torch.multiprocessing as mp
-from neurontools.runtime.launch.install import install
+from neurontools.runtime.launch.install import install_runtime
 D = os.environ["NEURONTOOLS_DEVICE"]
 
 def work(given, back):
@@ -470,7 +470,7 @@ class OnDevice(torch.utils.data.Dataset):
     def __getitem__(self, index): return torch.full((2,), float(index), device=D)
 
 if __name__ == "__main__":
-    install()
+    install_runtime()
     for method in sys.argv[1:]:
         context = mp.get_context(method)
         given, back = context.Queue(), context.Queue()

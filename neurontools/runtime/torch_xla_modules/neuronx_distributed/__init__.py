@@ -9,8 +9,7 @@ from typing import Any
 
 import torch_xla  # noqa: F401  (as the original, which works on its devices)
 
-from neurontools.runtime.launch.distributions import VERSIONS
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import VERSIONS, unsupported_message
 
 from . import parallel_layers as parallel_layers
 
@@ -18,4 +17,4 @@ __version__ = VERSIONS["neuronx_distributed"]
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.{name}"))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from .parallel_layers import parallel_state
 from .parallel_layers.utils import param_is_not_tensor_parallel_duplicate
@@ -28,4 +28,4 @@ class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.optimizer.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.optimizer.{name}"))

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch_xla  # noqa: F401
 
-from neurontools.runtime.launch.distributions import VERSIONS
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import VERSIONS, unsupported_message
 from neurontools.runtime.torch_device import memory_history, torch_module
 
 __version__ = VERSIONS["torch_neuronx"]
@@ -37,4 +36,4 @@ def trace(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_neuronx.{name}"))
+    raise AttributeError(unsupported_message(f"torch_neuronx.{name}"))

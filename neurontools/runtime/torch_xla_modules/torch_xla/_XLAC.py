@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
@@ -15,4 +15,4 @@ def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla._XLAC.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla._XLAC.{name}"))

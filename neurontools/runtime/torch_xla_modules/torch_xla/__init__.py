@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.distributions import VERSIONS as _VERSIONS
-from neurontools.runtime.launch.install import install as _install
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import VERSIONS as _VERSIONS
+from neurontools.runtime.launch.import_hook import unsupported_message
+from neurontools.runtime.launch.install import install_runtime as _install
 
 _install()
 
@@ -99,4 +99,4 @@ def launch(
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.{name}"))

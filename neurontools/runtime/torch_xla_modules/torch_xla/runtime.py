@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from neurontools.runtime.execution.ranks import ensure_world, have_met, own_rank
-from neurontools.runtime.launch.missing import text_of
-from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.launch.device_registration import executor
+from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.tensors.device import device
 
 
@@ -108,4 +108,4 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.runtime.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.runtime.{name}"))

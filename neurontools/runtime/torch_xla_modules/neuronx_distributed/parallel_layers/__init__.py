@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ..utils.model_utils import move_model_to_device as move_model_to_device
 from . import parallel_state as parallel_state
@@ -22,4 +22,4 @@ from .utils import split_tensor_along_last_dim as split_tensor_along_last_dim
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.{name}"))

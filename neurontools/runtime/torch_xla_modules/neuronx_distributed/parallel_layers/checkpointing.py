@@ -9,7 +9,7 @@ import torch
 import torch_xla.core.xla_model as xm
 from torch_xla.utils import serialization
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import parallel_state
 
@@ -50,4 +50,4 @@ def _path(output_dir: str) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.checkpointing.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.checkpointing.{name}"))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import parallel_state
 from .utils import param_is_not_tensor_parallel_duplicate
@@ -60,4 +60,4 @@ def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2, **hin
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.grads.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.grads.{name}"))

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional
 from torch import nn
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import mappings, parallel_state
 from .utils import divide
@@ -178,4 +178,4 @@ class ParallelEmbedding(nn.Module):
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.layers.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.layers.{name}"))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import parallel_state
 from .mappings import reduce_from_tensor_model_parallel_region
@@ -42,4 +42,4 @@ def parallel_cross_entropy(
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.loss_functions.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.loss_functions.{name}"))

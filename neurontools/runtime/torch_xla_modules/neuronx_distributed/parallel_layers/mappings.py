@@ -11,7 +11,7 @@ import torch
 import torch_xla.core.xla_model as xm
 from torch.autograd import Function
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import parallel_state
 from .utils import divide
@@ -143,4 +143,4 @@ def reduce_scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.mappings.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.mappings.{name}"))

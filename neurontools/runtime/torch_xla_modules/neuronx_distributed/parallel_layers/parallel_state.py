@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 _Groups = list[list[int]]
 
@@ -158,4 +158,4 @@ def get_pipeline_model_parallel_rank() -> int:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.parallel_state.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.parallel_state.{name}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import parallel_state
 
@@ -19,4 +19,4 @@ def model_parallel_xla_manual_seed(seed: int) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.random.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.random.{name}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ..utils.model_utils import move_model_to_device as move_model_to_device
 
@@ -43,4 +43,4 @@ def param_is_not_tensor_parallel_duplicate(parameter: Tensor) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.utils.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.utils.{name}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 Tensor = torch.Tensor
 
@@ -53,4 +53,4 @@ class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.utils.adamw_fp32_optim_params.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.utils.adamw_fp32_optim_params.{name}"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def move_model_to_device(model: torch.nn.Module, device: Any) -> None:
@@ -15,4 +15,4 @@ def move_model_to_device(model: torch.nn.Module, device: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"neuronx_distributed.utils.model_utils.{name}"))
+    raise AttributeError(unsupported_message(f"neuronx_distributed.utils.model_utils.{name}"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import ops as ops
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_neuronx.xla_impl.{name}"))
+    raise AttributeError(unsupported_message(f"torch_neuronx.xla_impl.{name}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def set_unload_prior_neuron_models_mode(mode: bool) -> None:
@@ -13,4 +13,4 @@ def set_unload_prior_neuron_models_mode(mode: bool) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_neuronx.xla_impl.ops.{name}"))
+    raise AttributeError(unsupported_message(f"torch_neuronx.xla_impl.ops.{name}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import Missing, text_of
+from neurontools.runtime.launch.import_hook import UnsupportedName, unsupported_message
 
 from ..distributed.xla_multiprocessing import process_count as _process_count
 
@@ -14,8 +14,8 @@ def num_available_devices() -> int:
     return _process_count()
 
 
-version: Any = Missing("torch_xla._internal.tpu.version")
+version: Any = UnsupportedName("torch_xla._internal.tpu.version")
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla._internal.tpu.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla._internal.tpu.{name}"))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from . import xla_model as xm
 
@@ -53,4 +53,4 @@ def all_gather(value: Tensor, dim: int = 0) -> Tensor:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.core.functions.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.core.functions.{name}"))

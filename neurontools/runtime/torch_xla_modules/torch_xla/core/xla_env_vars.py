@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 PJRT_DEVICE = "PJRT_DEVICE"
 HOST_ORDINAL = "GROUP_RANK"
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.core.xla_env_vars.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.core.xla_env_vars.{name}"))

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.execution import ranks
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device as _device
@@ -110,7 +109,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Executes what is pending, then the step closures."""
     del wait, reset_scope
     metrics.count("MarkStep")
-    places.note("mark_step")
+    call_sites.note("mark_step")
     _device.flush_all("MarkStep")
     _closures.run()
 
@@ -277,8 +276,8 @@ def set_replication(device: Any, devices: Any) -> None:
 def get_stablehlo(tensors: Any = None) -> str:
     """Not there."""
     del tensors
-    raise NotImplementedError(text_of("torch_xla.stablehlo"))
+    raise NotImplementedError(unsupported_message("torch_xla.stablehlo"))
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.core.xla_model.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.core.xla_model.{name}"))

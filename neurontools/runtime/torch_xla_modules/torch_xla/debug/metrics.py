@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from neurontools.runtime.counting.metrics import metrics as _metrics
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def counter_names() -> list[str]:
@@ -70,4 +70,4 @@ def clear_all() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.debug.metrics.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.debug.metrics.{name}"))

@@ -13,9 +13,9 @@ import torch
 from neurontools.profile.formats.outputs import PLUGIN, peaks_of, run_name, worker_name
 from neurontools.profile.formats.xplane import write_xplane
 from neurontools.profile.kinds import Kind
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
+from neurontools.runtime.profiling.recorder import Window
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.profiling.window import Window
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.torch_device.profiler import open_window
 
@@ -124,4 +124,4 @@ def trace_me(scope: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.debug.profiler.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.debug.profiler.{name}"))

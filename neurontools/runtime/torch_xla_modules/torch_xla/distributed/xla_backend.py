@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from neurontools.runtime.execution.process_group import NeuronProcessGroup as ProcessGroupXla
 from neurontools.runtime.execution.process_group import install
-from neurontools.runtime.launch.process_group_of_one import install as install_process_group_of_one
+from neurontools.runtime.launch.spawned_workers import default_to_single_rank
 
 install()
-install_process_group_of_one()
+default_to_single_rank()
 __all__ = ["ProcessGroupXla"]

@@ -33,9 +33,9 @@ def spawn(
     count = process_count() if nprocs is None else nprocs
     if "RANK" in os.environ or count == 1:
         return fn(int(os.environ.get("LOCAL_RANK", "0") or 0), *args)
-    from neurontools.runtime.launch import setup
+    from neurontools.runtime.launch import device_registration
 
-    if not setup.give_back_cores():
+    if not device_registration.give_back_cores():
         raise RuntimeError(
             f"xmp.spawn: this process has tensors on its NeuronCores, which {count} workers can't share with it; call "
             f"it before anything is put on the device, or use neuron-run --nproc-per-node {count}"
@@ -57,9 +57,9 @@ def _worker(index: int, fn: Callable[..., None], args: tuple[Any, ...], count: i
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    from neurontools.runtime.launch.install import install
+    from neurontools.runtime.launch.install import install_runtime
 
-    install()
+    install_runtime()
     fn(index, *args)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from neurontools.runtime.execution import ranks
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ..core import xla_model as xm
 
@@ -169,4 +169,4 @@ def _share_settings(source: list[Group], target: list[Group], *, only_missing: b
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.distributed.zero_redundancy_optimizer.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.distributed.zero_redundancy_optimizer.{name}"))

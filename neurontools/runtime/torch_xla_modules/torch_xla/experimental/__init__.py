@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.tensors.device import device as _device
 
 
@@ -28,4 +28,4 @@ def compile(f: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.experimental.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.experimental.{name}"))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints: Any) -> tuple[Any, Any]:
@@ -29,4 +29,4 @@ def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.experimental.scan.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.experimental.scan.{name}"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any) -> Any:
@@ -19,4 +19,4 @@ def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.experimental.scan_layers.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.experimental.scan_layers.{name}"))

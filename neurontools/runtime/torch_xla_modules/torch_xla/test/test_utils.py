@@ -7,7 +7,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ..core import xla_model as xm
 from ..debug import metrics as met
@@ -88,4 +88,4 @@ def close_summary_writer(summary_writer: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.test.test_utils.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.test.test_utils.{name}"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.utils.checkpoint
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def checkpoint(
@@ -27,4 +27,4 @@ def checkpoint(
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.utils.checkpoint.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.utils.checkpoint.{name}"))

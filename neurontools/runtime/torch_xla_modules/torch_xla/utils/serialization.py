@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ..core import xla_model as xm
 
@@ -70,4 +70,4 @@ def _directory(path: Any) -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.utils.serialization.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.utils.serialization.{name}"))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 T = TypeVar("T")
 
@@ -34,4 +34,4 @@ class SampleGenerator:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.utils.utils.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.utils.utils.{name}"))

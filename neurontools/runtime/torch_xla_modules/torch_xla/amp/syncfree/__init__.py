@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from .adam import Adam as Adam
 from .adamw import AdamW as AdamW
@@ -12,4 +12,4 @@ from .sgd import SGD as SGD
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.amp.syncfree.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.amp.syncfree.{name}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from .sharded import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel
 from .state_dict_utils import (
@@ -17,4 +17,4 @@ from .utils import checkpoint_module as checkpoint_module
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.distributed.fsdp.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.{name}"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 _WRAPPED = "_fsdp_wrapped_module."
 
@@ -58,4 +58,4 @@ def consolidate_sharded_model_checkpoints(
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.distributed.fsdp.state_dict_utils.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.state_dict_utils.{name}"))

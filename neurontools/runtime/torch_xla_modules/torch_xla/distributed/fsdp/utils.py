@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ...utils.checkpoint import checkpoint
 
@@ -28,4 +28,4 @@ def apply_xla_patch_to_nn_linear(module: torch.nn.Module, *_: Any) -> torch.nn.M
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.distributed.fsdp.utils.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.utils.{name}"))

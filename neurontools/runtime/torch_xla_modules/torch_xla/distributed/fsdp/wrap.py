@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.import_hook import unsupported_message
 
 Module = torch.nn.Module
 Policy = Callable[..., bool]
@@ -74,4 +74,4 @@ def _count(module: Module) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(text_of(f"torch_xla.distributed.fsdp.wrap.{name}"))
+    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.wrap.{name}"))

@@ -1,8 +1,4 @@
-"""A profile of this process while it runs, for somebody outside who asked for it.
-
-It begins right after something was executed, when no graph has been recorded half without being looked at, and goes
-over a socket to who asked, who writes it where he may. A thread does that; the training waits for nobody.
-"""
+"""Profiles of this process: the one that the environment requests, and those requested while it runs."""
 
 from __future__ import annotations
 
@@ -11,21 +7,34 @@ import contextlib
 import os
 import select
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.util import Finalize
+from pathlib import Path
 from threading import Event, Lock, Thread
 
+from neurontools.driver.neuron_runtime import InvalidProfileSteps
+from neurontools.profile import read_profile
+from neurontools.profile.chunks import SUFFIX
+from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.stream import ProfileStream
+from neurontools.profile.writer import ProfileWriter
 from neurontools.rpc.profile_words import ASKED, failure_of
 from neurontools.runtime.capture.following import following
+from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.profiling.profile_config import ProfileConfig
 from neurontools.runtime.profiling.recorder import Recorder
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.reporting.capture_requests import CaptureRequest
+from neurontools.runtime.reporting.control_channel import CaptureRequest
+from neurontools.runtime.reporting.narration import say
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.worker import worker
+from neurontools.util.errors import UserError
+from neurontools.util.units import bytes_text
 
 _LONGEST_WAIT_SECONDS = 60.0  # for something to be executed
 _LOOK_SECONDS = 0.25
@@ -34,7 +43,7 @@ _END_SECONDS = 5.0  # that a process which ends waits for its profile
 _LOCK_SECONDS = 0.02
 
 
-class Captures:
+class ProfileCaptures:
     """Takes one profile at a time."""
 
     def __init__(self) -> None:
@@ -47,14 +56,14 @@ class Captures:
         with self._lock:
             capture = None
             if self._running is not None:
-                _refuse(channel, "a profile of it is being taken already; try again when that is done")
+                _send_refusal(channel, "a profile of it is being taken already; try again when that is done")
             elif not device.taken:
-                _refuse(channel, "it is only beginning and has no NeuronCores yet; try again")
+                _send_refusal(channel, "it is only beginning and has no NeuronCores yet; try again")
             else:
                 self._running = capture = _Capture(request, self._done)
         if capture is not None and not capture.start():
             self._done()
-            _refuse(channel, "the system refuses it one more thread; end some")
+            _send_refusal(channel, "the system refuses it one more thread; end some")
 
     def end(self) -> None:
         """The process ends: what there is of a profile is sent."""
@@ -110,7 +119,7 @@ class _Capture:
                 self.channel.sendall(ASKED + b"\n")
                 if not self._begins():
                     told = f"nothing was executed for {_LONGEST_WAIT_SECONDS:.0f} s; look at what its script waits for"
-                    _refuse(self.channel, "it ended before anything was executed" if self._is_ending else told)
+                    _send_refusal(self.channel, "it ended before anything was executed" if self._is_ending else told)
                     return
                 self._follow()
         except OSError:  # who asked is gone, or reads nothing
@@ -197,12 +206,146 @@ def _has_pending(core: Core) -> bool:
     return bool(core.pending.signatures) or following.is_under_way(core)
 
 
-def _refuse(channel: socket.socket, why: str) -> None:
+def _send_refusal(channel: socket.socket, why: str) -> None:
     with contextlib.suppress(OSError), channel:
         channel.settimeout(_LOCK_SECONDS)
         channel.sendall(failure_of(why))
 
 
-captures = Captures()
+captures = ProfileCaptures()
 atexit.register(captures.end)
 os.register_at_fork(after_in_child=captures.forget_in_child)
+
+
+class ProfileSession:
+    """A profile into a directory. Nothing of it raises: what fails is told in a line, and training goes on."""
+
+    def __init__(self, wanted: ProfileConfig) -> None:
+        self._wanted = wanted
+        self._writer: ProfileWriter | None = None
+        self._recorder: Recorder | None = None
+        self._closed: tuple[Recorder, ProfileWriter] | None = None
+        self._path = Path()
+        self._owner = os.getpid()
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Begins now, or when the first of the wanted steps does."""
+        ring.watch(steps.steps_total)
+        ring.at_steps.append(self._step_begins)
+        atexit.register(self.finish)
+        Finalize(None, self.finish, exitpriority=100)  # a worker that was forked ends without atexit
+        if self._wanted.first_step <= ring.step:
+            self._start()
+
+    def finish(self) -> None:
+        """At the end of the process: ends the profile, if it has begun, and writes the files of the viewers."""
+        if os.getpid() != self._owner:  # a forked child
+            return
+        self._is_over = True
+        self._close()
+        if self._closed is None:
+            return
+        (recorder, writer), self._closed = self._closed, None
+        recorded, dropped = recorder.totals.recorded, sum(writer.dropped.values())
+        lost = f", the oldest {dropped} of its events dropped" if dropped else ""
+        counts = f"{recorded.get('steps', 0)} steps, {recorded.get('executions', 0)} executions"
+        _print_line(f"{self._path}: {counts}, {bytes_text(writer.size_bytes)}{lost}")
+        try:
+            write_outputs(read_profile(self._path), self._path.parent, self._wanted.run)
+        except (OSError, UserError) as error:
+            cause = error.strerror if isinstance(error, OSError) else str(error)
+            _print_line(f"no files for viewers: {self._path.parent}: {cause}; neuron-profile shows {self._path}")
+
+    def _close(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is None or self._writer is None:
+            return
+        self._is_over = True
+        recorder.finish(_exception_name())
+        self._writer.close()
+        if recorder.failure is not None:
+            _print_line(
+                f"it ends here: {self._path}: {recorder.failure.strerror}; free space, or give another directory"
+            )
+        else:
+            self._closed = recorder, self._writer
+
+    def discard(self) -> None:
+        """Ends it, and leaves nothing."""
+        recorder, self._recorder = self._recorder, None
+        self._is_over = True
+        self._closed = None
+        if recorder is not None and self._writer is not None:
+            recorder.finish()
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _step_begins(self, step: int) -> None:
+        if self._is_over:
+            return
+        if self._recorder is None:
+            if step >= self._wanted.first_step:
+                self._start()
+        elif self._wanted.last_step is not None and step > self._wanted.last_step:
+            self._close()
+
+    def _start(self) -> None:
+        metadata = worker.metadata()
+        directory = self._wanted.directory
+        self._path = directory / f"{worker_name(metadata)}{SUFFIX}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._writer = ProfileWriter(self._path, metadata, self._wanted.most_event_bytes)
+        except OSError as error:
+            self._is_over = True
+            where = error.filename or directory
+            _print_line(f"none is made: {where}: {error.strerror}; give a directory that can be written")
+            return
+        self._recorder = Recorder(ring, self._writer, worker.living, worker.peaks)
+        with buffers.lock:
+            self._recorder.start()
+
+
+_sessions: list[ProfileSession] = []
+
+
+def discard_profiles() -> None:
+    """This process gives its cores to others, which have profiles of their own: there is none of it."""
+    while _sessions:
+        _sessions.pop().discard()
+
+
+def begin_requested_profile(environment: Mapping[str, str]) -> None:
+    """Begins a profile where the environment asks for one; the process has its cores."""
+    try:
+        wanted = ProfileConfig.from_environment(environment)
+    except InvalidProfileSteps as error:
+        _print_line(f"none is made: {error}")
+        return
+    if wanted is not None:
+        ring.is_eager = device.eager
+        _sessions.append(ProfileSession(wanted))
+        _sessions[-1].begin()
+
+
+def connect_ring() -> None:
+    """What the ring needs of the runtime; once a process."""
+    ring.before_start.append(following.forget_all)
+    ring.clock = _parts_ns
+
+
+def _parts_ns() -> tuple[int, ...]:
+    """The moment at which the step clock was read, and what it had charged by then to the parts of a step, ns."""
+    at_seconds, parts = step_clock.at_boundary()
+    return tuple(round(each * 1e9) for each in (at_seconds, *parts))
+
+
+def _print_line(text: str) -> None:
+    say(f"neurontools: profile: {text}")
+
+
+def _exception_name() -> str | None:
+    error = getattr(sys, "last_value", None)
+    return None if error is None else type(error).__name__

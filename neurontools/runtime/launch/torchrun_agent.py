@@ -1,4 +1,4 @@
-"""`python -m neurontools.runtime.launch.workers N script.py …`: N workers with torchrun's agent, for neuron-run.
+"""`python -m neurontools.runtime.launch.torchrun_agent N script.py …`: N workers with torchrun's agent, for neuron-run.
 
 What torchrun tells of a worker that failed is a page of its own source; this is a line, and the exit code is that of
 the worker that failed first.
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     die_with_neuron_run(os.environ)
     os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts its workers from this thread
     count, *target = arguments
-    run, failed, signalled = _agent()
+    run, failed, signalled = _import_torchrun()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     cpus = len(os.sched_getaffinity(0))
     os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
@@ -37,9 +37,9 @@ def main(arguments: list[str]) -> int:
     try:
         run.run(run.parse_args(command))
     except failed as error:
-        rank, failure = root_cause(error.failures, _told_by_workers(os.environ.get(DIRECTORY)))
+        rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(DIRECTORY)))
         # torchrun starts workers unbuffered: a worker killed while it prints a traceback leaves an unfinished line.
-        say(f"neuron-run: {_what_happened(rank, failure, int(count))}", apart=True)
+        say(f"neuron-run: {_failure_line(rank, failure, int(count))}", apart=True)
         exit_code = int(failure.exitcode)
         return exit_code if exit_code >= 0 else 128 - exit_code
     except signalled as error:
@@ -62,7 +62,7 @@ def root_cause(failures: Mapping[int, Any], told: Mapping[int, str]) -> tuple[in
     return min(failures.items(), key=weight)
 
 
-def _what_happened(rank: int, failure: Any, count: int) -> str:
+def _failure_line(rank: int, failure: Any, count: int) -> str:
     if failure.exitcode < 0:
         how = f"was killed by {failure.signal_name()}"
     else:
@@ -71,7 +71,7 @@ def _what_happened(rank: int, failure: Any, count: int) -> str:
     return f"worker {rank} (PID {failure.pid}) {how}{others}"
 
 
-def _agent() -> tuple[Any, type[Any], type[Any]]:
+def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
     """torchrun and its two errors. The agent trains nothing: whatever the variables say, it takes no cores."""
     before = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
@@ -86,7 +86,7 @@ def _agent() -> tuple[Any, type[Any], type[Any]]:
     return run, ChildFailedError, SignalException
 
 
-def _told_by_workers(directory: str | None) -> dict[int, str]:
+def _exceptions_by_pid(directory: str | None) -> dict[int, str]:
     """The exceptions that ended workers, by PID, from the summaries that they left."""
     told = {}
     for path in Path(directory).glob("*.json") if directory else ():

@@ -9,7 +9,7 @@ from typing import Any
 from neurontools.runtime.reporting.training_report import training_log
 
 
-class Pace:
+class LoopTimer:
     """The moment of the last event of a training loop, from which the next one tells how long something took."""
 
     def __init__(self) -> None:

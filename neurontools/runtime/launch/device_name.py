@@ -8,19 +8,22 @@ torch allows one. The rule, first match:
 3. The script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
    neuronx_distributed anywhere: xla.
 4. The script has the device name `"neuron"`, `"neuron:0"`, … as a string, or uses `torch.neuron`: neuron.
-5. Otherwise xla, because torch_xla may yet be imported by a module of the script.
-"""
+5. Otherwise xla, because torch_xla may yet be imported by a module of the script."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
-VARIABLE = "NEURONTOOLS_DEVICE"
-NAMES = ("xla", "neuron")
+from neurontools.runtime.reporting.narration import say
+
+DEVICE_VARIABLE = "NEURONTOOLS_DEVICE"
+DEVICE_NAMES = ("xla", "neuron")
 _NATIVE = re.compile(r"neuron(:\d+)?")
 _VALUE = re.compile(r"(xla|neuron)(:\d+)?")
 _KEY = re.compile(r"device|accelerator|backend|hardware|platform", re.IGNORECASE)
@@ -36,7 +39,7 @@ class InvalidDeviceName(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceNameChoice:
     """The name, and why it is this one, for the error of who uses the other."""
 
     name: str
@@ -45,32 +48,36 @@ class Choice:
 
 def device_name(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> str:
     """The name by the rule above."""
-    return choose(environment, script, arguments).name
+    return choose_device_name(environment, script, arguments).name
 
 
-def choose(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> Choice:
+def choose_device_name(
+    environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()
+) -> DeviceNameChoice:
     """The name by the rule above; a file that can't be read or parsed counts as one that says nothing."""
-    wanted = environment.get(VARIABLE, "")
+    wanted = environment.get(DEVICE_VARIABLE, "")
     if wanted:
-        if wanted not in NAMES:
-            raise InvalidDeviceName(f"{VARIABLE}={wanted!r}: no such device name; set it to xla or neuron, or unset it")
-        return Choice(wanted, f"{VARIABLE}={wanted}")
+        if wanted not in DEVICE_NAMES:
+            raise InvalidDeviceName(
+                f"{DEVICE_VARIABLE}={wanted!r}: no such device name; set it to xla or neuron, or unset it"
+            )
+        return DeviceNameChoice(wanted, f"{DEVICE_VARIABLE}={wanted}")
     for found in (*_of_arguments(arguments), *_of_configurations(arguments)):
         return found
-    return Choice("xla", "nothing names neuron") if script is None else _of_script(Path(script))
+    return DeviceNameChoice("xla", "nothing names neuron") if script is None else _of_script(Path(script))
 
 
-def _of_arguments(arguments: Sequence[str]) -> Iterator[Choice]:
+def _of_arguments(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
     for index, argument in enumerate(arguments):
         key, has_value, value = argument.partition("=")
         if not has_value and argument.startswith("-") and index + 1 < len(arguments):
             value = arguments[index + 1]
         match = _VALUE.fullmatch(value.strip("\"'"))
         if match is not None and _KEY.search(key):
-            yield Choice(match[1], f"the command line has {argument if has_value else f'{argument} {value}'}")
+            yield DeviceNameChoice(match[1], f"the command line has {argument if has_value else f'{argument} {value}'}")
 
 
-def _of_configurations(arguments: Sequence[str]) -> Iterator[Choice]:
+def _of_configurations(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
     for argument in arguments:
         path = Path(argument.partition("=")[2] or argument)
         if path.suffix.lower() not in _CONFIGURATIONS:
@@ -86,16 +93,16 @@ def _of_configurations(arguments: Sequence[str]) -> Iterator[Choice]:
                 continue
             for match in _SETTING.finditer(line):
                 if _KEY.search(match[1]):
-                    yield Choice(match[2], f"{path.name} has {match[1]}: {match[2]}")
+                    yield DeviceNameChoice(match[2], f"{path.name} has {match[1]}: {match[2]}")
 
 
-def _of_script(script: Path) -> Choice:
+def _of_script(script: Path) -> DeviceNameChoice:
     try:
         if script.stat().st_size > _LARGEST_SCRIPT_BYTES:
-            return Choice("xla", f"{script.name} is too large to be looked through")
+            return DeviceNameChoice("xla", f"{script.name} is too large to be looked through")
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return Choice("xla", f"{script.name} can't be read")
+        return DeviceNameChoice("xla", f"{script.name} can't be read")
     native = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -107,10 +114,10 @@ def _of_script(script: Path) -> Choice:
             continue
         package = next((p for p in (module.partition(".")[0] for module in modules) if p in _LAZY_PACKAGES), None)
         if package is not None:
-            return Choice("xla", f"{script.name} imports {package}")
+            return DeviceNameChoice("xla", f"{script.name} imports {package}")
     if native:
-        return Choice("neuron", f"{script.name} names neuron")
-    return Choice("xla", f"{script.name} does not name neuron")
+        return DeviceNameChoice("neuron", f"{script.name} names neuron")
+    return DeviceNameChoice("xla", f"{script.name} does not name neuron")
 
 
 def _names_neuron(node: ast.AST) -> bool:
@@ -121,4 +128,39 @@ def _names_neuron(node: ast.AST) -> bool:
         and node.attr == "neuron"
         and isinstance(node.value, ast.Name)
         and node.value.id == "torch"
+    )
+
+
+_UNKNOWN_TO_TORCH = re.compile(
+    r"Expected one of cpu, .* device type at start of device string: (\w+)"
+    r"|Unknown backend type (\w+)"
+    r"|Could not run '.*' with arguments from the '(XLA)' backend"
+    r"|not linked with support for (xla) devices"
+    r"|module 'torch' has no attribute '(neuron)'",
+    re.DOTALL,
+)
+
+
+def explain_other_name(choice: DeviceNameChoice) -> None:
+    """Has a line follow the traceback of such an error; once a process."""
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        shown(kind, error, traceback)
+        text = other_name_message(error, choice)
+        if text is not None:
+            say(f"neurontools: {text}")
+
+    sys.excepthook = show
+
+
+def other_name_message(error: BaseException, choice: DeviceNameChoice) -> str | None:
+    """The line for an error; None for one that is about something else."""
+    match = _UNKNOWN_TO_TORCH.search(str(error))
+    other = DEVICE_NAMES[1 - DEVICE_NAMES.index(choice.name)]
+    if match is None or next(filter(None, match.groups())).lower() != other:
+        return None
+    return (
+        f"torch takes one name for the device in a process, and here it is {choice.name!r}, because {choice.reason}; "
+        f"set {DEVICE_VARIABLE}={other} to use {other!r}"
     )

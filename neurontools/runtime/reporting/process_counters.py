@@ -1,14 +1,12 @@
-"""What a process has done on its NeuronCores: the state behind its reports.
-
-Pure: no threads, no clock, no I/O. All times are CLOCK_MONOTONIC in seconds. A method that raises has changed nothing,
-but that an execution which it was told the end of has ended.
-"""
+"""The counters and levels of one process, from which its reports are built."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from hashlib import blake2b
+from typing import Literal
 
 from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
 from neurontools.model.latency import bucket_index
@@ -21,7 +19,6 @@ from neurontools.rpc.report_limits import (
     MOST_MODELS,
     MOST_SUBGRAPHS,
 )
-from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 
 FIRST_MODEL_ID = 10001  # as observed with the original runtime
 MOST_CORES = 1024  # above any host; in force until the daemon has said how many there are
@@ -355,3 +352,51 @@ def _checked_seconds(value: float) -> float:
     if not 0 <= seconds <= 1e9:
         raise ValueError(f"queued_seconds is {seconds}, which is out of range")
     return seconds
+
+
+class Outcome(StrEnum):
+    """How an execution ended; each value is a field of `ExecutionCounters` without its `_total`."""
+
+    COMPLETED = "completed"
+    COMPLETED_WITH_ERR = "completed_with_err"
+    COMPLETED_WITH_NUM_ERR = "completed_with_num_err"
+    TIMED_OUT = "timed_out"
+    INCORRECT_INPUT = "incorrect_input"
+    FAILED_TO_QUEUE = "failed_to_queue"
+
+
+class ErrorKind(StrEnum):
+    """What kind of error happened; each value is a field of `ErrorCounters` without its `_total`."""
+
+    GENERIC = "generic"
+    NUMERICAL = "numerical"
+    TRANSIENT = "transient"
+    MODEL = "model"
+    RUNTIME = "runtime"
+    HARDWARE = "hardware"
+
+
+DeviceMemoryCategory = Literal[
+    "constants_bytes",
+    "model_code_bytes",
+    "model_shared_scratchpad_bytes",
+    "runtime_memory_bytes",
+    "tensors_bytes",
+    "collectives_bytes",
+    "dma_rings_bytes",
+    "driver_memory_bytes",
+    "nonshared_scratchpad_bytes",
+    "notifications_bytes",
+    "uncategorized_bytes",
+]
+
+HostMemoryCategory = Literal[
+    "application_memory_bytes",
+    "constants_bytes",
+    "dma_buffers_bytes",
+    "tensors_bytes",
+    "dma_rings_bytes",
+    "driver_memory_bytes",
+    "notifications_bytes",
+    "uncategorized_bytes",
+]

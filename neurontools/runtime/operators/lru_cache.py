@@ -9,7 +9,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class RecentlyUsed(Generic[Key, Value]):
+class LRUCache(Generic[Key, Value]):
     """Holds at least the `capacity` entries used last and at most twice as many.
 
     Two generations instead of an ordered list: a hit in the young one costs a single dictionary look-up, which matters

@@ -21,7 +21,7 @@ _EVENT_BYTES = 32  # at the most, compressed
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProfileConfig:
     """A profile that the environment asks for: where, of which steps (None is without end), and how many events.
 
     `run` is the name that all workers of a run have in TensorBoard; empty where each makes one.
@@ -39,8 +39,8 @@ class Wanted:
         return max(self.most_events, 1_000) * _EVENT_BYTES
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Wanted | None:
-        """None where no profile is asked for. Raises NoSteps."""
+    def from_environment(cls, environment: Mapping[str, str]) -> ProfileConfig | None:
+        """None where no profile is asked for. Raises InvalidProfileSteps."""
         if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
             return None
         first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))

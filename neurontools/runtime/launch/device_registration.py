@@ -10,20 +10,18 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.counting import saves, steps
 from neurontools.runtime.counting.step_clock import step_clock
+from neurontools.runtime.counting.steps import count_optimizer_steps, time_saves
 from neurontools.runtime.execution import process_group, usual_steps
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.execution.loaded_program import prepare_profile
 from neurontools.runtime.kernels import registration
-from neurontools.runtime.launch import hbm_growth, optimizer_memory
-from neurontools.runtime.launch.observation import observe
-from neurontools.runtime.launch.profiles import session
-from neurontools.runtime.launch.profiles.capture import captures
+from neurontools.runtime.launch.profiles import begin_requested_profile, captures, connect_ring, discard_profiles
+from neurontools.runtime.launch.training_statistics import collect_counters, watch_hbm_growth, watch_optimizers
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.programs.numerics import narrowed_types
-from neurontools.runtime.reporting.capture_requests import CaptureRequests
+from neurontools.runtime.reporting.control_channel import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors import parameters
@@ -56,7 +54,7 @@ EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
 PENDING_BOUND = "NEURONTOOLS_PENDING_BOUND"
 _C: Any = torch._C
 _kept: list[Any] = []
-looks: list[Callable[[Reporter], None]] = []
+before_report_hooks: list[Callable[[Reporter], None]] = []
 """What else is looked at before each report."""
 
 
@@ -86,19 +84,19 @@ class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
     type_ = itertools.repeat(_C._autograd.DeviceType.PrivateUse1).__next__
 
 
-def is_set_up() -> bool:
+def is_registered() -> bool:
     """Whether this process has the device already."""
     return bool(_kept)
 
 
-def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
+def register_device(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
     """Registers the device under a name; its cores are taken at their first use.
 
     A second call returns what the first one made.
 
     RuntimeError when the process has the device under another name: torch allows one.
     """
-    if is_set_up():
+    if is_registered():
         if device.name != name:
             raise RuntimeError(
                 f"this process has the device as {device.name!r} already, torch allows one name per process; set "
@@ -122,7 +120,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
             worker.instance_type = made.monitor.reporter.instance_type
             worker.logical_neuroncore_config = made.monitor.reporter.logical_neuroncore_config
         device.taken = made.cores
-        session.begin(environment)
+        begin_requested_profile(environment)
         return made.cores
 
     device.take = take
@@ -143,35 +141,35 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     # Parameters keep their identity when a module moves: tied weights stay tied, optimizers keep what they hold.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
-    for part in (
-        steps,
-        hbm_growth,
-        optimizer_memory,
-        accelerator,
-        backward_errors,
-        compiled,
-        distributed_tensors,
-        fsdp_guard,
-        input_wait,
-        interrupts,
-        kept_parameters,
-        parameters,
-        process_group,
-        session,
-        profiler,
-        resized_storages,
-        saves,
-        stock_torch,
-        unused_parameters,
-        usual_steps,
+    for install in (
+        count_optimizer_steps,
+        watch_hbm_growth,  # after the step was counted
+        watch_optimizers,
+        accelerator.install,
+        backward_errors.install,
+        compiled.install,
+        distributed_tensors.install,
+        fsdp_guard.install,
+        input_wait.install,
+        interrupts.install,
+        kept_parameters.install,
+        parameters.install,
+        process_group.install,
+        connect_ring,
+        profiler.install,
+        resized_storages.install,
+        time_saves,
+        stock_torch.install,
+        unused_parameters.install,
+        usual_steps.install,
     ):
-        part.install()
+        install()
     return made
 
 
 def _look(made: Executor, reporter: Reporter) -> None:
-    observe(made, reporter)
-    for look in looks:
+    collect_counters(made, reporter)
+    for look in before_report_hooks:
         look(reporter)
 
 
@@ -188,9 +186,9 @@ def give_back_cores() -> bool:
 
     False where something is on the cores: then they stay this process's.
     """
-    if not is_set_up() or storages.words is not None:
-        return not is_set_up()
-    session.give_up()
+    if not is_registered() or storages.words is not None:
+        return not is_registered()
+    discard_profiles()
     monitor = executor().monitor
     if isinstance(monitor, Reported):
         monitor.reporter.close()

@@ -1,18 +1,20 @@
-"""The two connections of a process to its daemon: the one that proves who it is, and the one that carries calls."""
+"""The two connections of a process to its daemon: the attach connection and the connection for calls."""
 
 from __future__ import annotations
 
 import os
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 
-from neurontools.driver.neuron_runtime import NrtStatus
+from neurontools.driver.neuron_runtime import CoreRequest, NrtStatus
 from neurontools.net.sockets.descriptors import receive
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, Connection, RpcError, Status
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.socket_path import attach_socket
+from neurontools.runtime.reporting.process_counters import sendable
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
 _LONGEST_LINE_BYTES = 1024
@@ -140,3 +142,57 @@ class Link:
                     raise
         self._calls = Connection(self.socket_path, timeout_seconds)
         return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)
+
+
+_LONGEST_TAG, _LONGEST_VERSION = 255, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A NeuronCore of this process; None is what no daemon has told."""
+
+    local_index: int
+    neuroncore_index: int | None = None  # logical, on the host
+    device_index: int | None = None
+    hbm_bytes: int | None = None  # that it can allocate from
+    hbm_index: int | None = None  # its HBM stack on the device
+
+
+def cores_asked_for(request: CoreRequest) -> tuple[Core, ...]:
+    """The cores as far as the request tells; one when it asks for all, whose number only a daemon knows."""
+    first = request.first
+    return tuple(
+        Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
+    )
+
+
+def granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
+    """The cores that a daemon granted."""
+    return tuple(
+        Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
+        for local_index, core in enumerate(response.cores)
+    )
+
+
+def attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
+    """The message that asks a daemon for the cores of a request."""
+    message = neuron_pb2.AttachRequest(
+        logical_neuroncore_config=request.logical_neuroncore_config or 0,
+        tag=sendable(tag, _LONGEST_TAG),
+        runtime_version=sendable(runtime_version, _LONGEST_VERSION),
+    )
+    if request.first is not None and request.count is not None:
+        message.visible_cores.first = request.first
+        message.visible_cores.count = request.count
+    elif request.count is not None:
+        message.core_count = request.count
+    else:
+        message.all_cores = True
+    return message
+
+
+def ask_for_the_same(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
+    """Makes the request one for the very cores that were granted."""
+    request.logical_neuroncore_config = response.logical_neuroncore_config
+    request.visible_cores.first = response.cores[0].neuroncore_index
+    request.visible_cores.count = len(response.cores)

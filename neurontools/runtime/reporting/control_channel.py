@@ -1,21 +1,125 @@
-"""Faults that were injected into the cores of this process, and which executions meet them.
-
-The daemon says it on the attach connection. Where nothing was injected, an execution asks one empty dictionary.
-No torch here.
-"""
+"""The control channel: lines that the daemon sends on the attach connection, and their handlers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 from neurontools.faults.kind import Effect, FaultKind, Lasting
 from neurontools.faults.kinds import KINDS
-from neurontools.runtime.reporting.daemon_lines import TakeLine
-from neurontools.runtime.reporting.link import Link
+from neurontools.rpc import profile_words
+from neurontools.runtime.reporting.daemon_connection import Link
+
+_LONGEST_BYTES = 2**16  # of a line that has not ended
+
+TakeLine = Callable[[bytes, Callable[[], int | None]], None]
+"""Takes what follows the first word, and what gives the descriptor that came with it. For what can't be meant, which is
+passed over, it raises ValueError, KeyError or TypeError."""
+
+
+class DaemonLines:
+    """Listens to one daemon after the other; `takers` by first word."""
+
+    def __init__(self, takers: Mapping[bytes, TakeLine]) -> None:
+        self._takers = takers
+
+    def listen(self, link: Link) -> None:
+        """Takes what a daemon has said by now, and goes on listening in a thread.
+
+        Where the system refuses a thread, only what was said already is heard.
+        """
+        heard = _Heard(self._takers)
+        while said := link.heard(waits=False):
+            heard.take(*said)
+        try:
+            Thread(target=heard.follow, args=(link,), name="neurontools-daemon-lines", daemon=True).start()
+        except RuntimeError:
+            heard.close()
+
+
+class _Heard:
+    """What one daemon has said and was not taken yet."""
+
+    def __init__(self, takers: Mapping[bytes, TakeLine]) -> None:
+        self._takers = takers
+        self._rest = b""
+        self._descriptors: list[int] = []
+
+    def follow(self, link: Link) -> None:
+        while said := link.heard(waits=True):
+            self.take(*said)
+        self.close()
+
+    def take(self, said: bytes, descriptor: int | None) -> None:
+        """Takes whole lines."""
+        if descriptor is not None:
+            self._descriptors.append(descriptor)
+        *lines, rest = (self._rest + said).split(b"\n")
+        self._rest = rest if len(rest) <= _LONGEST_BYTES else b""
+        for line in lines:
+            word, _, value = line.partition(b" ")
+            taker = self._takers.get(word)
+            if taker is not None:
+                try:
+                    taker(value, self._descriptor)
+                except (ValueError, KeyError, TypeError):
+                    continue
+
+    def close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _descriptor(self) -> int | None:
+        return self._descriptors.pop(0) if self._descriptors else None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """A profile that is asked for.
+
+    `channel` leads to who asked: the profile is written to it, and its end says that nobody waits any more.
+    """
+
+    wanted: profile_words.Wanted
+    channel: socket.socket
+
+
+class CaptureRequests:
+    """Gives requests to `take`, in the thread that listens to the daemon; it may raise nothing and wait for nothing."""
+
+    def __init__(self, take: Callable[[CaptureRequest], None]) -> None:
+        self._take = take
+
+    @property
+    def takers(self) -> dict[bytes, TakeLine]:
+        """What it takes of what a daemon says."""
+        return {profile_words.PROFILE: self._asked}
+
+    def attached(self, link: Link) -> None:
+        """This process is attached to a daemon, which is told that profiles can be asked for."""
+        link.say(profile_words.CAN_BE_PROFILED + b"\n")
+
+    def _asked(self, value: bytes, descriptor: Callable[[], int | None]) -> None:
+        number = descriptor()
+        if number is None:  # the system refused one more
+            return
+        try:
+            channel = socket.socket(fileno=number)
+        except OSError:
+            os.close(number)
+            return
+        try:
+            request = CaptureRequest(profile_words.read_passed_on(value), channel)
+        except ValueError:
+            channel.close()
+            raise
+        self._take(request)
 
 
 class ArmedFault:

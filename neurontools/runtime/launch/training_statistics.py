@@ -1,0 +1,177 @@
+"""Counters and memory figures of a training, read before each report and for the summary."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from neurontools.model import TrainingCounters
+from neurontools.runtime.counting.step_clock import step_clock
+from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
+from neurontools.runtime.execution.executor import Executor
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.reporting.reporter import Reporter
+from neurontools.runtime.reporting.training_report import training_log
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.tensors.memory import MEMORY_FIELDS, Category
+
+
+def collect_counters(executor: Executor, reporter: Reporter) -> None:
+    """Tells the reporter the levels and counters of this moment; in its thread, while others train.
+
+    The code of models is left out: it is told with the models.
+    """
+    for core in device.taken:
+        levels = buffers.account_of(core).levels.copy()
+        for category, counter in MEMORY_FIELDS.items():
+            if category is not Category.MODEL_CODE:
+                reporter.set_memory(core.local_index, counter, levels[category])
+    reporter.set_training(training_counters(), executor.operators())
+
+
+def training_counters() -> TrainingCounters:
+    """The counters of this moment, of all cores; any thread may ask."""
+    statistics = [core.statistics for core in device.taken]
+    told = training_log.counters
+    times = step_clock.so_far()
+    # A loader that only the script knows of, which says itself how long it waited: to the clock that is the host.
+    told_wait = told.input_wait_seconds_total if times.input_wait_seconds is None else None
+    return TrainingCounters(
+        steps_total=steps.steps_total,
+        samples_total=steps.samples_total if steps.batches_total else None,
+        compilations_total=sum(each.compilations_total for each in statistics),
+        compile_seconds_total=sum(each.compile_seconds for each in statistics),
+        collectives_total=sum(each.collectives_total for each in statistics),
+        collective_seconds_total=sum(each.collective_seconds for each in statistics),
+        collective_bytes_total=sum(each.collective_bytes for each in statistics),
+        to_device_bytes_total=sum(each.to_device_bytes for each in statistics),
+        from_device_bytes_total=sum(each.from_device_bytes for each in statistics),
+        input_wait_seconds_total=told_wait if times.input_wait_seconds is None else times.input_wait_seconds,
+        checkpoints_total=told.checkpoints_total,
+        checkpoint_seconds_total=told.checkpoint_seconds_total,
+        host_seconds_total=max(0.0, times.host_seconds - (told_wait or 0.0)),
+        compile_wait_seconds_total=times.compile_wait_seconds,
+        transfer_seconds_total=times.transfer_seconds,
+        compute_seconds_total=times.compute_seconds,
+        collective_wait_seconds_total=times.collective_wait_seconds,
+        compiling_since_seconds=times.compiling_since_seconds,
+        last_step_at_seconds=steps.last_seconds,
+        collective_since_seconds=times.collective_since_seconds,
+        latest_collective=step_clock.latest_collective,
+        checkpointing_since_seconds=told.checkpointing_since_seconds,
+    )
+
+
+@dataclass(slots=True)
+class HbmGrowth:
+    """Bytes of all cores of this process after steps. `warm_bytes` is None until a few are over."""
+
+    warm_bytes: int | None = None
+    latest_bytes: int | None = None
+    rises_total: int = 0  # steps after which more was held than ever before
+    _most_bytes: int = 0
+
+    def look(self) -> None:
+        """A step is over."""
+        held = sum(buffers.account_of(core).total_bytes for core in device.taken)
+        if self.warm_bytes is None:
+            if steps.steps_total < WARM_UP_STEPS:
+                return
+            self.warm_bytes = self._most_bytes = held
+        self.latest_bytes = held
+        if held > self._most_bytes:
+            self._most_bytes = held
+            self.rises_total += 1
+
+
+hbm_growth = HbmGrowth()
+
+
+def watch_hbm_growth() -> None:
+    """Looks after every step of an optimizer, after it was counted; once a process."""
+
+    def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        hbm_growth.look()
+
+    register_optimizer_step_post_hook(stepped)
+
+
+_LATEST_STEP = 4096  # nothing new comes after so many; the walk through all state is not for ever
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The bytes that one optimizer held after its latest counted step."""
+
+    gradient_bytes: dict[int, int]  # by id of the parameter: two optimizers may share one
+    host_parameters: set[int]  # ids of the parameters with gradients that are on the host
+    state_bytes: int
+
+
+@dataclass(slots=True)
+class OptimizerMemory:
+    """The largest sums over all live optimizers; None before the first step of one.
+
+    An optimizer is read only in the thread that has just stepped it. Other threads may replace the
+    gradients of their own optimizers at any moment, and torch does not guard `grad` against that.
+    """
+
+    weight_bytes: int | None = None
+    gradient_bytes: int | None = None
+    state_bytes: int | None = None
+    host_parameters: int = 0  # with gradients, of any optimizer
+    _held: WeakKeyDictionary[Any, _Held] = field(default_factory=WeakKeyDictionary)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_new(self, optimizer: Any) -> bool:
+        """Whether the optimizer has not been recorded yet."""
+        with self._lock:
+            return optimizer not in self._held
+
+    def record(self, optimizer: Any) -> None:
+        """Records the gradients and the state of the optimizer that this thread has just stepped."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = {id(p): (p, gradient) for p in parameters if (gradient := p.grad) is not None}
+        held = _Held(
+            gradient_bytes={key: _device_bytes(gradient) for key, (_, gradient) in gradients.items()},
+            host_parameters={key for key, (p, _) in gradients.items() if p.device.type == "cpu"},
+            state_bytes=sum(_device_bytes(v) for p in parameters for v in optimizer.state.get(p, {}).values()),
+        )
+        with self._lock:
+            self._held[optimizer] = held
+            self._update_largest(list(self._held.values()))
+
+    def _update_largest(self, every: list[_Held]) -> None:
+        gradients = {key: size for held in every for key, size in held.gradient_bytes.items()}
+        host_parameters = set().union(*(held.host_parameters for held in every))
+        weights = max((buffers.account_of(core).levels[Category.CONSTANTS] for core in device.taken), default=0)
+        self.host_parameters = max(self.host_parameters, len(host_parameters))
+        self.weight_bytes = max(self.weight_bytes or 0, weights)
+        self.gradient_bytes = max(self.gradient_bytes or 0, sum(gradients.values()))
+        self.state_bytes = max(self.state_bytes or 0, sum(held.state_bytes for held in every))
+
+
+optimizer_memory = OptimizerMemory()
+
+
+def watch_optimizers() -> None:
+    """Records steps 1, 2, 4, 8 and so on, and the first step of each optimizer; once a process."""
+
+    def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        count = steps.steps_total
+        if count <= _LATEST_STEP and (count & (count - 1) == 0 or optimizer_memory.is_new(optimizer)):
+            optimizer_memory.record(optimizer)
+
+    register_optimizer_step_post_hook(stepped)
+
+
+def _device_bytes(value: Any) -> int:
+    if not isinstance(value, Tensor) or value.device.type != device.name:
+        return 0
+    return value.numel() * layouts.narrowed.get(value.dtype, value.dtype).itemsize
