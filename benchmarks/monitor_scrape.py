@@ -17,11 +17,9 @@ from http.client import HTTPConnection
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.net.http.access import Access
-from neurontools.net.http.compression import Document
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.server import HttpServer
-from neurontools.net.http.site import Page, Site
+from neurontools.net.http_access import HttpAccess, HttpPage, Site
+from neurontools.net.http_messages import CompressibleDocument
+from neurontools.net.http_server import HttpLimits, HttpServer
 from tests.harness.scenario_host import ScenarioHost
 
 SCRAPES = 200
@@ -90,22 +88,22 @@ class Spent:
 class Finished:
     """Metrics that are made already."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: CompressibleDocument) -> None:
         self._document = document
 
-    def text(self, *, openmetrics: bool) -> Document:
+    def text(self, *, openmetrics: bool) -> CompressibleDocument:
         del openmetrics
         return self._document
 
 
-def sending_seconds(document: Document, encoding: str) -> float:
+def sending_seconds(document: CompressibleDocument, encoding: str) -> float:
     """CPU of the server's thread for one scrape over a connection that is kept."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    site = Site({}, Page(metrics_page(Finished(document)), is_open=True), Access())
+    site = Site({}, HttpPage(metrics_page(Finished(document)), is_open=True), HttpAccess())
 
     async def listen() -> int:
-        return await HttpServer(site, name="metrics", limits=Limits()).listen("127.0.0.1", 0)
+        return await HttpServer(site, name="metrics", limits=HttpLimits()).listen("127.0.0.1", 0)
 
     async def cpu_seconds() -> float:
         return time.thread_time()

@@ -15,10 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neurontools.rpc.polled_stream import PolledStream  # noqa: E402
-from neurontools.rpc.remote.address import remote_address  # noqa: E402
-from neurontools.rpc.remote.certificates import client_tls  # noqa: E402
-from neurontools.rpc.remote.tunnels import Tunnels  # noqa: E402
+from neurontools.rpc.call import PolledStream  # noqa: E402
+from neurontools.rpc.remote_address import remote_address  # noqa: E402
+from neurontools.rpc.tunnel_registry import TunnelSet, client_tls  # noqa: E402
 from tests.harness.certificates import Authority  # noqa: E402
 
 READERS = 50
@@ -61,7 +60,7 @@ def main() -> None:
                 time.sleep(0.05)
             port = int(log.read_text("utf-8").partition("grpcs://127.0.0.1:")[2].split()[0])
             given = {"tls-cert": str(viewer), "tls-key": str(viewer_key), "tls-ca": str(authority.file)}
-            with Tunnels(client_tls(given, {})) as tunnels:
+            with TunnelSet(client_tls(given, {})) as tunnels:
                 alone, _ = share_of_a_core(daemon.pid, seconds, [])
                 print(f"daemon without readers: {alone:.2%} of a core")
                 for kind in ("socket", "TLS"):

@@ -12,7 +12,7 @@ from statistics import median
 from measuring import Figure, compile_sources, daemon, report
 
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.call import Connection
+from neurontools.rpc.call import UnaryConnection
 
 ROUNDS = 30
 CHILD = """
@@ -34,7 +34,7 @@ time.sleep(600)
 def main() -> None:
     compile_sources()
     seen, freed, reaped = [], [], []
-    with daemon("--simulate", "trn1.32xlarge") as running, Connection(running.socket, 5.0) as connection:
+    with daemon("--simulate", "trn1.32xlarge") as running, UnaryConnection(running.socket, 5.0) as connection:
 
         def owned() -> bool:
             reply = connection.call("/neurontools.v1.MonitorService/GetSnapshot", b"")

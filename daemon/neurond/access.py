@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neurond.settings import Settings
-from neurontools.net.http.access import Access
-from neurontools.net.http.host_check import HostCheck
-from neurontools.net.tls.server import ServerFiles, ServerTls
-from neurontools.net.tls.subjects import Subjects
+from neurontools.net.client_roles import Subjects
+from neurontools.net.http_access import HostCheck, HttpAccess
+from neurontools.net.tls import ServerFiles, ServerTls
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 
@@ -62,7 +61,7 @@ def _check_closed(settings: Settings, *, has_names: bool) -> None:
         )
 
 
-def metrics_access(settings: Settings) -> Access:
+def metrics_access(settings: Settings) -> HttpAccess:
     """The access to the metrics; UserError when a file of it is wrong.
 
     Their own certificate goes before that of [tls], and lets in whoever its own authorities have signed.
@@ -74,7 +73,7 @@ def metrics_access(settings: Settings) -> Access:
         tls = ServerTls(files, "metrics.tls_")
     elif settings.metrics_tls:
         tls, named = server_tls(settings), subjects(settings)
-    return Access(
+    return HttpAccess(
         tls,
         bearer_token_file=settings.metrics_bearer_token_file,
         place="metrics.",

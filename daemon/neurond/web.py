@@ -10,10 +10,8 @@ from neurond.settings import Settings
 from neurond.snapshots.store import Store
 from neurontools.client.history.feed import Feed, FeedStatus, Link
 from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
-from neurontools.net.http.access import Access
-from neurontools.net.http.host_check import HostCheck
-from neurontools.net.http.site import Page
-from neurontools.net.tls.subjects import Role
+from neurontools.net.client_roles import Role
+from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage
 from neurontools.web.browser_access import BrowserSessions, RequestGuard
 from neurontools.web.page_views import HostView
 from neurontools.web.pages import BASE, SingleHostRouter, WebPages
@@ -24,7 +22,7 @@ from neurontools.web.render_cache import RenderCache
 class DaemonPages:
     """Draws while somebody looks; nothing of it costs anything else. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, store: Store, access: Access) -> None:
+    def __init__(self, settings: Settings, store: Store, access: HttpAccess) -> None:
         self._gallery = RenderCache()
 
         def view(hiding: PrivacyFilter) -> HostView:
@@ -37,7 +35,7 @@ class DaemonPages:
         self._pages = WebPages(self._gallery, host, guard, BrowserSessions(access))
 
     @property
-    def page(self) -> Page:
+    def page(self) -> HttpPage:
         """What is below `BASE`."""
         return self._pages.page
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from neurontools.model import EndedProcess, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import NoDaemon, TimedOut, ask_error
-from neurontools.rpc.call import MAX_TIMEOUT_SECONDS, CallError
+from neurontools.rpc.call import MAX_TIMEOUT_SECONDS, CallError, StreamConnection
 from neurontools.rpc.convert import from_message
-from neurontools.rpc.socket_path import candidates, checked, named, place
-from neurontools.rpc.stream import StreamConnection
+from neurontools.rpc.socket_path import candidate_sockets, configured_socket, display_address, validate_socket_path
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NO_DAEMON, UserError
 
 if TYPE_CHECKING:
@@ -44,10 +43,10 @@ def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Clien
     That is the one at NEURONTOOLS_SOCKET, else your own, else the system's. Raises NoDaemon when none is there or it
     may not be asked, UserError for a path that no socket can have. `timeout_seconds` is for each call.
     """
-    path = checked(socket, "socket") if socket is not None else named(None, os.environ)
+    path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, os.environ)
     absent: NoDaemon | None = None
     denied: NoDaemon | None = None
-    for candidate in candidates(os.environ) if path is None else (path,):
+    for candidate in candidate_sockets(os.environ) if path is None else (path,):
         try:
             StreamConnection(candidate, timeout_seconds).close()
         except CallError as error:
@@ -83,7 +82,7 @@ class Client:
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Client of {place(self.socket_path)}{', closed' if self._is_closed else ''}>"
+        return f"<Client of {display_address(self.socket_path)}{', closed' if self._is_closed else ''}>"
 
     def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
         """The latest snapshot; or the one of so many seconds ago, else the oldest that the daemon keeps."""
@@ -120,7 +119,7 @@ class Client:
         for message in self._stream("GetSnapshot", request.SerializeToString(), self._timeout_seconds):
             return message
         raise NoDaemon(
-            f"the monitor daemon at {place(self.socket_path)} answered nothing; restart it",
+            f"the monitor daemon at {display_address(self.socket_path)} answered nothing; restart it",
             EXIT_NO_DAEMON,
             is_absent=False,
         )

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from neurontools.net.http.compression import Document, Part
+from neurontools.net.http_messages import CompressedPart, CompressibleDocument
 from neurontools.util.terminal import escape_controls
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-_END = Part(b"# EOF\n")
+_END = CompressedPart(b"# EOF\n")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
@@ -92,20 +92,20 @@ class Exposition:
 
     def __init__(self, *, openmetrics: bool) -> None:
         self._openmetrics = openmetrics
-        self._written: dict[Definition, tuple[Family, Part]] = {}
+        self._written: dict[Definition, tuple[Family, CompressedPart]] = {}
 
-    def document(self, families: Iterable[Family]) -> Document:
+    def document(self, families: Iterable[Family]) -> CompressibleDocument:
         """The families, those without samples left out; a family is a part, the same for as long as it is as it was."""
         write = _openmetrics_family if self._openmetrics else _text_family
-        written: dict[Definition, tuple[Family, Part]] = {}
+        written: dict[Definition, tuple[Family, CompressedPart]] = {}
         for family in families if self._openmetrics else _with_created_apart(families):
             known = self._written.get(family.definition)
             if known is None or known[0] != family:
-                known = (family, Part(write(family).encode()))
+                known = (family, CompressedPart(write(family).encode()))
             written[family.definition] = known
         self._written = written
         parts = [part for _, part in written.values() if part.content]
-        return Document([*parts, _END] if self._openmetrics else parts)
+        return CompressibleDocument([*parts, _END] if self._openmetrics else parts)
 
     def text(self, families: Iterable[Family]) -> bytes:
         """The families, those without samples left out."""

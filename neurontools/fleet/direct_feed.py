@@ -30,15 +30,14 @@ from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary import HostSummary
 from neurontools.fleet.tunnel import Tunnel, ssh_command
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.call import CallError, RpcError, Status, Unreachable
+from neurontools.rpc.call import CallError, PolledStream, RpcError, Status, Unreachable
 from neurontools.rpc.convert import from_message
-from neurontools.rpc.polled_stream import PolledStream
-from neurontools.rpc.remote.address import remote_address
-from neurontools.rpc.socket_path import stands_for
+from neurontools.rpc.remote_address import remote_address
+from neurontools.rpc.socket_path import set_display_address
 from neurontools.util.terminal import excerpt
 
 if TYPE_CHECKING:
-    from neurontools.rpc.remote.tunnels import Tunnels
+    from neurontools.rpc.tunnel_registry import TunnelSet
 
 MAX_SUMMARY_BYTES = 2**15
 _METHOD = "/neurontools.v1.MonitorService/WatchHostSummary"
@@ -82,7 +81,7 @@ class DirectFeed(FleetFeed):
     """
 
     def __init__(
-        self, places: Sequence[Place], interval_seconds: float | None = None, tunnels: Tunnels | None = None
+        self, places: Sequence[Place], interval_seconds: float | None = None, tunnels: TunnelSet | None = None
     ) -> None:
         super().__init__()
         self._tunnels = tunnels
@@ -224,7 +223,7 @@ class DirectFeed(FleetFeed):
         if self._tunnels is None:
             raise ValueError("there is no certificate to reach it with")
         path = self._tunnels.open(remote_address(place.text))
-        stands_for(path, place.text)
+        set_display_address(path, place.text)
         return path
 
     def _read(self, host: _Host) -> None:

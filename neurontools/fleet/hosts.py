@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neurontools.rpc.remote.address import SCHEME, remote_address
+from neurontools.rpc.remote_address import SCHEME, remote_address
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.terminal import excerpt
 

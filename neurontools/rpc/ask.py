@@ -3,7 +3,7 @@
 from time import monotonic
 
 from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
-from neurontools.rpc.socket_path import place
+from neurontools.rpc.socket_path import display_address, grpc_target
 from neurontools.util.errors import (
     EXIT_FAILURE,
     EXIT_NO_DAEMON,
@@ -51,11 +51,21 @@ def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -
         try:
             return call(socket_path, method, request, timeout_seconds=timeout_seconds)
         except UnexpectedReply:
-            from neurontools.rpc import grpcio_call
-
-            return grpcio_call.call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
+            return _call_with_grpcio(socket_path, method, request, max(deadline - monotonic(), 0.001))
     except CallError as error:
         raise ask_error(socket_path, error) from error
+
+
+def _call_with_grpcio(socket_path: str, method: str, request: bytes, timeout_seconds: float) -> bytes:
+    import grpc
+
+    with grpc.insecure_channel(grpc_target(socket_path)) as channel:
+        try:
+            # Without serializers the request and the reply stay bytes.
+            return bytes(channel.unary_unary(method)(request, timeout=timeout_seconds))  # type: ignore[arg-type]
+        except grpc.RpcError as error:
+            # grpcio raises an object that is both the exception and the call, which has `code` and `details`.
+            raise RpcError(error.code().value[0], error.details() or "") from error
 
 
 def ask_error(socket_path: str, error: CallError) -> UserError:
@@ -63,10 +73,12 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
     if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):
-        return UserError(f"the reply of {place(socket_path)} is no gRPC ({error}); is something else listening there?")
+        return UserError(
+            f"the reply of {display_address(socket_path)} is no gRPC ({error}); is something else listening there?"
+        )
     exit_code, text = _TOLD.get(error.code, _OTHERWISE)
     status = STATUS_NAMES.get(error.code, str(error.code))
-    told = text.format(at=place(socket_path), details=error.details or status, status=status)
+    told = text.format(at=display_address(socket_path), details=error.details or status, status=status)
     if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
         return NoDaemon(told, exit_code, is_absent=False)
     if error.code == Status.DEADLINE_EXCEEDED:
@@ -75,7 +87,7 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
 
 
 def _unreachable(socket_path: str, error: Unreachable) -> NoDaemon:
-    at, cause = place(socket_path), error.reason[:1].lower() + error.reason[1:]
+    at, cause = display_address(socket_path), error.reason[:1].lower() + error.reason[1:]
     if isinstance(error.__cause__, PermissionError):
         told = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
         return NoDaemon(told, EXIT_PERMISSION, is_absent=False)

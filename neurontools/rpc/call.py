@@ -11,6 +11,10 @@ from time import monotonic
 
 from neurontools.rpc import http2
 
+TYPE_CHECKING = False  # importing typing or collections.abc takes as long as a call to the daemon
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MAX_REPLY_BYTES = 64 * 2**20
 
 MAX_TIMEOUT_SECONDS = 99_999.0  # of one call: grpc-timeout has at most 8 digits
@@ -90,7 +94,7 @@ class UnexpectedReply(CallError):
     """The peer said something that this client doesn't do, or that isn't gRPC; grpcio may know better."""
 
 
-class Reply(http2.Stream):
+class Reply(http2.Http2Stream):
     """The answer to a call: messages of at most `max_reply_bytes` each, only one to a unary call, and a status."""
 
     __slots__ = ("_complete", "_headers", "_is_unary", "_max_reply_bytes", "_partial")
@@ -168,7 +172,7 @@ class CallConnection:
     ) -> None:
         self._max_reply_bytes = max_reply_bytes
         try:
-            self._http2 = http2.Connection(socket_path, timeout_seconds, window_bytes=window_bytes)
+            self._http2 = http2.Http2Connection(socket_path, timeout_seconds, window_bytes=window_bytes)
         except TimeoutError as error:
             raise RpcError(Status.DEADLINE_EXCEEDED, str(error)) from error
         except OSError as error:
@@ -197,11 +201,11 @@ def call(
     `method` is the full name, "/package.Service/Method". Raises RpcError, Unreachable or UnexpectedReply.
     """
     deadline = monotonic() + timeout_seconds
-    with Connection(socket_path, timeout_seconds, max_reply_bytes=max_reply_bytes) as connection:
+    with UnaryConnection(socket_path, timeout_seconds, max_reply_bytes=max_reply_bytes) as connection:
         return connection.call(method, request, timeout_seconds=deadline - monotonic())
 
 
-class Connection(CallConnection):
+class UnaryConnection(CallConnection):
     """A connection for unary calls one after the other, connected from the start; for one thread of one process.
 
     After a lost connection, a deadline or a malformed reply it is closed, and further calls raise RpcError
@@ -215,7 +219,7 @@ class Connection(CallConnection):
         super().__init__(socket_path, timeout_seconds, max_reply_bytes=max_reply_bytes)
         self._timeout_seconds = timeout_seconds
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "UnaryConnection":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -287,3 +291,73 @@ def _decode_percent(text: bytes) -> str:
         else:
             decoded += b"%" + part
     return decoded.decode(errors="replace")
+
+
+class StreamConnection(CallConnection):
+    """A connection for one streaming call. `abort` may be called from any thread."""
+
+    def messages(self, method: str, request: bytes, *, timeout_seconds: float | None = None) -> "Iterator[bytes]":
+        """The messages of the reply as they come; raises as `Connection.call`. The end closes the connection.
+
+        `timeout_seconds` bounds the whole of it; None: it may go on for ever.
+        """
+        reply = Reply(self._max_reply_bytes, is_unary=False)
+        try:
+            self._begin(reply, method, request, timeout_seconds)
+            yield from reply.messages()  # of a server that did not wait for the whole request
+            while not reply.is_ended:
+                self._http2.receive()
+                yield from reply.messages()
+            reply.check_end()
+        except BaseException as error:
+            failure = call_error(error)
+            if failure is None:
+                raise
+            raise failure from error
+        finally:
+            self.close()
+
+    def abort(self) -> None:
+        """End the call, also while another thread waits in it: that one gets RpcError (UNAVAILABLE)."""
+        self._http2.shut_down()
+
+
+_CONNECT_SECONDS = 0.001  # a unix socket is connected at once, or its server has more than it takes
+
+
+class PolledStream(CallConnection):
+    """A call under way; for one thread. Making it connects and asks. Raises as `StreamConnection`."""
+
+    def __init__(self, socket_path: str, method: str, request: bytes, *, max_reply_bytes: int) -> None:
+        super().__init__(
+            socket_path, _CONNECT_SECONDS, max_reply_bytes=max_reply_bytes, window_bytes=max(2**16, max_reply_bytes * 2)
+        )
+        self._reply = Reply(max_reply_bytes, is_unary=False)
+        try:
+            self._begin(self._reply, method, request, None)
+            self._http2.flush()
+        except BaseException as error:
+            self.close()
+            failure = call_error(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    def fileno(self) -> int:
+        """For a selector: readable when `messages` has something to do."""
+        return self._http2.fileno()
+
+    def messages(self) -> list[bytes]:
+        """The messages that have come since, without waiting; raises at the end of the call, however it ended."""
+        try:
+            self._http2.receive_available()
+            found = self._reply.messages()
+            if self._reply.is_ended and not found:
+                self._reply.check_end()
+                raise EOFError
+        except BaseException as error:
+            failure = call_error(error)
+            if failure is None:
+                raise
+            raise failure from error
+        return found

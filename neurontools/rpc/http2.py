@@ -49,7 +49,7 @@ class ConnectionEnded(Exception):
     """The peer closed the connection, or takes no more streams on it; the text is its reason."""
 
 
-class Stream:
+class Http2Stream:
     """One exchange: the window for its request, and what becomes of its answer. Subclasses take headers and data."""
 
     __slots__ = ("id", "is_ended", "received_bytes", "send_window_bytes")
@@ -67,7 +67,7 @@ class Stream:
         """Take a part of the body."""
 
 
-class Connection:
+class Http2Connection:
     """A connection to the server at a socket, connected from the start; for one thread of one process.
 
     `deadline` is the value of time.monotonic() at which sending and receiving end with TimeoutError, None for never.
@@ -91,7 +91,7 @@ class Connection:
         self._is_going_away = False
         self._farewell = ""
         self._next_stream_id = 1
-        self._stream = Stream()
+        self._stream = Http2Stream()
         self._header_block: tuple[int, bool, bytearray] | None = None  # stream, whether it ends it, what came of it
         settings = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, window_bytes))
         self._unsent = bytearray(
@@ -112,7 +112,7 @@ class Connection:
         """Whether another stream can be opened, as far as is known."""
         return not self._is_closed and not self._is_going_away and self._next_stream_id <= _MAX_STREAM_ID
 
-    def open(self, stream: Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def open(self, stream: Http2Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Open a stream and send its request; the answer may begin while the request waits for the peer's window."""
         stream.id = self._next_stream_id
         stream.send_window_bytes = self._peer_settings[_INITIAL_WINDOW_SIZE]
@@ -189,7 +189,7 @@ class Connection:
         self._is_closed = True
         self._sock.close()
 
-    def _send_body(self, stream: Stream, body: bytes) -> None:
+    def _send_body(self, stream: Http2Stream, body: bytes) -> None:
         """Send DATA frames as far as the peer's windows allow, and receive while they don't (section 5.2)."""
         sent = 0
         while sent < len(body) and not stream.is_ended:

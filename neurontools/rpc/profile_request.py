@@ -11,7 +11,7 @@ import select
 import socket
 from time import monotonic
 
-from neurontools.rpc import profile_words
+from neurontools.rpc import profile_protocol
 from neurontools.rpc.ask import NoDaemon, ask_error
 from neurontools.rpc.call import Unreachable
 from neurontools.rpc.http2 import connect
@@ -30,9 +30,9 @@ _PART_BYTES = 1 << 16
 _DAEMON_SECONDS = 10.0
 _LAST_WORD_SECONDS = 2.0
 _EXIT_CODES = {
-    profile_words.UNKNOWN: EXIT_NOT_FOUND,
-    profile_words.DENIED: EXIT_PERMISSION,
-    profile_words.UNABLE: EXIT_FAILURE,
+    profile_protocol.UNKNOWN: EXIT_NOT_FOUND,
+    profile_protocol.DENIED: EXIT_PERMISSION,
+    profile_protocol.UNABLE: EXIT_FAILURE,
 }
 
 
@@ -57,7 +57,7 @@ class AskedProfile:
                 line = _line(connection, deadline)
                 if line is None or line.startswith(b"error: "):
                     raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
-                request = profile_words.request_of(pid, profile_words.Wanted(seconds, steps))
+                request = profile_protocol.request_of(pid, profile_protocol.ProfileOptions(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
                 theirs.close()  # from here on its end is that of whoever has it
                 asked._await_answer(connection, socket_path, deadline)
@@ -83,7 +83,7 @@ class AskedProfile:
             if self._has_ended:
                 raise UserError(f"PID {self.pid} ended before its profile had begun; see its own output")
         line, _, self._read = self._read.partition(b"\n")
-        if line != profile_words.ASKED:
+        if line != profile_protocol.ASKED:
             self._fail(line)
 
     def read(self, timeout_seconds: float) -> bytes:
@@ -93,7 +93,7 @@ class AskedProfile:
                 raise TimeoutError
             self._more()
         part, self._read = self._read, b""
-        if profile_words.is_failure(part):
+        if profile_protocol.is_failure(part):
             self._fail(part.partition(b"\n")[0])
         return part
 
@@ -132,8 +132,8 @@ class AskedProfile:
         line = _line(connection, deadline)
         if line is None:
             raise NoDaemon(f"the monitor daemon at unix:{socket_path} ended; retry", EXIT_NO_DAEMON, is_absent=False)
-        if line != profile_words.PASSED:
-            reason, text = profile_words.read_refusal(line)
+        if line != profile_protocol.PASSED:
+            reason, text = profile_protocol.read_refusal(line)
             raise UserError(text, _EXIT_CODES.get(reason, EXIT_FAILURE))
 
     def _more(self) -> None:
@@ -145,7 +145,7 @@ class AskedProfile:
         self._has_ended = not part
 
     def _fail(self, line: bytes) -> None:
-        raise UserError(f"PID {self.pid}: {profile_words.read_failure(line)[:_LONGEST_LINE_BYTES]}")
+        raise UserError(f"PID {self.pid}: {profile_protocol.read_failure(line)[:_LONGEST_LINE_BYTES]}")
 
 
 def _connect(connection: socket.socket, socket_path: str) -> None:

@@ -21,17 +21,17 @@ def attach_socket(socket: str) -> str:
     return socket + _ATTACH_SUFFIX
 
 
-def stands_for(path: str, place: str) -> None:
+def set_display_address(path: str, display_address: str) -> None:
     """From here on the daemon at this socket is told to be at this place: the socket only leads there."""
-    _stands_for[path] = place
+    _stands_for[path] = display_address
 
 
-def place(path: str) -> str:
+def display_address(path: str) -> str:
     """Where the daemon at a socket is, for what a user is told."""
     return _stands_for.get(path) or f"unix:{path}"
 
 
-def checked(path: str, given_by: str) -> str:
+def validate_socket_path(path: str, given_by: str) -> str:
     """An API socket path as a user gave it, `unix:` removed; UserError when no socket can have this path."""
     if path.startswith(REMOTE_SCHEME):
         raise UserError(
@@ -60,15 +60,15 @@ def grpc_target(path: str) -> str:
     return f"unix:{quote(os.fsencode(path))}"
 
 
-def named(option: str | None, environment: "Mapping[str, str]") -> str | None:
+def configured_socket(option: str | None, environment: "Mapping[str, str]") -> str | None:
     """The socket a user named with --socket or NEURONTOOLS_SOCKET; None when neither is there."""
     if option is not None:
-        return checked(option, "--socket")
+        return validate_socket_path(option, "--socket")
     text = environment.get(VARIABLE, "")
-    return checked(text, VARIABLE) if text else None
+    return validate_socket_path(text, VARIABLE) if text else None
 
 
-def default(environment: "Mapping[str, str]") -> str:
+def default_socket(environment: "Mapping[str, str]") -> str:
     """Where a daemon started by this user listens when no socket is named."""
     runtime_directory = environment.get("XDG_RUNTIME_DIR", "")
     if runtime_directory.startswith("/"):
@@ -79,9 +79,9 @@ def default(environment: "Mapping[str, str]") -> str:
     return f"/tmp/neurontools-{os.geteuid()}/neurond.sock"  # noqa: S108
 
 
-def candidates(environment: "Mapping[str, str]") -> tuple[str, ...]:
+def candidate_sockets(environment: "Mapping[str, str]") -> tuple[str, ...]:
     """Where a client looks when no socket is named: the user's own daemon, then the system's."""
-    own = default(environment)
+    own = default_socket(environment)
     if own == SYSTEM_SOCKET or not _is_trustworthy(own):
         return (SYSTEM_SOCKET,)
     return (own, SYSTEM_SOCKET)

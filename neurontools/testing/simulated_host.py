@@ -9,7 +9,7 @@ from typing import Any
 
 from neurontools.faults.request import FaultRequest
 from neurontools.model import InjectedFault, Snapshot
-from neurontools.rpc import faults, neuron_pb2
+from neurontools.rpc import fault_calls, neuron_pb2
 from neurontools.rpc.ask import ask
 from neurontools.rpc.convert import from_message
 from neurontools.rpc.socket_path import VARIABLE
@@ -50,19 +50,19 @@ class SimulatedHost(SimulatedDriver):
     def inject(self, kind: str, *, device: int | None = None, core: int | None = None, **asked: Any) -> InjectedFault:
         """As `fault`, until it is healed. Processes that are to meet it know of it when this returns."""
         request = FaultRequest(kind, device_index=device, neuroncore_index=core, **asked)
-        return faults.inject(self.socket, [request])[0]
+        return fault_calls.inject(self.socket, [request])[0]
 
     def heal(self, *numbers: int) -> int:
         """Takes faults back, all without numbers; how many there were."""
-        return faults.heal(self.socket, numbers)
+        return fault_calls.heal(self.socket, numbers)
 
     @property
     def faults(self) -> tuple[InjectedFault, ...]:
         """The faults that are there: how far each has come, and how often executions met it."""
-        return faults.listed(self.socket)
+        return fault_calls.listed(self.socket)
 
     @property
     def snapshot(self) -> Snapshot:
         """The state of the host now."""
-        reply = ask(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", faults.TIMEOUT_SECONDS)
+        reply = ask(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", fault_calls.TIMEOUT_SECONDS)
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
-from neurontools.net.http.access import Access
-from neurontools.net.http.host_check import HostCheck
-from neurontools.net.http.request import Request
-from neurontools.net.http.response import Response, refusal
+from neurontools.net.http_access import HostCheck, HttpAccess
+from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
 
 SECURITY_HEADERS = (
     (
@@ -37,7 +35,7 @@ class RequestGuard:
     def __init__(self, hosts: HostCheck) -> None:
         self._hosts = hosts
 
-    def refused(self, request: Request) -> Response | None:
+    def refused(self, request: HttpRequest) -> HttpResponse | None:
         """The refusal; None for a request that may be answered."""
         if not request.authority or not self._hosts.admits(request.authority):
             return refusal(421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name")
@@ -46,7 +44,7 @@ class RequestGuard:
         return None
 
 
-def _is_same_origin_request(request: Request) -> bool:
+def _is_same_origin_request(request: HttpRequest) -> bool:
     """Whether a page of ours asks, or a person who follows a link or types an address; or no browser at all."""
     origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
     # Pages that send no referrer send their forms with the origin "null", as ours do.
@@ -80,17 +78,17 @@ _PURPOSE = "neurontools web session until "
 class BrowserSessions:
     """Who may see the pages: who sends the token, or a cookie that was given for it."""
 
-    def __init__(self, access: Access, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, access: HttpAccess, now: Callable[[], float] = time.time) -> None:
         self._access = access
         self._now = now
         # A name with this prefix can only be set over TLS, by this host, for all of it.
         self._name = "neurontools-session" if access.context is None else "__Host-neurontools-session"
 
-    def admits(self, request: Request) -> bool:
+    def admits(self, request: HttpRequest) -> bool:
         """Whether a request is of somebody who may see the pages."""
         return self._access.admits(request.header("authorization")) or self._has_session(request.header("cookie"))
 
-    def begin(self, request: Request) -> str | None:
+    def begin(self, request: HttpRequest) -> str | None:
         """The Set-Cookie for who sends the token in a form; None for who doesn't."""
         try:
             given = parse_qs(request.body.decode("ascii"), max_num_fields=4).get("token", [""])[0]

@@ -10,11 +10,16 @@ from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qs, quote, unquote
 
-from neurontools.net.http.compression import Document, Part
-from neurontools.net.http.request import Request
-from neurontools.net.http.response import PLAIN_TEXT, Response, refusal
-from neurontools.net.http.site import Page
-from neurontools.net.tls.subjects import Role
+from neurontools.net.client_roles import Role
+from neurontools.net.http_access import HttpPage
+from neurontools.net.http_messages import (
+    PLAIN_TEXT,
+    CompressedPart,
+    CompressibleDocument,
+    HttpRequest,
+    HttpResponse,
+    refusal,
+)
 from neurontools.util.formats import element
 from neurontools.web.browser_access import SECURITY_HEADERS, BrowserSessions, RequestGuard
 from neurontools.web.markup import PageFrame, notice_document, page_document, style_sheet
@@ -49,15 +54,15 @@ class WebPages:
         }
 
     @property
-    def page(self) -> Page:
+    def page(self) -> HttpPage:
         """For a site: who may see what is decided here."""
-        return Page(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
+        return HttpPage(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: HttpRequest) -> HttpResponse:
         response = self._guard.refused(request) or self._response(request)
         return replace(response, headers=(*SECURITY_HEADERS, *response.headers))
 
-    def _response(self, request: Request) -> Response:
+    def _response(self, request: HttpRequest) -> HttpResponse:
         name = request.path.removeprefix(BASE)
         if name == "session":
             return self._session(request)
@@ -65,7 +70,7 @@ class WebPages:
             return refusal(405, "only GET", ("Allow", "GET, HEAD"))
         if name in self._fixed:
             kind, made = self._fixed[name]
-            return Response(Document([Part(made())]), kind)
+            return HttpResponse(CompressibleDocument([CompressedPart(made())]), kind)
         if not self._sessions.admits(request):
             return self._asking(request)
         if request.role is None:
@@ -86,23 +91,23 @@ class WebPages:
         except CapacityExceeded as full:
             return refusal(503, str(full), ("Retry-After", "3"))
 
-    def _page(self, view: NavigablePageRenderer, choice: PageQuery) -> Response:
+    def _page(self, view: NavigablePageRenderer, choice: PageQuery) -> HttpResponse:
         picture = self._gallery.picture(view, choice)
 
         def made() -> bytes:
             frame = view.frame(choice, picture.title)
             return page_document(BASE, frame, picture.rows, picture.version, choice.columns)
 
-        return Response(picture.page(made), _HTML, headers=(("Vary", "Accept, Cookie"),))
+        return HttpResponse(picture.page(made), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
-    def _stream(self, request: Request, view: NavigablePageRenderer, choice: PageQuery) -> Response:
+    def _stream(self, request: HttpRequest, view: NavigablePageRenderer, choice: PageQuery) -> HttpResponse:
         since = request.header("last-event-id") or _query_value(request.query, "since")
-        return Response(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
+        return HttpResponse(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 
-    def _asking(self, request: Request) -> Response:
+    def _asking(self, request: HttpRequest) -> HttpResponse:
         """The page that asks for the token; who comes back to a page is sent there again."""
         back = f"{request.path}?{request.query}" if request.query else request.path
-        return Response(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
+        return HttpResponse(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
 
     def _form(self, back: str, trouble: str) -> bytes:
         label = element(
@@ -119,15 +124,17 @@ class WebPages:
         told = [element("p", trouble, role="alert")] if trouble else []
         return notice_document(BASE, "neuron-top asks for a token", *told, form)
 
-    def _session(self, request: Request) -> Response:
+    def _session(self, request: HttpRequest) -> HttpResponse:
         if request.method != "POST":
-            return Response(self._form(BASE, ""), _HTML)
+            return HttpResponse(self._form(BASE, ""), _HTML)
         back = _query_value(request.query, "to")
         if not (back.startswith(BASE) and back.isascii() and back.isprintable()):
             back = BASE
         cookie = self._sessions.begin(request)
         if cookie is None:
-            return Response(self._form(back, "This is not the token."), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
+            return HttpResponse(
+                self._form(back, "This is not the token."), _HTML, 401, (("WWW-Authenticate", "Bearer"),)
+            )
         return _redirect(back, ("Set-Cookie", cookie))
 
 
@@ -138,8 +145,8 @@ def _query_value(query: str, name: str) -> str:
         return ""
 
 
-def _redirect(address: str, *headers: tuple[str, str]) -> Response:
-    return Response(b"", PLAIN_TEXT, 303, (("Location", address), *headers))
+def _redirect(address: str, *headers: tuple[str, str]) -> HttpResponse:
+    return HttpResponse(b"", PLAIN_TEXT, 303, (("Location", address), *headers))
 
 
 _MAX_ACTIVE_HOSTS = 16

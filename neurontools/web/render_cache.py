@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
-from neurontools.net.http.compression import Document, Part
+from neurontools.net.http_messages import CompressedPart, CompressibleDocument
 from neurontools.web.markup import Row
 from neurontools.web.page_query import PageQuery
 
@@ -208,7 +208,7 @@ class RenderedPage:
         self._whole_since = 0  # the version since which rows only changed, each in its place
         self._events: dict[int, bytes] = {}
         self._changed = asyncio.Event()
-        self._page: tuple[int, Document] | None = None
+        self._page: tuple[int, CompressibleDocument] | None = None
         self.rows: tuple[Row, ...] = ()
         self.title = ""
         self.number = 0
@@ -258,10 +258,10 @@ class RenderedPage:
             event = self._events[number] = f"event: rows\nid: {self.version}\ndata: {text}\n\n".encode()
         return event
 
-    def page(self, made: Callable[[], bytes]) -> Document:
+    def page(self, made: Callable[[], bytes]) -> CompressibleDocument:
         """The page that is sent first; made once for all who ask for it as it is now."""
         if self._page is None or self._page[0] != self.number:
-            self._page = self.number, Document([Part(made())])
+            self._page = self.number, CompressibleDocument([CompressedPart(made())])
         return self._page[1]
 
     async def newer_than(self, number: int) -> None:

@@ -18,7 +18,7 @@ from neurontools.faults.kind import Effect, Lasting
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
 from neurontools.model import FaultState, InjectedFault
-from neurontools.rpc import faults
+from neurontools.rpc import fault_calls
 from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
@@ -156,7 +156,7 @@ def daemon(start_daemon: StartDaemon, tmp_path: Path, request: pytest.FixtureReq
 
 
 def inject(daemon: RunningDaemon, kind: str, **options: float) -> InjectedFault:
-    (fault,) = faults.inject(daemon.socket, [FaultRequest(kind, **options)])  # type: ignore[arg-type]
+    (fault,) = fault_calls.inject(daemon.socket, [FaultRequest(kind, **options)])  # type: ignore[arg-type]
     return fault
 
 
@@ -224,12 +224,12 @@ def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDae
         assert training.step().startswith(text)
         assert training.result.endswith(f"[injected fault {fault.number}]")
         assert f"Inference completed with err: {int(kind.status)}" in training.errors()[logged:]
-        wait_until(lambda: faults.listed(daemon.socket)[0].met_total == 1)
+        wait_until(lambda: fault_calls.listed(daemon.socket)[0].met_total == 1)
         if kind.counter is not None:
             assert getattr(daemon.next_snapshot().cores[0].status, counter) == before + 1
         assert training.step() == "2.0" if kind.lasts is Lasting.ONE_EXECUTION else training.step().startswith(text)
-        faults.heal(daemon.socket)
-        wait_until(lambda: not faults.listed(daemon.socket))
+        fault_calls.heal(daemon.socket)
+        wait_until(lambda: not fault_calls.listed(daemon.socket))
         if kind.lasts is Lasting.PROCESS:
             assert training.step().startswith(text), "only a new process gets it back"
             training.process.kill()
@@ -267,7 +267,7 @@ def test_a_hang_lasts_until_the_time_out_and_fails_then(
     assert not training.step()
     errors = training.failure()
     assert all(text in errors for text in texts), errors
-    (fault,) = wait_until(lambda: [f for f in faults.listed(daemon.socket) if f.state is FaultState.OVER])
+    (fault,) = wait_until(lambda: [f for f in fault_calls.listed(daemon.socket) if f.state is FaultState.OVER])
     assert fault.met_total == 1
     status = daemon.next_snapshot().cores[0].status
     assert getattr(status, f"{counter}_total") == 1
@@ -283,20 +283,20 @@ def test_training_goes_on_through_what_only_slows_it_or_hides_it(daemon: Running
         before = float(training.result)
         hang = inject(daemon, "hang-compute", device_index=0, for_seconds=0.2)
         assert float(training.step()) < before
-        (fault,) = [fault for fault in faults.listed(daemon.socket) if fault.number == hang.number]
+        (fault,) = [fault for fault in fault_calls.listed(daemon.socket) if fault.number == hang.number]
         return (fault.state, fault.met_total) == (FaultState.OVER, 1)
 
     wait_until(hang_was_met)
-    faults.heal(daemon.socket)
+    fault_calls.heal(daemon.socket)
     inject(daemon, "link-down", device_index=0)
     assert training.step()
-    assert faults.listed(daemon.socket)[0].met_total == 0, "it has no collective"
-    faults.heal(daemon.socket)
+    assert fault_calls.listed(daemon.socket)[0].met_total == 0, "it has no collective"
+    fault_calls.heal(daemon.socket)
     inject(daemon, "slow-core", neuroncore_index=0, amount=1000)
     before = daemon.next_snapshot().cores[0].busy_seconds_total or 0.0
     assert training.step()
     wait_until(lambda: (daemon.snapshot().cores[0].busy_seconds_total or 0.0) > before + 0.01)
-    faults.heal(daemon.socket)
+    fault_calls.heal(daemon.socket)
 
     def is_reporting() -> bool:
         found = daemon.find(pid)
@@ -306,7 +306,7 @@ def test_training_goes_on_through_what_only_slows_it_or_hides_it(daemon: Running
     inject(daemon, "reports-lost", pid=pid)
     wait_until(lambda: not is_reporting())
     assert training.step()
-    faults.heal(daemon.socket)
+    fault_calls.heal(daemon.socket)
     wait_until(is_reporting)
 
 
@@ -332,9 +332,9 @@ def test_collectives_are_late_until_they_are_healed(daemon: RunningDaemon, train
     fault = inject(daemon, "collective-latency", device_index=0, amount=200)
     assert float(training.step()) >= 0.2
     assert float(training.step()) >= 0.2
-    faults.heal(daemon.socket, [fault.number])
+    fault_calls.heal(daemon.socket, [fault.number])
     assert training.step()
-    assert not faults.listed(daemon.socket)
+    assert not fault_calls.listed(daemon.socket)
 
 
 def test_bits_flip_silently_and_the_same_ones_for_the_same_seed(daemon: RunningDaemon, train: Train) -> None:
@@ -345,7 +345,7 @@ def test_bits_flip_silently_and_the_same_ones_for_the_same_seed(daemon: RunningD
         flipped.append(training.step())
         assert training.step() == "128.0"
     assert flipped[0] == flipped[1] != "128.0"
-    assert [fault.state for fault in faults.listed(daemon.socket)] == [FaultState.OVER] * 2
+    assert [fault.state for fault in fault_calls.listed(daemon.socket)] == [FaultState.OVER] * 2
     daemon.next_snapshot()
     assert not [kind for kind, injected in findings(daemon) if injected]
 
@@ -360,6 +360,6 @@ def test_a_device_that_is_lost_is_missing_everywhere_and_comes_back(daemon: Runn
     wait_until(lambda: ("device_missing", True) in findings(daemon))
     wait_until(lambda: links.read_text().strip() == "")
     assert not (tree / "dev/neuron7").exists()
-    faults.heal(daemon.socket, [fault.number])
+    fault_calls.heal(daemon.socket, [fault.number])
     wait_until(lambda: links.read_text() == before and (tree / "dev/neuron7").exists())
     wait_until(lambda: ("device_missing", True) not in findings(daemon))

@@ -22,7 +22,7 @@ from neurontools.exporters.exposition import (
     wants_openmetrics,
 )
 from neurontools.exporters.labels import LabelTexts
-from neurontools.net.sockets.listen_address import listen_address
+from neurontools.net.acceptor import listen_address
 from neurontools.util.terminal import escape_controls
 from tests.harness.examples import examples
 from tests.harness.waiting import HANG_SECONDS

@@ -16,7 +16,7 @@ from neurond.fleet.command import HostPlan, main, parse_mix, plan
 from neurontools.client import Client
 from neurontools.faults.request import FaultRequest
 from neurontools.model import InjectedFault
-from neurontools.rpc import faults
+from neurontools.rpc import fault_calls
 from neurontools.testing import SimulatedFleet
 from neurontools.util.errors import UserError
 from tests.harness.command import call_main
@@ -105,11 +105,11 @@ def test_what_cannot_be_meant_is_told_in_a_line(arguments: tuple[str, str]) -> N
 def test_a_host_is_lost_while_the_others_stay_and_comes_back_with_the_rest_of_its_story() -> None:
     with SimulatedFleet(2, mix="inf2.xlarge", interval_seconds=0.1) as fleet:
         lost, returns = (place.address for place in fleet.places)
-        (fault,) = faults.inject(lost, [FaultRequest("host-lost")])
+        (fault,) = fault_calls.inject(lost, [FaultRequest("host-lost")])
         assert fault.device_indices == ()
         wait_until(lambda: not Path(lost).exists())
         story = [FaultRequest("host-lost", for_seconds=0.2), FaultRequest("bit-flip", device_index=0)]
-        assert [fault.number for fault in faults.inject(returns, story)] == [1, 2]
+        assert [fault.number for fault in fault_calls.inject(returns, story)] == [1, 2]
         wait_until(lambda: [(fault.kind, fault.number) for fault in _faults(returns)] == [("bit-flip", 1)])
         assert not Path(lost).exists()
 
@@ -117,7 +117,7 @@ def test_a_host_is_lost_while_the_others_stay_and_comes_back_with_the_rest_of_it
 def _faults(address: str) -> tuple[InjectedFault, ...]:
     """Those of a host; none while it doesn't serve yet."""
     try:
-        return faults.listed(address)
+        return fault_calls.listed(address)
     except UserError:
         return ()
 

@@ -10,9 +10,8 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.server import HttpServer
-from neurontools.net.http.site import Site
+from neurontools.net.http_access import Site
+from neurontools.net.http_server import HttpLimits, HttpServer
 from tests.harness.waiting import HANG_SECONDS
 from tests.harness.web_site import Site as Client
 
@@ -22,7 +21,7 @@ T = TypeVar("T")
 class Served:
     """A site that is served on `port`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, site: Site, limits: Limits) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, site: Site, limits: HttpLimits) -> None:
         self.loop = loop
         self.context: ssl.SSLContext | None = None
 

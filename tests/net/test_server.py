@@ -16,16 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.net.http.access import Access
-from neurontools.net.http.compression import Document, Part, accepts_gzip
-from neurontools.net.http.host_check import HostCheck
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.request import Request
-from neurontools.net.http.response import Response
-from neurontools.net.http.site import Page, Site
-from neurontools.net.http.token_file import read_token
-from neurontools.net.tls.files import FileProblem
-from neurontools.net.tls.server import ServerFiles, ServerTls
+from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage, Site, read_token
+from neurontools.net.http_messages import CompressedPart, CompressibleDocument, HttpRequest, HttpResponse, accepts_gzip
+from neurontools.net.http_server import HttpLimits
+from neurontools.net.tls import FileProblem, ServerFiles, ServerTls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.connections import client_hello, is_closed
 from tests.harness.http_server import Serve, Served
@@ -40,9 +34,9 @@ def serve() -> Iterator[Serve]:
     thread.start()
     opened: list[Served] = []
 
-    def start(pages: dict[str, Page], access: Access | None = None, limits: Limits | None = None) -> Served:
-        site = Site(pages, Page(pages["/"].handler, is_open=True), access or Access())
-        opened.append(Served(loop, site, limits or Limits()))
+    def start(pages: dict[str, HttpPage], access: HttpAccess | None = None, limits: HttpLimits | None = None) -> Served:
+        site = Site(pages, HttpPage(pages["/"].handler, is_open=True), access or HttpAccess())
+        opened.append(Served(loop, site, limits or HttpLimits()))
         return opened[-1]
 
     yield start
@@ -54,18 +48,18 @@ def serve() -> Iterator[Serve]:
 
 
 LINES = b"water_level_ratio 0.5\n" * 10_000
-FRONT = Page(lambda _: Response(b"front\n"), is_open=True)
+FRONT = HttpPage(lambda _: HttpResponse(b"front\n"), is_open=True)
 HELLO = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def echo(request: Request) -> Response:
+def echo(request: HttpRequest) -> HttpResponse:
     words = (request.method, request.path, request.query, request.authority, request.header("x-word"))
-    return Response(" | ".join(words).encode())
+    return HttpResponse(" | ".join(words).encode())
 
 
 def test_pages_see_the_request_and_their_faults_are_answers(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    fault = Page(lambda request: Response(request.headers["nothing"].encode()))
-    served = serve({"/": FRONT, "/echo": Page(echo), "/fault": fault})
+    fault = HttpPage(lambda request: HttpResponse(request.headers["nothing"].encode()))
+    served = serve({"/": FRONT, "/echo": HttpPage(echo), "/fault": fault})
     assert served.get("/fault").status == 500
     assert "/fault could not be made" in caplog.text
     assert served.get("/echo?a=b?c", Host="pages:80", X_Word="x").body == b"GET | /echo | a=b?c | pages:80 | x"
@@ -111,14 +105,14 @@ def test_a_connection_is_kept_until_either_side_ends_it(serve: Serve) -> None:
 
 
 def test_a_document_is_compressed_once_for_all_who_ask(serve: Serve) -> None:
-    document = Document([Part(LINES[:1000]), Part(LINES[1000:])])
+    document = CompressibleDocument([CompressedPart(LINES[:1000]), CompressedPart(LINES[1000:])])
     made: list[int] = []
 
-    def page(_: Request) -> Response:
+    def page(_: HttpRequest) -> HttpResponse:
         made.append(id(document.gzipped) if len(made) > 1 else 0)
-        return Response(document)
+        return HttpResponse(document)
 
-    served = serve({"/": FRONT, "/lines": Page(page)})
+    served = serve({"/": FRONT, "/lines": HttpPage(page)})
     plain = served.get("/lines", Accept_Encoding="identity")
     assert (plain.body, plain.headers["Content-Encoding"]) == (LINES, None)
     for _ in range(3):
@@ -144,7 +138,7 @@ def test_a_stream_is_sent_as_it_comes_and_ends_with_its_reader(serve: Serve) -> 
         finally:
             ended.set()
 
-    served = serve({"/": FRONT, "/events": Page(lambda _: Response(pieces(), "text/event-stream"))})
+    served = serve({"/": FRONT, "/events": HttpPage(lambda _: HttpResponse(pieces(), "text/event-stream"))})
     with served.connect() as client:
         client.sendall(HELLO.replace(b"/ ", b"/events "))
         with client.makefile("rb") as reader:
@@ -158,7 +152,7 @@ def test_a_stream_is_sent_as_it_comes_and_ends_with_its_reader(serve: Serve) -> 
 
 
 def test_half_a_request_gets_a_few_seconds(serve: Serve) -> None:
-    served = serve({"/": FRONT}, limits=Limits(head_seconds=0.05))
+    served = serve({"/": FRONT}, limits=HttpLimits(head_seconds=0.05))
     for said in (b"", b"GET / HTT", HELLO[:-2]):
         with served.connect() as client, suppress(ConnectionError):  # the few seconds may have been over
             client.sendall(said)
@@ -177,7 +171,7 @@ def test_half_a_request_gets_a_few_seconds(serve: Serve) -> None:
 
 
 def test_half_sent_requests_of_a_crowd_lock_nobody_out(serve: Serve) -> None:
-    served = serve({"/": FRONT}, limits=Limits(connections=16, of_an_address=4, head_seconds=600))
+    served = serve({"/": FRONT}, limits=HttpLimits(connections=16, of_an_address=4, head_seconds=600))
     crowd = [served.connect(f"127.0.0.{10 + number % 8}") for number in range(64)]
     for member in crowd:
         member.sendall(HELLO[:-2])
@@ -194,7 +188,7 @@ def test_half_sent_requests_of_a_crowd_lock_nobody_out(serve: Serve) -> None:
 
 
 def test_one_address_has_its_share_and_loses_its_own_oldest(serve: Serve) -> None:
-    served = serve({"/": FRONT}, limits=Limits(connections=16, of_an_address=4, head_seconds=600, idle_seconds=600))
+    served = serve({"/": FRONT}, limits=HttpLimits(connections=16, of_an_address=4, head_seconds=600, idle_seconds=600))
     with served.connect("127.0.0.2") as other:
         other.sendall(HELLO)
         assert other.recv(2**16)
@@ -212,8 +206,8 @@ def test_one_address_has_its_share_and_loses_its_own_oldest(serve: Serve) -> Non
 def test_connections_in_the_handshake_count_and_take_little_memory(serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
-    access = Access(ServerTls(ServerFiles(str(certificate), str(key)), "tls."))
-    served = serve({"/": FRONT}, access, Limits(connections=16, of_an_address=8, head_seconds=600))
+    access = HttpAccess(ServerTls(ServerFiles(str(certificate), str(key)), "tls."))
+    served = serve({"/": FRONT}, access, HttpLimits(connections=16, of_an_address=8, head_seconds=600))
     served.context = ssl.create_default_context(cafile=str(authority.file))
     crowd = [served.connect() for _ in range(40)]
     for member in crowd[::2]:
@@ -239,8 +233,8 @@ def resident_bytes() -> int:
 
 
 def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:
-    access = Access(hosts=HostCheck(["metrics.example.org"]))
-    served = serve({"/": FRONT, "/echo": Page(echo)}, access)
+    access = HttpAccess(hosts=HostCheck(["metrics.example.org"]))
+    served = serve({"/": FRONT, "/echo": HttpPage(echo)}, access)
     for name in ("127.0.0.1:8000", "[::1]:8000", "localhost", "a.localhost:1", socket.gethostname(), "10.1.2.3"):
         assert served.get("/echo", Host=name).status == 200
     assert served.get("/echo", Host="METRICS.example.org.:8000").status == 200
@@ -262,8 +256,12 @@ def test_a_client_that_does_not_read_is_dropped_and_its_stream_waits_in_no_buffe
         finally:
             ended.set()
 
-    pages = {"/": FRONT, "/news": Page(lambda _: Response(pieces())), "/lines": Page(lambda _: Response(LINES * 100))}
-    served = serve(pages, limits=Limits(write_seconds=0.5))
+    pages = {
+        "/": FRONT,
+        "/news": HttpPage(lambda _: HttpResponse(pieces())),
+        "/lines": HttpPage(lambda _: HttpResponse(LINES * 100)),
+    }
+    served = serve(pages, limits=HttpLimits(write_seconds=0.5))
     with served.connect() as whole, socket.socket() as silent:
         whole.sendall(HELLO.replace(b"/ ", b"/lines "))
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
@@ -291,15 +289,15 @@ def test_a_token_is_short_and_of_ascii(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=100_000)))
 def test_parts_make_one_gzip_file(contents: list[bytes]) -> None:
-    document = Document(map(Part, contents))
+    document = CompressibleDocument(map(CompressedPart, contents))
     assert gzip.decompress(document.gzipped) == document.content == b"".join(contents)
 
 
 def test_a_part_that_stays_is_not_compressed_again() -> None:
-    stays = Part(b"level 1\n" * 1000)
-    first = Document([stays, Part(b"one")]).gzipped
+    stays = CompressedPart(b"level 1\n" * 1000)
+    first = CompressibleDocument([stays, CompressedPart(b"one")]).gzipped
     kept = stays.deflated
-    second = Document([Part(b"two"), stays]).gzipped
+    second = CompressibleDocument([CompressedPart(b"two"), stays]).gzipped
     assert kept in first
     assert kept in second
     assert stays.deflated is kept

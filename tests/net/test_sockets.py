@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.net.sockets.places import Place, Places
+from neurontools.net.acceptor import ConnectionLimiter, ConnectionSlot
 
 
 def nothing() -> None:
@@ -13,7 +13,7 @@ def nothing() -> None:
 
 
 def test_the_longest_waiting_makes_room() -> None:
-    places = Places(most=3, share=3)
+    places = ConnectionLimiter(most=3, share=3)
     gone: list[str] = []
     first, second, _ = (places.enter("a", lambda name=name: gone.append(name)) for name in "abc")  # type: ignore[misc]
     assert first is not None
@@ -30,7 +30,7 @@ def test_the_longest_waiting_makes_room() -> None:
 
 
 def test_when_all_are_busy_nobody_comes_in() -> None:
-    places = Places(most=4, share=2)
+    places = ConnectionLimiter(most=4, share=2)
     for _ in range(2):
         place = places.enter("a", nothing)
         assert place is not None
@@ -41,14 +41,14 @@ def test_when_all_are_busy_nobody_comes_in() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("enter busy wait leave".split()), st.integers(0, 9)), max_size=200))
 def test_the_limits_hold_whatever_happens(steps: list[tuple[str, int]]) -> None:
-    places = Places(most=6, share=2)
-    inside: list[Place] = []
+    places = ConnectionLimiter(most=6, share=2)
+    inside: list[ConnectionSlot] = []
     for step, number in steps:
         if step == "enter":
-            lost: list[Place] = []
-            made: list[Place] = []
+            lost: list[ConnectionSlot] = []
+            made: list[ConnectionSlot] = []
 
-            def make_room(made: list[Place] = made, lost: list[Place] = lost) -> None:
+            def make_room(made: list[ConnectionSlot] = made, lost: list[ConnectionSlot] = lost) -> None:
                 lost.extend(made)
 
             place = places.enter(number % 5, make_room)

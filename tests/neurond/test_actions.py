@@ -22,7 +22,7 @@ from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
 from neurontools.model import Finding, Severity
 from neurontools.model.finding import Kind
-from neurontools.rpc import faults
+from neurontools.rpc import fault_calls
 from tests.harness.answering_server import Reply, answering
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.snapshots import snapshot_of
@@ -208,9 +208,9 @@ def test_the_audit_has_who_held_which_cores(host: Host) -> None:
 
 def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
     daemon = host.start("")
-    (fault,) = faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=3)])
+    (fault,) = fault_calls.inject(daemon.socket, [FaultRequest("dma-abort", device_index=3)])
     wait_until(lambda: host.audit("fault_holds"))
-    faults.heal(daemon.socket, [fault.number])
+    fault_calls.heal(daemon.socket, [fault.number])
     (healed,) = wait_until(lambda: host.audit("fault_healed"))
     (injected,) = host.audit("fault_injected")
     assert (injected["number"], injected["kind"], injected["device_indices"]) == (fault.number, "dma-abort", [3])
@@ -221,8 +221,8 @@ def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
     assert (healed["injected_by_uid"], healed["injected_by_pid"]) == me
     assert injected["at_unix_seconds"] <= healed["at_unix_seconds"]
     for _ in range(20):  # most of them begin and end before the next snapshot
-        (fault,) = faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=3)])
-        faults.heal(daemon.socket, [fault.number])
+        (fault,) = fault_calls.inject(daemon.socket, [FaultRequest("dma-abort", device_index=3)])
+        fault_calls.heal(daemon.socket, [fault.number])
     wait_until(lambda: len(host.audit("fault_healed")) == 21)
     for event in ("fault_injected", "fault_holds", "fault_healed"):
         assert [line["number"] for line in host.audit(event)] == list(range(1, 22)), event

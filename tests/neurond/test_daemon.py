@@ -29,9 +29,8 @@ from neurontools.client import Client
 from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.ask import ask
-from neurontools.rpc.call import CallError, RpcError, Status
+from neurontools.rpc.call import CallError, RpcError, Status, StreamConnection
 from neurontools.rpc.report_limits import MOST_MODELS
-from neurontools.rpc.stream import StreamConnection
 from neurontools.util.errors import UserError
 from neurontools.util.rate_limited_log import SILENCE_SECONDS
 from tests.harness import hostile_peer
@@ -126,7 +125,7 @@ def test_connections_that_speak_something_else(shared_daemon: RunningDaemon, dat
 def test_a_daemon_without_file_descriptors_goes_on_when_it_has_them_again(daemon: RunningDaemon) -> None:
     attachment = Attachment(daemon)
     attachment.attach(core_count=1)
-    with call.Connection(daemon.socket, 30) as connection:
+    with call.UnaryConnection(daemon.socket, 30) as connection:
 
         def snapshot() -> pb.Snapshot:
             reply = connection.call(f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)

@@ -24,7 +24,7 @@ from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters
 from neurontools.model.finding import Kind
-from neurontools.rpc import faults, neuron_pb2
+from neurontools.rpc import fault_calls, neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.testing import DriverTree
 from neurontools.util.errors import UserError
@@ -41,7 +41,7 @@ INJECT = "/neurontools.v1.FaultService/InjectFaults"
 def daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
     """The module's daemon, without faults and what they have made."""
     yield shared_daemon
-    faults.heal(shared_daemon.socket)
+    fault_calls.heal(shared_daemon.socket)
     wait_until(lambda: not told_findings(shared_daemon) and not shared_daemon.snapshot().processes)
 
 
@@ -51,26 +51,26 @@ def told_findings(daemon: RunningDaemon) -> dict[str, bool]:
 
 
 def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: RunningDaemon) -> None:
-    (fault,) = faults.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=3)])
+    (fault,) = fault_calls.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=3)])
     assert (fault.kind, fault.state, fault.device_indices) == ("hbm-uncorrectable", FaultState.HOLDS, (3,))
     snapshot = daemon.snapshot()
     assert snapshot.devices[3].ecc.mem_uncorrected_total == 1
-    assert snapshot.injected_faults == (fault,) == faults.listed(daemon.socket)
+    assert snapshot.injected_faults == (fault,) == fault_calls.listed(daemon.socket)
     wait_until(lambda: told_findings(daemon) == {Kind.ECC_UNCORRECTED: True})
-    assert faults.heal(daemon.socket, [fault.number]) == 1
+    assert fault_calls.heal(daemon.socket, [fault.number]) == 1
     wait_until(lambda: not told_findings(daemon))
     assert daemon.snapshot().injected_faults == ()
 
 
 def test_corrected_errors_grow_into_a_finding(daemon: RunningDaemon) -> None:
     daemon.next_snapshot()
-    faults.inject(daemon.socket, [FaultRequest("ecc-corrected", device_index=0, amount=40)])
+    fault_calls.inject(daemon.socket, [FaultRequest("ecc-corrected", device_index=0, amount=40)])
     wait_until(lambda: told_findings(daemon) == {Kind.ECC_CORRECTED: True})
 
 
 def test_a_fault_ends_by_itself(daemon: RunningDaemon) -> None:
-    (fault,) = faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0, for_seconds=0.01)])
-    (ended,) = wait_until(lambda: [f for f in faults.listed(daemon.socket) if f.state is FaultState.OVER])
+    (fault,) = fault_calls.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0, for_seconds=0.01)])
+    (ended,) = wait_until(lambda: [f for f in fault_calls.listed(daemon.socket) if f.state is FaultState.OVER])
     assert ended.number == fault.number
     assert ended.began_at_unix_seconds is not None
     assert ended.ended_at_unix_seconds == pytest.approx(ended.began_at_unix_seconds + 0.01)
@@ -79,7 +79,7 @@ def test_a_fault_ends_by_itself(daemon: RunningDaemon) -> None:
 def inject_into(daemon: RunningDaemon, holder: Attachment, kind: str) -> tuple[Any, InjectedFault]:
     """What a holder of cores is told of a fault, which it says it knows; and the fault."""
     with ThreadPoolExecutor(1) as another:
-        asking = another.submit(faults.inject, daemon.socket, [FaultRequest(kind, device_index=0)])
+        asking = another.submit(fault_calls.inject, daemon.socket, [FaultRequest(kind, device_index=0)])
         told = json.loads(holder.connection.recv(4096).removeprefix(b"fault "))
         holder.connection.send(b"armed %d\n" % told["number"])
         (injected,) = asking.result()
@@ -93,7 +93,7 @@ def test_injecting_waits_until_the_process_knows(daemon: RunningDaemon, attached
     assert (told["kind"], told["cores"]) == ("dma-abort", [[0, 0, 0], [1, 0, 1]])
     met = b"met %d 1\n" % injected.number
     attached.connection.send(met + b"told %d 1\n" % injected.number + b"x" * 10_000 + b"\n" + met)
-    (fault,) = wait_until(lambda: [f for f in faults.listed(daemon.socket) if f.met_total == 2])
+    (fault,) = wait_until(lambda: [f for f in fault_calls.listed(daemon.socket) if f.met_total == 2])
     assert fault.state is FaultState.HOLDS
     assert daemon.find(os.getpid()) is not None
 
@@ -130,16 +130,16 @@ def test_rubbish_injects_nothing(
 
 def test_there_is_nothing_to_heal_of_a_number_that_is_not_there(daemon: RunningDaemon) -> None:
     with pytest.raises(UserError, match="there is no fault 4711") as refused:
-        faults.heal(daemon.socket, [4711])
+        fault_calls.heal(daemon.socket, [4711])
     assert refused.value.exit_code == 6
-    assert faults.heal(daemon.socket) == 0
+    assert fault_calls.heal(daemon.socket) == 0
 
 
 def test_faults_are_for_simulated_devices(start_daemon: StartDaemon) -> None:
     with DriverTree("inf2.xlarge") as tree:
         daemon = start_daemon(*tree.flags, "--interval", "0.05")
         with pytest.raises(UserError, match="its devices are real") as refused:
-            faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0)])
+            fault_calls.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0)])
         assert refused.value.exit_code == 1
 
 
@@ -149,10 +149,10 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
     Path(daemon.socket).chmod(0o666)
     Path(daemon.socket).parent.chmod(0o755)
     asks = (
-        "import os, sys; from neurontools.rpc import faults, grpcio_call\n"
+        "import os, sys, grpc; from neurontools.rpc import fault_calls\n"
         "from neurontools.faults.request import FaultRequest\n"
         f"os.setgroups([]); os.setgid({HOSTILE}); os.setuid({HOSTILE})\n"
-        "faults.inject(sys.argv[1], [FaultRequest('dma-abort', device_index=0)])"
+        "fault_calls.inject(sys.argv[1], [FaultRequest('dma-abort', device_index=0)])"
     )
     done = subprocess.run(
         [sys.executable, "-c", asks, daemon.socket],
@@ -162,7 +162,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
         check=False,
     )
     assert "refuses: faults are for the user of the daemon" in done.stderr
-    assert faults.listed(daemon.socket) == ()
+    assert fault_calls.listed(daemon.socket) == ()
 
 
 def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fleet(
@@ -170,11 +170,11 @@ def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fle
 ) -> None:
     daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")
     names = [kind.name for kind in KINDS.values() if not kind.loses_host]
-    made = faults.inject(daemon.socket, [FaultRequest(name, device_index=0) for name in names])
+    made = fault_calls.inject(daemon.socket, [FaultRequest(name, device_index=0) for name in names])
     assert [fault.kind for fault in made] == names
-    assert faults.heal(daemon.socket) == len(names)
+    assert fault_calls.heal(daemon.socket) == len(names)
     with pytest.raises(UserError, match="it is none of a simulated fleet; see neuron-fleet-sim"):
-        faults.inject(daemon.socket, [FaultRequest("host-lost")])
+        fault_calls.inject(daemon.socket, [FaultRequest("host-lost")])
 
 
 class Host:

@@ -24,7 +24,7 @@ from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
 from neurontools.model import Job
 from neurontools.model.finding import Kind
-from neurontools.rpc import faults
+from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.examples import examples
@@ -317,9 +317,9 @@ def test_the_log_beside_the_devices_that_are_read_is_read(start_daemon: StartDae
 def test_what_an_injected_fault_has_logged_says_so_and_is_over_when_it_is_healed(
     daemon: RunningDaemon, path: Path
 ) -> None:
-    (fault,) = faults.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=1)])
+    (fault,) = fault_calls.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=1)])
     add(path, TEXT, HardwareError("HBM_UNCORRECTABLE_ERROR", 5, 0).text())
     found = wait_until(lambda: daemon.findings(*KERNEL))
     assert {finding.device_indices: finding.injected for finding in found} == {(1,): True, (5,): False}
-    faults.heal(daemon.socket, [fault.number])
+    fault_calls.heal(daemon.socket, [fault.number])
     wait_until(lambda: [finding.device_indices for finding in daemon.findings(*KERNEL)] == [(5,)])

@@ -25,9 +25,8 @@ from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.hosts import named_hosts
 from neurontools.fleet.states import Link
 from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
-from neurontools.rpc.remote.address import remote_address
-from neurontools.rpc.remote.certificates import client_tls
-from neurontools.rpc.remote.tunnels import Tunnels
+from neurontools.rpc.remote_address import remote_address
+from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.connections import client_hello, is_closed
 from tests.harness.network_daemon import ADMIN, VIEWER, Files, NetworkDaemon, said_until_the_end, summaries
@@ -340,7 +339,7 @@ def options(network: NetworkDaemon, files: Files) -> dict[str, str]:
 def troubles(addresses: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """What is told of each of these, "" of one that is live."""
     places = [place for name, address in addresses.items() for place in named_hosts(f"{name} {address}").places]
-    with DirectFeed(places, tunnels=Tunnels(client_tls(given, {}))) as feed:
+    with DirectFeed(places, tunnels=TunnelSet(client_tls(given, {}))) as feed:
         feed.start()
         assert feed.wait_settled(HANG_SECONDS)
         return {state.place.name: "" if state.link is Link.LIVE else state.trouble for state in feed.states}
@@ -387,7 +386,7 @@ def test_each_host_tells_what_is_wrong_with_it(network: NetworkDaemon, tmp_path:
 def test_a_host_that_comes_back_is_live_again(start_daemon: StartDaemon, tmp_path: Path, port: int) -> None:
     network = NetworkDaemon(start_daemon, tmp_path, port=port)
     places = named_hosts(f"host grpcs://127.0.0.1:{port}").places
-    with DirectFeed(places, 0.1, Tunnels(client_tls(options(network, network.viewer()), {}))) as feed:
+    with DirectFeed(places, 0.1, TunnelSet(client_tls(options(network, network.viewer()), {}))) as feed:
         feed.start()
         wait_until(lambda: feed.states[0].link is Link.LIVE)
         network.daemon.stop()
@@ -405,7 +404,7 @@ def test_what_is_still_connecting_at_the_end_touches_nothing_that_is_opened_afte
     tls = client_tls({"tls-cert": certificate, "tls-key": key, "tls-ca": str(authority.file)}, {})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         before = set(threading.enumerate())
-        tunnels = Tunnels(tls)
+        tunnels = TunnelSet(tls)
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(tunnels.open(remote_address(f"grpcs://127.0.0.1:{silent.getsockname()[1]}")))
             connection, _ = silent.accept()
@@ -423,7 +422,7 @@ def test_what_is_still_connecting_at_the_end_touches_nothing_that_is_opened_afte
 
 
 def test_much_goes_through_as_it_is(network: NetworkDaemon) -> None:
-    with Tunnels(client_tls(options(network, network.admin()), {})) as tunnels:
+    with TunnelSet(client_tls(options(network, network.admin()), {})) as tunnels:
         path = tunnels.open(remote_address(f"grpcs://127.0.0.1:{network.port}"))
         near, far = Client(network.daemon.socket), Client(path)
         wait_until(lambda: near.snapshot().sequence > 30)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.net.sockets.descriptors import receive
+from neurontools.rpc.profile_protocol import receive_descriptor
 from neurontools.rpc.profile_request import AskedProfile
 from neurontools.util.errors import (
     EXIT_FAILURE,
@@ -55,7 +55,7 @@ def process(attached: Attachment) -> Attachment:
 
 def asked_of(process: Attachment) -> tuple[bytes, socket.socket]:
     """The next request that a process gets: its line, and the channel to who asks."""
-    line, descriptor = receive(process.connection, 4096)
+    line, descriptor = receive_descriptor(process.connection, 4096)
     assert descriptor is not None
     return line, socket.socket(fileno=descriptor)
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.rpc import profile_words, socket_path
-from neurontools.rpc.profile_words import LONGEST_SECONDS, MOST_STEPS, Wanted
-from neurontools.rpc.remote.address import RemoteAddress, remote_address
-from neurontools.rpc.remote.certificates import client_tls
+from neurontools.rpc import profile_protocol, socket_path
+from neurontools.rpc.profile_protocol import LONGEST_SECONDS, MOST_STEPS, ProfileOptions
+from neurontools.rpc.remote_address import RemoteAddress, remote_address
+from neurontools.rpc.tunnel_registry import client_tls
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 
@@ -27,32 +27,35 @@ def test_without_a_runtime_directory_root_has_the_systems_socket_and_others_thei
 ) -> None:
     for environment in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative"}):
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        assert socket_path.default(environment) == "/run/neurond/neurond.sock"
-        assert socket_path.candidates(environment) == ("/run/neurond/neurond.sock",)
+        assert socket_path.default_socket(environment) == "/run/neurond/neurond.sock"
+        assert socket_path.candidate_sockets(environment) == ("/run/neurond/neurond.sock",)
         monkeypatch.setattr(os, "geteuid", lambda: 1234)
-        assert socket_path.default(environment) == "/tmp/neurontools-1234/neurond.sock"
+        assert socket_path.default_socket(environment) == "/tmp/neurontools-1234/neurond.sock"
 
 
 def test_a_client_looks_for_its_users_daemon_and_then_for_the_systems() -> None:
     environment = {"XDG_RUNTIME_DIR": "/run/user/7"}
-    assert socket_path.default(environment) == "/run/user/7/neurontools/neurond.sock"
-    assert socket_path.candidates(environment) == (socket_path.default(environment), "/run/neurond/neurond.sock")
+    assert socket_path.default_socket(environment) == "/run/user/7/neurontools/neurond.sock"
+    assert socket_path.candidate_sockets(environment) == (
+        socket_path.default_socket(environment),
+        "/run/neurond/neurond.sock",
+    )
 
 
 def test_the_option_beats_the_environment() -> None:
     environment = {"NEURONTOOLS_SOCKET": "/e.sock"}
-    assert socket_path.named("/o.sock", environment) == "/o.sock"
-    assert socket_path.named(None, environment) == "/e.sock"
-    assert socket_path.named(None, {"NEURONTOOLS_SOCKET": ""}) is None
-    assert socket_path.named(None, {}) is None
+    assert socket_path.configured_socket("/o.sock", environment) == "/o.sock"
+    assert socket_path.configured_socket(None, environment) == "/e.sock"
+    assert socket_path.configured_socket(None, {"NEURONTOOLS_SOCKET": ""}) is None
+    assert socket_path.configured_socket(None, {}) is None
 
 
 def test_a_path_as_grpc_writes_it_and_one_that_is_none() -> None:
     for text in ("/run/x.sock", "unix:/run/x.sock", "unix:///run/x.sock"):
-        assert socket_path.checked(text, "--socket") == "/run/x.sock"
+        assert socket_path.validate_socket_path(text, "--socket") == "/run/x.sock"
     for text in ("", "unix:", "/a\0b"):
         with pytest.raises(UserError, match=r"^--socket: the socket path is empty or has a NUL in it; give") as refused:
-            socket_path.named(text, {})
+            socket_path.configured_socket(text, {})
         assert refused.value.exit_code == EXIT_USAGE
 
 
@@ -61,11 +64,11 @@ def test_the_longest_path_leaves_room_for_the_attach_socket(character: str, sock
     room = socket_path.LONGEST_PATH_BYTES - len(".attach") - len(os.fsencode(socket_directory)) - 1
     name = character * (room // len(character.encode()))
     longest = str(socket_directory / name) + "x" * (room % len(character.encode()))
-    assert socket_path.checked(longest, "--socket") == longest
+    assert socket_path.validate_socket_path(longest, "--socket") == longest
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(socket_path.attach_socket(longest))
     with pytest.raises(UserError, match=r"^NEURONTOOLS_SOCKET: the socket path .*… is longer than the 100 bytes"):
-        socket_path.named(None, {"NEURONTOOLS_SOCKET": longest + "x"})
+        socket_path.configured_socket(None, {"NEURONTOOLS_SOCKET": longest + "x"})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
@@ -81,7 +84,8 @@ def test_a_directory_that_others_may_have_made_is_not_asked(owner: int, mode: in
         os.chown(directory, owner, -1)
         directory.chmod(mode)
         code = (
-            "import os; from neurontools.rpc import socket_path; os.setuid(54321); print(*socket_path.candidates({}))"
+            "import os; from neurontools.rpc.socket_path import candidate_sockets; os.setuid(54321); "
+            "print(*candidate_sockets({}))"
         )
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     finally:
@@ -110,20 +114,20 @@ def test_an_address_is_a_host_and_a_port() -> None:
 
 
 wanted = st.builds(
-    Wanted,
+    ProfileOptions,
     st.integers(1, int(LONGEST_SECONDS * 1e6)).map(lambda microseconds: microseconds / 1e6),
     st.none() | st.integers(1, MOST_STEPS),
 )
 
 
 @given(st.integers(1, 2**31 - 1), wanted)
-def test_a_request_arrives_as_it_was_meant(pid: int, meant: Wanted) -> None:
-    line = profile_words.request_of(pid, meant)
+def test_a_request_arrives_as_it_was_meant(pid: int, meant: ProfileOptions) -> None:
+    line = profile_protocol.request_of(pid, meant)
     assert line.endswith(b"\n")
-    assert profile_words.is_request(line)
-    assert profile_words.read_request(line[:-1]) == (pid, meant)
-    word, _, value = profile_words.passed_on(meant)[:-1].partition(b" ")
-    assert (word, profile_words.read_passed_on(value)) == (profile_words.PROFILE, meant)
+    assert profile_protocol.is_request(line)
+    assert profile_protocol.read_request(line[:-1]) == (pid, meant)
+    word, _, value = profile_protocol.forward_request(meant)[:-1].partition(b" ")
+    assert (word, profile_protocol.read_passed_on(value)) == (profile_protocol.PROFILE, meant)
 
 
 def is_read(read: Callable[[bytes], object], line: bytes) -> bool:
@@ -144,19 +148,19 @@ RUBBISH = [
 
 @given(st.binary(max_size=100))
 def test_whatever_comes_is_read_or_refused(line: bytes) -> None:
-    assert not [rubbish for rubbish in RUBBISH if is_read(profile_words.read_request, rubbish)]
-    for read in (profile_words.read_request, profile_words.read_passed_on):
+    assert not [rubbish for rubbish in RUBBISH if is_read(profile_protocol.read_request, rubbish)]
+    for read in (profile_protocol.read_request, profile_protocol.read_passed_on):
         is_read(read, line)
 
 
 def test_refusals_and_failures_arrive_with_their_reasons() -> None:
-    line = profile_words.refusal_of(profile_words.DENIED, "PID 1 is of user 0; ask it")
-    assert profile_words.read_refusal(line[:-1]) == ("denied", "PID 1 is of user 0; ask it")
-    assert profile_words.read_refusal(b"what now") == ("now", "what now"), "of a newer daemon"
-    said = profile_words.failure_of("it rests")
-    assert profile_words.is_failure(said)
-    assert profile_words.read_failure(said[:-1]) == "it rests"
-    assert not profile_words.is_failure(profile_words.ASKED + b"\nfailed ")
+    line = profile_protocol.refusal_of(profile_protocol.DENIED, "PID 1 is of user 0; ask it")
+    assert profile_protocol.read_refusal(line[:-1]) == ("denied", "PID 1 is of user 0; ask it")
+    assert profile_protocol.read_refusal(b"what now") == ("now", "what now"), "of a newer daemon"
+    said = profile_protocol.decode_failure("it rests")
+    assert profile_protocol.is_failure(said)
+    assert profile_protocol.read_failure(said[:-1]) == "it rests"
+    assert not profile_protocol.is_failure(profile_protocol.ASKED + b"\nfailed ")
 
 
 def trusted(context: ssl.SSLContext) -> set[object]:

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from neurontools.rpc import call as calls
-from neurontools.rpc.call import Connection, RpcError, Status, UnexpectedReply, Unreachable
+from neurontools.rpc.call import RpcError, Status, UnaryConnection, UnexpectedReply, Unreachable
 from tests.harness.grpc_server import ServeGrpc, started
 from tests.harness.waiting import HANG_SECONDS
 
@@ -110,7 +110,7 @@ def test_details_arrive_as_they_were_given(server_path: str, details: str) -> No
 
 def test_a_status_leaves_the_connection_open(server_path: str) -> None:
     statuses = {"nothing": "UNIMPLEMENTED: .*not found", "crash": "UNKNOWN: .*boom", "fail": "PERMISSION_DENIED: "}
-    with Connection(server_path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(server_path, TIMEOUT_SECONDS) as connection:
         for method, text in statuses.items():
             with pytest.raises(RpcError, match=f"^{text}") as caught:
                 connection.call(f"/t/{method}", b"")
@@ -149,7 +149,7 @@ def test_a_reply_that_is_compressed_or_over_the_limit(server_path: str) -> None:
 
 
 def test_many_calls_on_one_connection(server_path: str) -> None:
-    with Connection(server_path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(server_path, TIMEOUT_SECONDS) as connection:
         for index in range(200):
             request = b"%d" % index * (index % 7)
             assert connection.call("/t/echo", request) == request
@@ -162,7 +162,7 @@ def test_many_calls_on_one_connection(server_path: str) -> None:
 def test_a_stopped_server_is_unavailable(tmp_path: Path) -> None:
     path = str(tmp_path / "s.sock")
     server = started(path, HANDLERS)
-    with Connection(path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(path, TIMEOUT_SECONDS) as connection:
         assert connection.call("/t/echo", b"up") == b"up"
         server.stop(None).wait()
         for _ in range(2):
@@ -228,17 +228,17 @@ def test_forked_children_call_while_the_parent_has_a_connection(server_path: str
     """In a process of its own, because this one contains grpcio."""
     script = """
 import os, sys, threading
-from neurontools.rpc.call import Connection, call
+from neurontools.rpc.call import UnaryConnection, call
 
 stop = threading.Event()
 def report():
-    with Connection(sys.argv[1], 60) as connection:
+    with UnaryConnection(sys.argv[1], 60) as connection:
         while not stop.is_set():
             assert connection.call("/t/echo", b"parent") == b"parent"
 
 reporter = threading.Thread(target=report)
 reporter.start()
-mine = Connection(sys.argv[1], 60)
+mine = UnaryConnection(sys.argv[1], 60)
 failed = 0
 for _ in range(50):
     pid = os.fork()

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 
 from neurontools.rpc import call as calls
 from neurontools.rpc import hpack, http2
-from neurontools.rpc.call import CallError, Connection, RpcError, Status, UnexpectedReply, Unreachable
-from neurontools.rpc.stream import StreamConnection
+from neurontools.rpc.call import (
+    CallError,
+    RpcError,
+    Status,
+    StreamConnection,
+    UnaryConnection,
+    UnexpectedReply,
+    Unreachable,
+)
 from tests.harness.examples import examples
 from tests.harness.grpc_server import ServeGrpc
 from tests.harness.raw_server import (
@@ -209,7 +216,7 @@ def test_a_deadline_closes_the_connection(server: RawServer) -> None:
             pass
 
     server.behave = behave
-    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(server.path, TIMEOUT_SECONDS) as connection:
         with pytest.raises(RpcError, match=r"^DEADLINE_EXCEEDED: no complete answer in time$"):
             connection.call("/t/m", b"", timeout_seconds=0.05)
         with pytest.raises(RpcError, match=r"^UNAVAILABLE: the connection is closed$"):
@@ -272,7 +279,7 @@ def test_what_was_read_is_given_back_to_the_connection_window(server: RawServer)
                 connection.sendall(reply_on(stream_id, b"\x03" + message(b"fine") + bytes(3), PADDED))
 
     server.behave = behave
-    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(server.path, TIMEOUT_SECONDS) as connection:
         assert [connection.call("/t/m", b"") for _ in range(3)] == [b"fine"] * 3
     assert updates == [2**31 - 1 - 65_535, 13, 13]
 
@@ -308,7 +315,7 @@ def test_an_early_answer_cancels_the_rest_of_the_request(server: RawServer) -> N
                 connection.sendall(frame(WINDOW_UPDATE, (100_000).to_bytes(4)) + reply_on(3, message(b"fine")))
 
     server.behave = behave
-    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(server.path, TIMEOUT_SECONDS) as connection:
         with pytest.raises(RpcError, match=r"^UNIMPLEMENTED"):
             connection.call("/t/m", bytes(100_000))
         assert connection.call("/t/m", b"") == b"fine"
@@ -317,7 +324,7 @@ def test_an_early_answer_cancels_the_rest_of_the_request(server: RawServer) -> N
 
 def test_after_goaway_the_connection_takes_no_more_calls(server: RawServer) -> None:
     server.say(GREETING + frame(GOAWAY, (1).to_bytes(4) + bytes(4)) + FINE)
-    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+    with UnaryConnection(server.path, TIMEOUT_SECONDS) as connection:
         assert connection.call("/t/m", b"") == b"fine"
         with pytest.raises(RpcError, match=r"^UNAVAILABLE: the connection is closed$"):
             connection.call("/t/m", b"")

@@ -18,11 +18,11 @@ from neurontools.exporters.host_errors import HostErrors
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
-from neurontools.net.http.compression import Document
+from neurontools.net.http_messages import CompressibleDocument
 
 if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages
-    from neurontools.net.tls.subjects import Subjects
+    from neurontools.net.client_roles import Subjects
 
 
 BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
@@ -55,7 +55,7 @@ class Metrics:
         self._errors = HostErrors(started_at_unix_seconds)
         self._before: Snapshot | None = None
         self._latest: Snapshot | None = None
-        self._texts: dict[bool, tuple[int, Document]] = {}
+        self._texts: dict[bool, tuple[int, CompressibleDocument]] = {}
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._scrapes = 0
         self._duration_seconds: float | None = None
@@ -66,7 +66,7 @@ class Metrics:
         self._before, self._latest = self._latest, snapshot
         self._errors.observe(snapshot)
 
-    def text(self, *, openmetrics: bool) -> Document:
+    def text(self, *, openmetrics: bool) -> CompressibleDocument:
         """The metrics in a format; made anew only for a snapshot that is new."""
         snapshot = self._store.latest.snapshot
         known = self._texts.get(openmetrics)

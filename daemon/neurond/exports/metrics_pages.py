@@ -10,12 +10,10 @@ from neurond.settings import Settings
 from neurond.snapshots.store import Store
 from neurond.system.lifecycle import most_files
 from neurontools.exporters.page import Exporter, metrics_page
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.request import Request
-from neurontools.net.http.response import Response, refusal
-from neurontools.net.http.server import HttpServer
-from neurontools.net.http.site import Page, Site
-from neurontools.net.sockets.listen_address import listen_address
+from neurontools.net.acceptor import listen_address
+from neurontools.net.http_access import HttpPage, Site
+from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
+from neurontools.net.http_server import HttpLimits, HttpServer
 from neurontools.util.errors import EXIT_FAILURE, UserError
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class MetricsPages:
 
     def __init__(self, settings: Settings, metrics: Exporter, store: Store) -> None:
         self.access = metrics_access(settings)
-        pages = {"/metrics": Page(metrics_page(metrics)), "/": Page(_front, is_open=True)}
+        pages = {"/metrics": HttpPage(metrics_page(metrics)), "/": HttpPage(_front, is_open=True)}
         self._web: DaemonPages | None = None
         if settings.web:
             from neurond.web import DaemonPages
@@ -40,9 +38,9 @@ class MetricsPages:
 
             self._web = DaemonPages(settings, store, self.access)
             pages[BASE] = self._web.page
-            pages["/"] = Page(_front_with_pages, is_open=True)
-        site = Site(pages, Page(_nothing, is_open=True), self.access)
-        self._server = HttpServer(site, name="metrics", limits=Limits().with_files(most_files()))
+            pages["/"] = HttpPage(_front_with_pages, is_open=True)
+        site = Site(pages, HttpPage(_nothing, is_open=True), self.access)
+        self._server = HttpServer(site, name="metrics", limits=HttpLimits().with_files(most_files()))
 
     async def listen(self, address: str) -> None:
         """Serves on an address such as ":8000"; UserError when it can't be had."""
@@ -69,16 +67,16 @@ class MetricsPages:
             self._web.close()
 
 
-def _front(_: Request) -> Response:
-    return Response(b"neurond: metrics are at /metrics\n")
+def _front(_: HttpRequest) -> HttpResponse:
+    return HttpResponse(b"neurond: metrics are at /metrics\n")
 
 
-def _front_with_pages(request: Request) -> Response:
+def _front_with_pages(request: HttpRequest) -> HttpResponse:
     """Probes and people ask for the same address: people's browsers ask for HTML."""
     if "text/html" in request.header("accept"):
-        return Response(b"", status=303, headers=(("Location", "/top/"),))
-    return Response(b"neurond: metrics are at /metrics, pages for browsers at /top/\n")
+        return HttpResponse(b"", status=303, headers=(("Location", "/top/"),))
+    return HttpResponse(b"neurond: metrics are at /metrics, pages for browsers at /top/\n")
 
 
-def _nothing(_: Request) -> Response:
+def _nothing(_: HttpRequest) -> HttpResponse:
     return refusal(404, "metrics are at /metrics", close=False)

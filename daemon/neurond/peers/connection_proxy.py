@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from neurond.peers.limits import AtLimit, Credentials, Kind, Peer, Peers, credentials
-from neurontools.net.sockets.acceptor import Acceptor
+from neurontools.net.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
 _LOOK_EVERY_SECONDS = 2e-3  # for who has gone: a flood that is refused may not make it a work of its own

@@ -26,10 +26,17 @@ from neurond.journal.state_files import Audit
 from neurond.peers.limits import AtLimit, Credentials, Kind, Peers, credentials, open_pidfd
 from neurond.system.clocks import SteadyClock
 from neurond.system.processes import exit_status, has_ended
-from neurontools.net.sockets import descriptors
-from neurontools.net.sockets.acceptor import Acceptor
-from neurontools.rpc import profile_words
-from neurontools.rpc.profile_words import DENIED, UNABLE, UNKNOWN, Wanted, passed_on, read_request
+from neurontools.net.acceptor import Acceptor
+from neurontools.rpc import profile_protocol
+from neurontools.rpc.profile_protocol import (
+    DENIED,
+    UNABLE,
+    UNKNOWN,
+    ProfileOptions,
+    forward_request,
+    read_request,
+    receive_descriptor,
+)
 from neurontools.util.rate_limited_log import RateLimitedLogger
 
 _READ_BYTES = 4096
@@ -97,9 +104,9 @@ class AttachSocket:
 
     def _heard(self, attached: _Attached, line: bytes) -> None:
         """Takes a line of a process; one that nobody takes is passed over."""
-        if line == profile_words.CAN_BE_PROFILED:
+        if line == profile_protocol.CAN_BE_PROFILED:
             attached.can_be_profiled = True
-        elif profile_words.is_request(line):
+        elif profile_protocol.is_request(line):
             self._pass_on(attached, line)
         elif self._faults is not None:
             self._faults.heard(attached.token, line)
@@ -111,10 +118,10 @@ class AttachSocket:
             pid, wanted = read(line)
             pass_on(pid, wanted, asker.who, descriptor, self._attached.values(), self._ledger)
         except (Refused, OSError) as error:
-            reason = error.reason if isinstance(error, Refused) else profile_words.UNABLE
-            asker.say(profile_words.refusal_of(reason, str(error)))
+            reason = error.reason if isinstance(error, Refused) else profile_protocol.UNABLE
+            asker.say(profile_protocol.refusal_of(reason, str(error)))
         else:
-            asker.say(profile_words.PASSED + b"\n")
+            asker.say(profile_protocol.PASSED + b"\n")
             self._audit.profile(asker.pid, asker.who.uid, pid)
         finally:
             if descriptor is not None:
@@ -223,7 +230,7 @@ class _Attached:
     def _read(self) -> bool:
         """Takes what a process says, if anything."""
         try:
-            received, descriptor = descriptors.receive(self._connection, _READ_BYTES)
+            received, descriptor = receive_descriptor(self._connection, _READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -342,7 +349,7 @@ class AttachedProcess(Protocol):
         """Writes a line to it; False where it doesn't read."""
 
 
-def read(line: bytes) -> tuple[int, Wanted]:
+def read(line: bytes) -> tuple[int, ProfileOptions]:
     """The process that is asked, and for what; Refused for rubbish."""
     try:
         return read_request(line)
@@ -352,7 +359,7 @@ def read(line: bytes) -> tuple[int, Wanted]:
 
 def pass_on(
     pid: int,
-    wanted: Wanted,
+    wanted: ProfileOptions,
     asker: Credentials,
     descriptor: int | None,
     attached: Iterable[AttachedProcess],
@@ -379,7 +386,7 @@ def pass_on(
             f"the runtime of PID {pid} (version {version}) takes no profiles on request; start the script with "
             "neuron-run --profile DIR",
         )
-    if not target.say(passed_on(wanted), descriptor):
+    if not target.say(forward_request(wanted), descriptor):
         raise Refused(UNABLE, f"PID {pid} doesn't read what the daemon says; look whether it is stopped")
 
 

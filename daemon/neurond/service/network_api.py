@@ -25,14 +25,18 @@ from neurond.service.monitor_service import MonitorService
 from neurond.service.server import Calls, Health, announce_health, bare_server, monitor_handlers
 from neurond.service.socket_files import SocketFiles, closed_umask
 from neurond.settings import Settings
-from neurontools.net.sockets.acceptor import Acceptor
-from neurontools.net.sockets.listen_address import listen_address, listeners
-from neurontools.net.sockets.neighbourhood import neighbourhood
-from neurontools.net.sockets.places import Places
-from neurontools.net.sockets.readiness import readable, writable
-from neurontools.net.sockets.turnstile import Turnstile
-from neurontools.net.tls.server import ServerTls
-from neurontools.net.tls.subjects import Role, Subjects, subject_names
+from neurontools.net.acceptor import (
+    Acceptor,
+    ConnectionLimiter,
+    RateLimiter,
+    client_key,
+    listen_address,
+    listeners,
+    readable,
+    writable,
+)
+from neurontools.net.client_roles import Role, Subjects, subject_names
+from neurontools.net.tls import ServerTls
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_FAILURE, UserError
 from neurontools.util.rate_limited_log import RateLimitedLogger
@@ -159,8 +163,8 @@ class NetworkGate:
         self._server = InnerServer[NetworkPeer](peers)
         self._farewell = Farewell()
         self._acceptors: list[Acceptor] = []
-        self._waiting = Places(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
-        self._turnstile = Turnstile(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
+        self._waiting = ConnectionLimiter(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
+        self._turnstile = RateLimiter(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._looked_seconds = time.monotonic()
         self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
@@ -213,7 +217,7 @@ class NetworkGate:
             if task is not None:
                 task.cancel()
 
-        place = self._waiting.enter(neighbourhood(address[0]), make_room)
+        place = self._waiting.enter(client_key(address[0]), make_room)
         if place is None:  # it can't be: nobody's is busy here
             connection.close()
             return

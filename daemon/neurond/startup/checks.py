@@ -19,8 +19,8 @@ from neurond.system.kernel_log import check_path
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.driver.tree_writer import check_directory
-from neurontools.net.http.openness import is_loopback, refuse_open
-from neurontools.net.sockets.listen_address import listen_address
+from neurontools.net.acceptor import listen_address
+from neurontools.net.http_access import is_loopback, require_auth_off_loopback
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _OF_THE_LISTENER = {
@@ -89,7 +89,7 @@ def _check_web(settings: Settings) -> None:
         raise UserError("--web is served where the metrics are; give --metrics-listen, or leave it out", EXIT_USAGE)
     host, _ = listen_address(settings.metrics_listen)
     access = metrics_access(settings)
-    refuse_open(host, access, "--web", "tls.certificate", "metrics.bearer_token_file or tls.client_ca")
+    require_auth_off_loopback(host, access, "--web", "tls.certificate", "metrics.bearer_token_file or tls.client_ca")
 
 
 def _check_otlp(settings: Settings) -> None:

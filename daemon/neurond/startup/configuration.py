@@ -28,8 +28,8 @@ from neurontools.driver.environment import (
     logical_neuroncore_config,
 )
 from neurontools.model import problems
-from neurontools.net.sockets.listen_address import listen_address
-from neurontools.net.tls.subjects import checked_name
+from neurontools.net.acceptor import listen_address
+from neurontools.net.client_roles import checked_name
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_USAGE, UserError
 
@@ -415,12 +415,12 @@ def _place(file: str, path: list[str]) -> str:
 def _socket(
     flags: Mapping[str, Mapping[str, Any]], daemon: DaemonTable, environment: Mapping[str, str], file: str | None
 ) -> str:
-    named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
+    named = socket_path.configured_socket(flags.get("daemon", {}).get("socket"), environment)
     if named is not None:
         return named
     if daemon.socket is not None:
-        return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
-    return socket_path.default(environment)
+        return socket_path.validate_socket_path(daemon.socket, f"{file}: daemon.socket")
+    return socket_path.default_socket(environment)
 
 
 def _known_instance_type(name: str | None, lnc: int | None) -> str | None:

@@ -36,7 +36,7 @@ def connected(
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return ask(socket_path.candidates(os.environ)[0])  # which says what is missing
+            return ask(socket_path.candidate_sockets(os.environ)[0])  # which says what is missing
     from neurontools.cli.daemon.private import PrivateDaemon
 
     own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)

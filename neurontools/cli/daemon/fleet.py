@@ -14,7 +14,7 @@ from neurontools.fleet.slurm import job_hosts
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
-    from neurontools.rpc.remote.tunnels import Tunnels
+    from neurontools.rpc.tunnel_registry import TunnelSet
 
 
 def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None) -> tuple[FleetFeed, tuple[str, ...]]:
@@ -29,12 +29,11 @@ def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None)
         access = read_access(given["prometheus-config"]) if "prometheus-config" in given else Access()
         return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
     hosts = asked_hosts(given)
-    tunnels: Tunnels | None = None
+    tunnels: TunnelSet | None = None
     if any(place.reach is Reach.TLS for place in hosts.places):
-        from neurontools.rpc.remote.certificates import client_tls
-        from neurontools.rpc.remote.tunnels import Tunnels
+        from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
 
-        tunnels = Tunnels(client_tls(given, os.environ))
+        tunnels = TunnelSet(client_tls(given, os.environ))
     return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.troubles
 
 

@@ -24,7 +24,7 @@ class DaemonSnapshots:
     def __init__(self, socket_path: str, *, is_seen: bool = False) -> None:
         self.socket_path = socket_path
         self._is_seen = is_seen
-        self._connection: call.Connection | None = None
+        self._connection: call.UnaryConnection | None = None
         self._presence: _socket.socket | None = None
 
     def latest(self) -> Snapshot:
@@ -47,7 +47,7 @@ class DaemonSnapshots:
     def _ask(self, request: neuron_pb2.GetSnapshotRequest) -> Snapshot:
         try:
             if self._connection is None:
-                self._connection = call.Connection(self.socket_path, TIMEOUT_SECONDS)
+                self._connection = call.UnaryConnection(self.socket_path, TIMEOUT_SECONDS)
                 if self._is_seen:
                     self._presence = observe(self.socket_path)
             reply = self._connection.call(_METHOD, request.SerializeToString())

@@ -33,7 +33,7 @@ def _run(arguments: list[str]) -> int:
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes is for --bundle; leave it out", EXIT_USAGE)
     place = Place.here(given.get("socket"))
-    socket_path.named(place.socket, place.environment)  # refuses what can't be one
+    socket_path.configured_socket(place.socket, place.environment)  # refuses what can't be one
     checks = examination(place)
     if "bundle" in given:
         return _bundle(bundle.contents(checks, place), given)

@@ -63,8 +63,8 @@ def snapshot(place: Place) -> Snapshot | None:
 
 
 def _sockets(place: Place) -> tuple[str, ...]:
-    named = socket_path.named(place.socket, place.environment)
-    return (named,) if named is not None else socket_path.candidates(place.environment)
+    named = socket_path.configured_socket(place.socket, place.environment)
+    return (named,) if named is not None else socket_path.candidate_sockets(place.environment)
 
 
 def _of_socket(path: str) -> Iterator[Check]:

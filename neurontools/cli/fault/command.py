@@ -15,8 +15,7 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself, pa
 from neurontools.faults.request import FaultRequest, ImpossibleFault
 from neurontools.faults.sentence import sentence
 from neurontools.model import InjectedFault
-from neurontools.rpc import faults as fault_calls
-from neurontools.rpc import socket_path
+from neurontools.rpc import fault_calls, socket_path
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import error_excerpt
@@ -151,11 +150,11 @@ def _allow(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...],
 
 
 def _ask(given: dict[str, str], ask: Callable[[str], T]) -> T:
-    named = socket_path.named(given.get("socket"), os.environ)
+    named = socket_path.configured_socket(given.get("socket"), os.environ)
     if named is not None:
         return ask(named)
     answer = first_answer(ask, os.environ)
-    return ask(socket_path.candidates(os.environ)[0]) if answer is None else answer
+    return ask(socket_path.candidate_sockets(os.environ)[0]) if answer is None else answer
 
 
 def _whole(word: str, what: str) -> int:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from neurontools.cli.fault import text
 from neurontools.faults.plan import BadPlan, FaultPlan, PlannedFault, parse_plan, story
 from neurontools.fleet.hosts import Reach, read_hostfile
-from neurontools.rpc import faults as fault_calls
-from neurontools.rpc import neuron_pb2
+from neurontools.rpc import fault_calls, neuron_pb2
 from neurontools.rpc.ask import ask
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.terminal import excerpt

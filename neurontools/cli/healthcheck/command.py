@@ -104,7 +104,7 @@ class _Check:
         from neurontools.model import host_verdict
         from neurontools.rpc import socket_path
 
-        named = socket_path.named(self._given.get("socket"), os.environ)
+        named = socket_path.configured_socket(self._given.get("socket"), os.environ)
         if named is not None:
             return self._of_daemon(named)
         verdict = choice.first_answer(self._of_daemon, os.environ)

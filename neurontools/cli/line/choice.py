@@ -30,11 +30,11 @@ def named_or_simulated(
     if instance_type is None:
         text = given.get("socket") or environment.get(socket_path.VARIABLE, "")
         if reads_only and text.startswith(socket_path.REMOTE_SCHEME):
-            from neurontools.rpc.remote.standing import standing_socket
+            from neurontools.rpc.tunnel_registry import open_tunnel
 
             by = "--socket" if "socket" in given else socket_path.VARIABLE
-            return standing_socket(text, by, given, environment), None
-        named = socket_path.named(given.get("socket"), environment)
+            return open_tunnel(text, by, given, environment), None
+        named = socket_path.configured_socket(given.get("socket"), environment)
         if named is not None:
             return named, None
         instance_type = environment.get(SIMULATE_VARIABLE)
@@ -48,7 +48,7 @@ def first_answer(ask: "Callable[[str], T]", environment: "Mapping[str, str]") ->
     (NoDaemon) only when no other answers.
     """
     failure = None
-    for candidate in socket_path.candidates(environment):
+    for candidate in socket_path.candidate_sockets(environment):
         if _is_absent(candidate):
             continue  # before anything is imported to ask
         from neurontools.rpc.ask import NoDaemon

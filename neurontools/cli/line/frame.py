@@ -155,7 +155,7 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
             raise UserError(end.code) from end
         return end.code or 0
     finally:
-        standing = sys.modules.get("neurontools.rpc.remote.standing")  # where nothing was far away, nothing is loaded
+        standing = sys.modules.get("neurontools.rpc.tunnel_registry")  # where nothing was far away, nothing is loaded
         if standing is not None:
             from neurontools.util.signals import DeferredSignals
 

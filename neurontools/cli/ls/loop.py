@@ -15,7 +15,7 @@ from neurontools.cli.ls.scripts import ScriptQuery
 from neurontools.client.daemon_client import Client
 from neurontools.model import Snapshot
 from neurontools.rpc.ask import NoDaemon, TimedOut
-from neurontools.rpc.socket_path import place
+from neurontools.rpc.socket_path import display_address
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.terminal import terminal_size
 from neurontools.views.query.device_rows import device_rows, header
@@ -58,11 +58,11 @@ class LoopQuery(ScriptQuery):
                     for snapshot in client.watch(self._seconds):
                         if is_lost:
                             is_lost = False
-                            tell(f"neuron-ls: the monitor daemon at {place(path)} is back")
+                            tell(f"neuron-ls: the monitor daemon at {display_address(path)} is back")
                         self._print(snapshot)
                         if self._done == self._times:
                             return ""
-                    trouble = f"the monitor daemon at {place(path)} has ended"
+                    trouble = f"the monitor daemon at {display_address(path)} has ended"
                 except (NoDaemon, TimedOut) as error:
                     if not self._done:
                         raise

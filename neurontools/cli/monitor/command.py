@@ -21,7 +21,7 @@ from neurontools.exporters.monitor.record import group_periods
 from neurontools.exporters.monitor.record_types import Record
 from neurontools.exporters.monitor.recorder import Recorder
 from neurontools.model import Snapshot
-from neurontools.rpc.socket_path import place
+from neurontools.rpc.socket_path import display_address
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
 
@@ -153,7 +153,7 @@ class Stream:
                 continue
             if self._is_lost:
                 self._is_lost = False
-                self._output.tell(1, f"the monitor daemon at {place(self._snapshots.socket_path)} is back")
+                self._output.tell(1, f"the monitor daemon at {display_address(self._snapshots.socket_path)} is back")
             interval_seconds = latest.interval_seconds
             self._output.write(recorder.make(latest))
 

@@ -17,12 +17,9 @@ from neurontools.exporters.page import metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics
 from neurontools.exporters.record_readings import Problem
-from neurontools.net.http.access import Access
-from neurontools.net.http.compression import Document
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.response import Response
-from neurontools.net.http.server import HttpServer
-from neurontools.net.http.site import Page, Site
+from neurontools.net.http_access import HttpAccess, HttpPage, Site
+from neurontools.net.http_messages import CompressibleDocument, HttpResponse
+from neurontools.net.http_server import HttpLimits, HttpServer
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 DEFAULT_PORT = 8000
@@ -59,7 +56,7 @@ class Exposed:
         self._metrics = RecordMetrics()
         self._lock = threading.Lock()
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
-        self._texts: dict[bool, Document] = {}  # of the latest record
+        self._texts: dict[bool, CompressibleDocument] = {}  # of the latest record
 
     def take_line(self, line: bytes) -> list[Problem]:
         """Takes a line of neuron-monitor in; returns what is wrong with it."""
@@ -73,7 +70,7 @@ class Exposed:
         except (ValueError, RecursionError) as error:
             return [Problem("a line is skipped", str(error))]
 
-    def text(self, *, openmetrics: bool) -> Document:
+    def text(self, *, openmetrics: bool) -> CompressibleDocument:
         """The metrics in a format, made once a record."""
         with self._lock:
             text = self._texts.get(openmetrics)
@@ -113,15 +110,15 @@ def _run(arguments: list[str]) -> int:
 
 def _serve(exposed: Exposed, address: str, port: int) -> None:
     """Serves in a thread, for as long as the process lives."""
-    icon = Page(lambda _: Response(b"", "image/x-icon"), is_open=True)
+    icon = HttpPage(lambda _: HttpResponse(b"", "image/x-icon"), is_open=True)
     # Metrics at every path but one, as the original does.
-    site = Site({"/favicon.ico": icon}, Page(metrics_page(exposed), is_open=True), Access())
+    site = Site({"/favicon.ico": icon}, HttpPage(metrics_page(exposed), is_open=True), HttpAccess())
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
 
     async def listen() -> None:
-        await HttpServer(site, name=_COMMAND, limits=Limits().with_files(most_files)).listen(address or None, port)
+        await HttpServer(site, name=_COMMAND, limits=HttpLimits().with_files(most_files)).listen(address or None, port)
 
     try:
         asyncio.run_coroutine_threadsafe(listen(), loop).result()

@@ -68,8 +68,8 @@ class _Arriving:
 
 def capture(given: dict[str, str]) -> int:
     """Takes the profiles; the exit code."""
-    named = socket_path.named(given.get("socket"), os.environ)
-    at = named or first_answer(_answers, os.environ) or socket_path.candidates(os.environ)[0]
+    named = socket_path.configured_socket(given.get("socket"), os.environ)
+    at = named or first_answer(_answers, os.environ) or socket_path.candidate_sockets(os.environ)[0]
     pids = options.pids(given) or _pids_of_job(at, given["job"])
     run = run_name(time.time_ns())
     directory = Path(given.get("output") or f"neuron-profile-{run}")

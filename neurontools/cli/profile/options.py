@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.cli.line.options import FILES, Option
-from neurontools.rpc.profile_words import LONGEST_SECONDS, MOST_STEPS
+from neurontools.rpc.profile_protocol import LONGEST_SECONDS, MOST_STEPS
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 ACTIONS = ("show", "report", "diff", "serve", "capture")

@@ -35,7 +35,7 @@ class Turn:
         """
         self._request = CoreRequest.from_environment(environment)
         self._workers = workers
-        self._daemon = connect(socket_path.named(None, environment))
+        self._daemon = connect(socket_path.configured_socket(None, environment))
         self._longest_seconds = longest_seconds
         self._deadline = monotonic() + longest_seconds if longest_seconds else None
         self._descriptor = -1

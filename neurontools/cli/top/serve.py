@@ -16,17 +16,12 @@ from neurontools.client.history.feed import Feed, LiveFeed
 from neurontools.client.history.timeline import LIVE_BYTES
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
-from neurontools.net.http.access import Access
-from neurontools.net.http.host_check import HostCheck
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.openness import refuse_open
-from neurontools.net.http.request import Request
-from neurontools.net.http.response import Response, refusal
-from neurontools.net.http.server import HttpServer
-from neurontools.net.http.site import Page, Site
-from neurontools.net.sockets.listen_address import listen_address
-from neurontools.net.tls.server import ServerFiles, ServerTls
-from neurontools.net.tls.subjects import Role
+from neurontools.net.acceptor import listen_address
+from neurontools.net.client_roles import Role
+from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage, Site, require_auth_off_loopback
+from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
+from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.net.tls import ServerFiles, ServerTls
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import read_options
 from neurontools.util.signals import DeferredSignals
@@ -51,14 +46,14 @@ class ServeSettings:
     show_commands: bool = False
     show_users: bool = False
 
-    def access(self) -> Access:
+    def access(self) -> HttpAccess:
         """Who is let in; UserError when a file is wrong."""
         tls = None
         if self.tls_certificate is not None:
             tls = ServerTls(ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca), "--serve-config: tls_")
         elif self.tls_key is not None or self.tls_client_ca is not None:
             raise UserError("--serve-config: tls_key and tls_client_ca need tls_certificate", EXIT_USAGE)
-        return Access(tls, bearer_token_file=self.bearer_token_file, place="--serve-config: ")
+        return HttpAccess(tls, bearer_token_file=self.bearer_token_file, place="--serve-config: ")
 
 
 def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, troubles: tuple[str, ...] = ()) -> int:
@@ -72,7 +67,9 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
     except ValueError as error:
         raise UserError(f"--serve: {error}", EXIT_USAGE) from None
     access = settings.access()
-    refuse_open(host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca")
+    require_auth_off_loopback(
+        host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca"
+    )
     with DeferredSignals() as endings:
         serving = _served((host, port), given["serve"], access, settings, interval_seconds, feed, troubles, endings)
         number = asyncio.run(serving)
@@ -82,7 +79,7 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
 async def _served(
     address: tuple[str | None, int],
     asked: str,
-    access: Access,
+    access: HttpAccess,
     settings: ServeSettings,
     interval_seconds: float,
     feed: FleetFeed | str,
@@ -111,9 +108,9 @@ async def _served(
 
     places = _places(feed, hiding, interval_seconds, tell_news, troubles)
     pages = WebPages(gallery, places, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
-    site = Site({BASE: pages.page}, Page(_front, is_open=True), access)
+    site = Site({BASE: pages.page}, HttpPage(_front, is_open=True), access)
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    server = HttpServer(site, name="pages", limits=Limits().with_files(most_files))
+    server = HttpServer(site, name="pages", limits=HttpLimits().with_files(most_files))
     try:
         bound = await server.listen(*address)
     except OSError as error:
@@ -169,8 +166,8 @@ class _ServedFeed(LiveFeed):
         threading.Thread(target=super().close, daemon=True).start()
 
 
-def _front(request: Request) -> Response:
+def _front(request: HttpRequest) -> HttpResponse:
     """What is at all other paths: from the front one leads to the pages."""
     if request.path != "/":
         return refusal(404, f"the pages are at {BASE}", close=False)
-    return Response(b"", status=303, headers=(("Location", BASE),))
+    return HttpResponse(b"", status=303, headers=(("Location", BASE),))

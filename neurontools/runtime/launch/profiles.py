@@ -20,7 +20,7 @@ from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.stream import ProfileStream
 from neurontools.profile.writer import ProfileWriter
-from neurontools.rpc.profile_words import ASKED, failure_of
+from neurontools.rpc.profile_protocol import ASKED, decode_failure
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
@@ -209,7 +209,7 @@ def _has_pending(core: Core) -> bool:
 def _send_refusal(channel: socket.socket, why: str) -> None:
     with contextlib.suppress(OSError), channel:
         channel.settimeout(_LOCK_SECONDS)
-        channel.sendall(failure_of(why))
+        channel.sendall(decode_failure(why))
 
 
 captures = ProfileCaptures()

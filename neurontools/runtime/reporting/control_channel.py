@@ -13,7 +13,7 @@ from typing import Any
 
 from neurontools.faults.kind import Effect, FaultKind, Lasting
 from neurontools.faults.kinds import KINDS
-from neurontools.rpc import profile_words
+from neurontools.rpc import profile_protocol
 from neurontools.runtime.reporting.daemon_connection import Link
 
 _LONGEST_BYTES = 2**16  # of a line that has not ended
@@ -86,7 +86,7 @@ class CaptureRequest:
     `channel` leads to who asked: the profile is written to it, and its end says that nobody waits any more.
     """
 
-    wanted: profile_words.Wanted
+    wanted: profile_protocol.ProfileOptions
     channel: socket.socket
 
 
@@ -99,11 +99,11 @@ class CaptureRequests:
     @property
     def takers(self) -> dict[bytes, TakeLine]:
         """What it takes of what a daemon says."""
-        return {profile_words.PROFILE: self._asked}
+        return {profile_protocol.PROFILE: self._asked}
 
     def attached(self, link: Link) -> None:
         """This process is attached to a daemon, which is told that profiles can be asked for."""
-        link.say(profile_words.CAN_BE_PROFILED + b"\n")
+        link.say(profile_protocol.CAN_BE_PROFILED + b"\n")
 
     def _asked(self, value: bytes, descriptor: Callable[[], int | None]) -> None:
         number = descriptor()
@@ -115,7 +115,7 @@ class CaptureRequests:
             os.close(number)
             return
         try:
-            request = CaptureRequest(profile_words.read_passed_on(value), channel)
+            request = CaptureRequest(profile_protocol.read_passed_on(value), channel)
         except ValueError:
             channel.close()
             raise

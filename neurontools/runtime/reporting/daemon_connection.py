@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from time import monotonic
 
 from neurontools.driver.neuron_runtime import CoreRequest, NrtStatus
-from neurontools.net.sockets.descriptors import receive
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.call import CallError, Connection, RpcError, Status
+from neurontools.rpc.call import CallError, RpcError, Status, UnaryConnection
 from neurontools.rpc.http2 import connect
+from neurontools.rpc.profile_protocol import receive_descriptor
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime.reporting.process_counters import sendable
 
@@ -50,7 +50,7 @@ class Link:
         self._token = ""
         self._proof = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # close-on-exec, as all that Python opens
         self._pid = os.getpid()
-        self._calls: Connection | None = None
+        self._calls: UnaryConnection | None = None
 
     def attach(self, request: neuron_pb2.AttachRequest, timeout_seconds: float) -> neuron_pb2.AttachResponse:
         """Takes the cores of `request`, whose token is set here. Raises CoresUnavailable or NoDaemon."""
@@ -97,7 +97,7 @@ class Link:
         None at its end, and when it says nothing and nobody waits.
         """
         try:
-            said, descriptor = receive(self._proof, _LONGEST_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+            said, descriptor = receive_descriptor(self._proof, _LONGEST_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
         except OSError:
             return None
         return (said, descriptor) if said else None
@@ -140,7 +140,7 @@ class Link:
             except RpcError as error:
                 if error.code != Status.UNAVAILABLE:
                     raise
-        self._calls = Connection(self.socket_path, timeout_seconds)
+        self._calls = UnaryConnection(self.socket_path, timeout_seconds)
         return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)
 
 

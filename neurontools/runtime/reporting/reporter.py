@@ -16,7 +16,7 @@ from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
-from neurontools.rpc.socket_path import candidates, checked, named
+from neurontools.rpc.socket_path import candidate_sockets, configured_socket, validate_socket_path
 from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests, DaemonLines, TakeLine
 from neurontools.runtime.reporting.daemon_connection import (
     CoresUnavailable,
@@ -106,12 +106,12 @@ class Reporter:
         is attached when one comes up; with NEURONTOOLS_REQUIRE_DAEMON=1 that is a UserError instead. Who has executions
         meet what was injected gives `faults`, which then hears of it; who can be profiled gives `captures`.
         """
-        path = checked(socket, "socket") if socket is not None else named(None, environment)
+        path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, environment)
         reporter = cls(
             CoreRequest.from_environment(environment),
             environment.get(PROCESS_TAG, ""),
             runtime_version,
-            (path,) if path is not None else candidates(environment),
+            (path,) if path is not None else candidate_sockets(environment),
             clock,
             unix_clock,
             faults,

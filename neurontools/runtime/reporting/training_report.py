@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TypeVar
 
 from neurontools.model import TrainingCounters
-from neurontools.rpc.socket_path import candidates, named
+from neurontools.rpc.socket_path import candidate_sockets, configured_socket
 from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
 from neurontools.runtime.reporting.narration import say_once
 from neurontools.runtime.reporting.reporter import Reporter
@@ -95,8 +95,8 @@ class TrainingReport:
         if training_log.is_observed:
             return cls(None)
         try:
-            path = named(socket, environment)
-            if not any(os.path.lexists(each) for each in ((path,) if path else candidates(environment))):
+            path = configured_socket(socket, environment)
+            if not any(os.path.lexists(each) for each in ((path,) if path else candidate_sockets(environment))):
                 return cls(None)
             reporter = Reporter.attach(environment, socket=socket)
         except (CoresUnavailable, UserError, ValueError) as error:

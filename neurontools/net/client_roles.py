@@ -1,7 +1,7 @@
-"""Whose certificate it is, and what that one may see: names of subjects, each with a role.
+"""Roles of clients, by the subject names in their certificates. Does not import ssl.
 
-A name is a URI or a DNS name among the certificate's alternative names (RFC 5280, section 4.2.1.6), compared as a
-whole; the common name is none of them. A SPIFFE ID is such a URI.
+A name is a URI (such as a SPIFFE ID) or a DNS name among the subject alternative names of the certificate (RFC 5280,
+section 4.2.1.6). It is compared as a whole. The common name is ignored.
 """
 
 from __future__ import annotations

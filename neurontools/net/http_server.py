@@ -1,4 +1,4 @@
-"""One connection of a client: reads requests, with h11, and writes responses, until either side ends it."""
+"""The HTTP server: reads requests with h11 and writes responses."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import asyncio
 import contextlib
 import socket
 import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from typing import Any
 
 import h11
 
-from neurontools.net.http.compression import Document, accepts_gzip
-from neurontools.net.http.limits import Limits
-from neurontools.net.http.request import Request, request_of
-from neurontools.net.http.response import Response, refusal
-from neurontools.net.sockets.places import Place
-from neurontools.net.tls.subjects import Role
+from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, readable
+from neurontools.net.client_roles import Role
+from neurontools.net.http_access import Site
+from neurontools.net.http_messages import (
+    CompressibleDocument,
+    HttpRequest,
+    HttpResponse,
+    accepts_gzip,
+    refusal,
+    request_of,
+)
 
 MAX_HEAD_BYTES = 16 * 2**10
 MAX_BODY_BYTES = 4 * 2**10
@@ -25,18 +32,18 @@ _LINGER_SECONDS = 1.0
 _UNSENT_STREAM_BYTES = 16 * 2**10  # that wait in the kernel for a client that reads slowly
 _PIECE_BYTES = 2**16
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[HttpRequest], HttpResponse]
 
 
-class Connection:
+class HttpConnection:
     """Serves a client over streams. `patience` is the time limit of the task it runs in, `role` that of the client."""
 
     def __init__(
         self,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        place: Place,
+        place: ConnectionSlot,
         patience: asyncio.Timeout,
-        limits: Limits,
+        limits: HttpLimits,
         role: Role | None = Role.FULL,
     ) -> None:
         self._reader, self._writer = streams
@@ -52,8 +59,8 @@ class Connection:
         """Answers requests until the connection is to end. OSError and TimeoutError when the client ends it."""
         while (request := await self._request()) is not None:
             self._place.busy()
-            response = request if isinstance(request, Response) else answer(request)
-            await self._respond(response, request if isinstance(request, Request) else None)
+            response = request if isinstance(request, HttpResponse) else answer(request)
+            await self._respond(response, request if isinstance(request, HttpRequest) else None)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 await self._linger()
                 return
@@ -62,7 +69,7 @@ class Connection:
             if not self._http.trailing_data[0]:
                 self._wait_at_most(self._limits.idle_seconds)
 
-    async def _request(self) -> Request | Response | None:
+    async def _request(self) -> HttpRequest | HttpResponse | None:
         """The next request, or what a client that doesn't speak HTTP is answered; None at the end."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -93,10 +100,10 @@ class Connection:
                 self._http.receive_data(await self._reader.read(MAX_BODY_BYTES))
         return b"".join(parts)
 
-    async def _respond(self, response: Response, request: Request | None) -> None:
+    async def _respond(self, response: HttpResponse, request: HttpRequest | None) -> None:
         headers = [("Date", _http_date()), ("Content-Type", response.content_type), *response.headers]
         content = response.body
-        if isinstance(content, Document):
+        if isinstance(content, CompressibleDocument):
             if content.compressible:
                 headers.append(("Vary", "Accept-Encoding"))
             if content.compressible and request is not None and accepts_gzip(request.header("accept-encoding")):
@@ -175,7 +182,7 @@ class Connection:
         self._patience.reschedule(self._loop.time() + seconds)
 
 
-def _has_short_body(request: Request) -> bool:
+def _has_short_body(request: HttpRequest) -> bool:
     """Whether it is a POST that says how long its body is, and that is not long."""
     length = request.header("content-length")
     return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= MAX_BODY_BYTES
@@ -183,3 +190,135 @@ def _has_short_body(request: Request) -> bool:
 
 def _http_date() -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+
+
+_BACKLOG = 1024
+_SHUTDOWN_SECONDS = 1.0  # for the end of TLS
+_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+# asyncio keeps a buffer for each TLS connection from its first byte on: 256 KiB by default, 64 MiB for 256 connections,
+# which malloc does not give back. A TLS record has 16 KiB at most.
+SSLProtocol.max_size = 2**14
+
+
+class HttpServer:
+    """Serves a site within limits. Belongs to the event loop's thread. `name` says in the log what listens."""
+
+    def __init__(self, site: Site, *, name: str, limits: HttpLimits) -> None:
+        self._site = site
+        self._name = name
+        self._limits = limits
+        self._places = ConnectionLimiter(limits.connections, limits.of_an_address)
+        self._handshakes = ConnectionLimiter(max(1, limits.connections // 8), max(1, limits.of_an_address // 4))
+        self._acceptors: list[Acceptor] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str | None, port: int) -> int:
+        """Begins to serve, on all addresses when there is no host; returns the port. OSError when it can't be had."""
+        opened = await listeners(host, port, backlog=_BACKLOG)
+        # Over TLS there is no saying anything to somebody there is no descriptor for.
+        refuse = _say_nothing if self._site.access.context else _refuse
+        for listener in opened:
+            self._acceptors.append(Acceptor(listener, self._take, name=self._name, refuse=refuse))
+        bound: int = opened[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        """Stops listening and drops the connections."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _take(self, connection: socket.socket, address: Any) -> None:
+        task: asyncio.Task[None] | None = None
+
+        def make_room() -> None:
+            if task is not None:
+                task.cancel()
+
+        place = self._places.enter(client_key(address[0]), make_room)
+        if place is None:
+            connection.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(connection, place))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            connection.close()  # here too, for a task that was cancelled before it began
+            place.leave()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, connection: socket.socket, place: ConnectionSlot) -> None:
+        transport: asyncio.WriteTransport | None = None
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled when it made room
+                async with asyncio.timeout(self._limits.head_seconds) as patience:
+                    await readable(connection)
+                    if not connection.recv(1, socket.MSG_PEEK):
+                        return
+                    reader, writer = await self._opened(connection, place)
+                    transport = writer.transport
+                    role = self._site.access.role(writer.get_extra_info("peercert"))
+                    served = HttpConnection((reader, writer), place, patience, self._limits, role)
+                    await served.serve(self._site.answer)
+                    patience.reschedule(asyncio.get_running_loop().time() + self._limits.write_seconds)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            if transport is not None:
+                transport.abort()
+
+    async def _opened(
+        self, connection: socket.socket, place: ConnectionSlot
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The streams of a connection, behind the handshake where there is one."""
+        loop, context = asyncio.get_running_loop(), self._site.access.context
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        if context is None:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
+            return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+        # A handshake takes 75 kB: fewer of them at a time than connections.
+        handshake = self._handshakes.enter(place.peer, place.make_room)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=self._limits.head_seconds,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+        finally:
+            if handshake is not None:  # it always is: all of them wait
+                handshake.leave()
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _refuse(connection: socket.socket, _reason: str) -> None:
+    connection.send(_REFUSAL)
+
+
+def _say_nothing(_connection: socket.socket, _reason: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Connections and times. Those that wait for a handshake or for a head count like all others."""
+
+    connections: int = 256
+    of_an_address: int = 64
+    head_seconds: float = 5.0  # for a handshake and a head, or from the first byte of a later request to the end of it
+    idle_seconds: float = 120.0  # between two requests
+    write_seconds: float = 30.0  # for a client to take what is sent, piece by piece
+
+    def with_files(self, most_files: int) -> HttpLimits:
+        """These for a process that may have so many files open: a quarter of them."""
+        connections = max(2, min(self.connections, most_files // 4))
+        share = min(self.of_an_address, connections // 2)
+        return HttpLimits(connections, share, self.head_seconds, self.idle_seconds, self.write_seconds)

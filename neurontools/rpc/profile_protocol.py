@@ -1,19 +1,10 @@
-"""The words with which a profile of a running process is asked for, as its three speakers have them.
-
-On connections to the attach socket, a line each:
-
-* an attached process says CAN_BE_PROFILED to its daemon;
-* who asks says `profile PID SECONDS STEPS` on a connection of its own (STEPS is 0 for no such end), and with it comes a
-  descriptor: a socket to which the process writes its profile, so that no name of a file goes from one process to
-  another;
-* the daemon answers PASSED, or `refused`, a reason and a text;
-* it says `profile SECONDS STEPS` to the process, with the descriptor.
-
-On that socket the process says ASKED and then its profile, or `failed` and why.
-"""
+"""The protocol of profile requests between client, daemon and process."""
 
 from __future__ import annotations
 
+import array
+import os
+import socket
 from dataclasses import dataclass
 from math import isfinite
 
@@ -33,14 +24,14 @@ _MOST_PID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProfileOptions:
     """A profile of so many seconds, or of so many steps if they are done sooner."""
 
     seconds: float
     steps: int | None
 
 
-def request_of(pid: int, wanted: Wanted) -> bytes:
+def request_of(pid: int, wanted: ProfileOptions) -> bytes:
     """What is said to a daemon."""
     return b"%s %d %s\n" % (PROFILE, pid, _numbers(wanted))
 
@@ -50,7 +41,7 @@ def is_request(line: bytes) -> bool:
     return line.startswith(PROFILE + b" ")
 
 
-def read_request(line: bytes) -> tuple[int, Wanted]:
+def read_request(line: bytes) -> tuple[int, ProfileOptions]:
     """The process, and what is wanted of it; ValueError for rubbish."""
     if len(line) > _LONGEST_BYTES:
         raise ValueError(f"{len(line)} bytes")
@@ -61,12 +52,12 @@ def read_request(line: bytes) -> tuple[int, Wanted]:
     return pid, _wanted(seconds, steps)
 
 
-def passed_on(wanted: Wanted) -> bytes:
+def forward_request(wanted: ProfileOptions) -> bytes:
     """What a daemon says to the process."""
     return b"%s %s\n" % (PROFILE, _numbers(wanted))
 
 
-def read_passed_on(value: bytes) -> Wanted:
+def read_passed_on(value: bytes) -> ProfileOptions:
     """What is wanted, by what follows the first word; ValueError for rubbish."""
     if len(value) > _LONGEST_BYTES:
         raise ValueError(f"{len(value)} bytes")
@@ -87,7 +78,7 @@ def read_refusal(line: bytes) -> tuple[str, str]:
     return reason.decode("utf-8", "replace"), said.decode("utf-8", "replace")
 
 
-def failure_of(why: str) -> bytes:
+def decode_failure(why: str) -> bytes:
     """What a process says that makes no profile."""
     return b"%s %s\n" % (_FAILED, why.encode())
 
@@ -102,14 +93,30 @@ def read_failure(line: bytes) -> str:
     return line.removeprefix(_FAILED + b" ").decode("utf-8", "replace")
 
 
-def _numbers(wanted: Wanted) -> bytes:
+def _numbers(wanted: ProfileOptions) -> bytes:
     return b"%.6f %d" % (wanted.seconds, wanted.steps or 0)
 
 
-def _wanted(seconds: bytes, steps: bytes) -> Wanted:
-    wanted = Wanted(float(seconds), int(steps) or None)
+def _wanted(seconds: bytes, steps: bytes) -> ProfileOptions:
+    wanted = ProfileOptions(float(seconds), int(steps) or None)
     if not isfinite(wanted.seconds) or not 0 < wanted.seconds <= LONGEST_SECONDS:
         raise ValueError(f"{wanted.seconds} seconds")
     if not 0 <= (wanted.steps or 0) <= MOST_STEPS:
         raise ValueError(f"{wanted.steps} steps")
     return wanted
+
+
+def receive_descriptor(connection: socket.socket, most_bytes: int, flags: int = 0) -> tuple[bytes, int | None]:
+    """As `recv`, and the descriptor that came with it, close-on-exec, which is the caller's; further ones are closed.
+
+    (`socket.recv_fds` of Python 3.11 drops its flags.)
+    """
+    found = array.array("i")
+    space = socket.CMSG_LEN(found.itemsize)
+    said, ancillary, _, _ = connection.recvmsg(most_bytes, space, flags | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    for more in found[1:]:
+        os.close(more)
+    return said, found[0] if found else None

@@ -1,0 +1,343 @@
+"""TCP listeners: listening addresses, accepting, and limits on connections and their rate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from neurontools.util.rate_limited_log import RateLimitedLogger
+
+REST_SECONDS = 0.1
+_AT_ONCE = 16  # connections that are taken before the event loop serves others
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
+
+_tell = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
+
+Take = Callable[[socket.socket, Any], None]
+"""Is given each connection, non-blocking, and its address; the connection belongs to it."""
+
+Refuse = Callable[[socket.socket, str], None]
+"""Is shown a connection that there is no descriptor for, and the reason, which it may send; it leaves it open."""
+
+
+class Acceptor:
+    """Hands the connections to a listening socket, which belongs to it, to `take`. Belongs to the event loop's thread.
+
+    `name` says in the log what listens. `refuse` is shown those that there is no descriptor for.
+    """
+
+    def __init__(
+        self, listener: socket.socket, take: Take, *, name: str, refuse: Refuse = lambda _connection, _reason: None
+    ) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._take = take
+        self._name = name
+        self._refuse = refuse
+        self._loop = asyncio.get_running_loop()
+        self._resting: asyncio.TimerHandle | None = None
+        self._spare: int | socket.socket | None = _spare()
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Stops listening; what has been taken stays open."""
+        if self._resting is not None:
+            self._resting.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        self._let_go_of_spare()
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._out_of(error)
+                return
+            connection.setblocking(False)
+            self._take(connection, address)
+
+    def _out_of(self, error: OSError) -> None:
+        """Refuses who waits, as far as the spare descriptor allows it, and rests."""
+        if error.errno in _NO_FILES:
+            for _ in range(_AT_ONCE):
+                if not self._refuse_one(error.strerror or str(error)):
+                    break
+        _tell(
+            "%s: connections can't be taken: %s; raise the limit of open files, or end those who hold many",
+            self._name,
+            error.strerror,
+        )
+        self._loop.remove_reader(self._listener)
+        self._resting = self._loop.call_later(REST_SECONDS, self._go_on)
+
+    def _refuse_one(self, reason: str) -> bool:
+        self._let_go_of_spare()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # nobody waits any more, or another thread was faster
+            return False
+        # It stands in for the spare until the next is refused: who is told why must have the time to read it.
+        self._spare = connection
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            self._refuse(connection, f"there is no descriptor for it ({reason})")
+            # What it has sent by now is read, or closing would take the refusal back (a reset).
+            connection.recv(2**16)
+        return True
+
+    def _go_on(self) -> None:
+        self._resting = None
+        self._let_go_of_spare()
+        self._spare = _spare()
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _let_go_of_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if isinstance(spare, socket.socket):
+            spare.close()
+        elif spare is not None:
+            os.close(spare)
+
+
+def _spare() -> int | None:
+    """A descriptor that stands for none, to be given up when there is no other; None when there is none to be had."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def listen_address(text: str) -> tuple[str | None, int]:
+    """Host and port; no host, None, means all. ValueError says what is wrong."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise ValueError(
+            f"{text[:60]!r} has no port from 0 to 65535; write HOST:PORT, such as 127.0.0.1:8000, "
+            "or :8000 for all addresses"
+        )
+    if ":" in bare and bare == host:
+        raise ValueError(f"{text[:60]!r}: put an IPv6 address into brackets, such as [::1]:8000")
+    return bare or None, int(port)
+
+
+async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket.socket]:
+    """Listening TCP sockets, one for each address that the host has; no host means all. OSError when there are none.
+
+    With port 0 the kernel chooses one, the same for all of them if it can be had.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            chosen = opened[0].getsockname()[1] if opened else port
+            try:
+                opened.append(_listening(family, (address[0], chosen, *address[2:]), backlog))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error  # a host without IPv6 has names with such addresses all the same
+    except OSError:
+        for each in opened:
+            each.close()
+        raise
+    if not opened:
+        raise missing or OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    return opened
+
+
+def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class ConnectionSlot:
+    """The place of one connection; it is waiting, that is idle or not yet understood, until it is `busy`."""
+
+    __slots__ = ("_places", "make_room", "peer")
+
+    def __init__(self, places: ConnectionLimiter, peer: Hashable, make_room: Callable[[], None]) -> None:
+        self._places = places
+        self.peer = peer
+        self.make_room = make_room
+
+    def busy(self) -> None:
+        """It is being served: nobody takes its place."""
+        self._places.mark(self, waiting=False)
+
+    def wait(self) -> None:
+        """It waits, from now on."""
+        self._places.mark(self, waiting=True)
+
+    def leave(self) -> None:
+        """Gives the place up; nothing happens if it was taken away."""
+        self._places.leave(self)
+
+
+class ConnectionLimiter:
+    """`most` places, of which one peer has at most `share`."""
+
+    def __init__(self, most: int, share: int) -> None:
+        self._most = most
+        self._share = share
+        self._count = 0
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # whether it waits, who has waited longest first
+
+    def __len__(self) -> int:
+        return self._count
+
+    def enter(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
+        """A place for a connection of a peer; None when all those that count against it are busy.
+
+        Where there is none free, the connection that has waited longest loses its place, and its `make_room` is called:
+        of the same peer if that has its share, else of the peer that has the most.
+        """
+        own = self._of_peer.get(peer, {})
+        if len(own) >= self._share:
+            loser = _longest_waiting(own)
+        elif self._count >= self._most:
+            crowds = sorted(self._of_peer.values(), key=len, reverse=True)
+            loser = next((place for crowd in crowds if (place := _longest_waiting(crowd)) is not None), None)
+        else:
+            return self._entered(peer, make_room)
+        if loser is None:
+            return None
+        self.leave(loser)
+        loser.make_room()
+        return self._entered(peer, make_room)
+
+    def mark(self, place: ConnectionSlot, *, waiting: bool) -> None:
+        """Notes that a connection waits, from now on, or doesn't."""
+        crowd = self._of_peer.get(place.peer, {})
+        if crowd.pop(place, None) is not None:
+            crowd[place] = waiting
+
+    def leave(self, place: ConnectionSlot) -> None:
+        """Takes a connection out, if it is still in."""
+        crowd = self._of_peer.get(place.peer, {})
+        if crowd.pop(place, None) is not None:
+            self._count -= 1
+        if not crowd:
+            self._of_peer.pop(place.peer, None)
+
+    def _entered(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot:
+        place = ConnectionSlot(self, peer, make_room)
+        self._of_peer.setdefault(peer, {})[place] = True
+        self._count += 1
+        return place
+
+
+def _longest_waiting(crowd: dict[ConnectionSlot, bool]) -> ConnectionSlot | None:
+    return next((place for place, waiting in crowd.items() if waiting), None)
+
+
+class RateLimiter:
+    """Lets `per_second` through, and `at_once` after a pause. Belongs to the event loop's thread."""
+
+    def __init__(self, per_second: float, at_once: int) -> None:
+        self._per_second = per_second
+        self._at_once = at_once
+        self._left = float(at_once)
+        self._at_seconds = 0.0
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by peer, whose turn it is next first
+        self._next: asyncio.TimerHandle | None = None
+
+    async def turn(self, peer: Hashable) -> None:
+        """Returns when it is the turn of one more of this peer's."""
+        loop = asyncio.get_running_loop()
+        self._refill(loop.time())
+        if self._left >= 1 and not self._waiting:
+            self._left -= 1
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(peer, deque()).append(turn)
+        if self._next is None:
+            self._set_timer(loop)
+        await turn
+
+    def _refill(self, now_seconds: float) -> None:
+        self._left = min(self._at_once, self._left + (now_seconds - self._at_seconds) * self._per_second)
+        self._at_seconds = now_seconds
+
+    def _let_through(self) -> None:
+        self._next = None
+        loop = asyncio.get_running_loop()
+        self._refill(loop.time())
+        while self._left >= 1 and self._waiting:
+            peer, turns = next(iter(self._waiting.items()))
+            del self._waiting[peer]
+            turn = turns.popleft()
+            if turns:
+                self._waiting[peer] = turns
+            if not turn.done():  # nobody waits for it any more otherwise
+                self._left -= 1
+                turn.set_result(None)
+        if self._waiting:
+            self._set_timer(loop)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next = loop.call_later(max(0.0, (1 - self._left) / self._per_second), self._let_through)
+
+
+def client_key(address: str) -> str:
+    """An IPv4 address as it is; of IPv6 the first 64 bits. `address` is one as `accept` tells it."""
+    host = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(host, ipaddress.IPv4Address):
+        return str(host)
+    if host.ipv4_mapped is not None:
+        return str(host.ipv4_mapped)
+    return str(ipaddress.ip_network((host, 64), strict=False))
+
+
+async def readable(connection: socket.socket) -> None:
+    """Returns when the other end has said something, or has gone."""
+    loop = asyncio.get_running_loop()
+    await _ready(connection, loop.add_reader, loop.remove_reader)
+
+
+async def writable(connection: socket.socket) -> None:
+    """Returns when there is room for more, or the other end has gone."""
+    loop = asyncio.get_running_loop()
+    await _ready(connection, loop.add_writer, loop.remove_writer)
+
+
+async def _ready(
+    connection: socket.socket, add: Callable[..., None], remove: Callable[[socket.socket], object]
+) -> None:
+    is_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def ready() -> None:
+        remove(connection)
+        if not is_ready.done():
+            is_ready.set_result(None)
+
+    add(connection, ready)
+    try:
+        await is_ready
+    finally:
+        remove(connection)

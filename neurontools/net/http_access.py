@@ -1,0 +1,226 @@
+"""Access to HTTP pages: bearer tokens, client certificates, Host checks, and the routing of requests to pages."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neurontools.net.client_roles import Role, Subjects, subject_names
+from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
+from neurontools.net.tls import FileProblem, ServerTls, file_problems, identities
+from neurontools.util.errors import EXIT_USAGE, UserError
+
+_log = logging.getLogger(__name__)
+
+
+class HttpAccess:
+    """Lets in who shows what is asked for. UserError when the token's file is wrong; `place` says whose setting it is.
+
+    `tls` is None for plain HTTP. Where `subjects` has names, a client's certificate must have one of them. `hosts`
+    checks the names that requests are for; without it, any will do.
+    """
+
+    def __init__(
+        self,
+        tls: ServerTls | None = None,
+        *,
+        bearer_token_file: str | None = None,
+        place: str = "",
+        subjects: Subjects | None = None,
+        hosts: HostCheck | None = None,
+    ) -> None:
+        self._tls = tls
+        self._token_file = bearer_token_file
+        self._place = place
+        self._is_named = subjects is not None
+        self._subjects = subjects or Subjects()
+        self._hosts = hosts
+        self._token: bytes | None = None
+        self._read_at = identities([bearer_token_file])
+        try:
+            if bearer_token_file is not None:
+                self._token = read_token(bearer_token_file)
+        except FileProblem as problem:
+            raise UserError(f"{place}{problem}", EXIT_USAGE) from None
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS context of the next handshake; None for plain HTTP."""
+        return None if self._tls is None else self._tls.context
+
+    def role(self, certificate: Mapping[str, Any] | None) -> Role | None:
+        """How much who shows this certificate may see, or none at all (None); without names, everybody sees all."""
+        if not self._subjects:
+            return Role.FULL
+        known = self._subjects.known(subject_names(certificate or {}))
+        return None if known is None else known[1]
+
+    def allow(self, subjects: Subjects) -> None:
+        """Goes by these names from the next connection on, if it goes by names at all."""
+        if self._is_named:
+            self._subjects = subjects
+
+    def admits_host(self, authority: str) -> bool:
+        """Whether a request for this host and port may be answered."""
+        return self._hosts is None or self._hosts.admits(authority)
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a request with this Authorization header may see the pages."""
+        if self._token is None:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token)
+
+    @property
+    def knows_clients(self) -> bool:
+        """Whether nobody is let in without a token or a certificate."""
+        context = self.context
+        return self._token is not None or (context is not None and context.verify_mode is ssl.CERT_REQUIRED)
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether those who come must know a token."""
+        return self._token is not None
+
+    def signature(self, text: str) -> str:
+        """What only who knows the token of now can make of a text; "" where there is no token."""
+        return "" if self._token is None else hmac.new(self._token, text.encode(), "sha256").hexdigest()
+
+    def renew(self) -> None:
+        """Reads files that have changed; where that fails, what was known holds on."""
+        if self._tls is not None:
+            self._tls.renew()
+        changed_at = identities([self._token_file])
+        if self._token_file is None or changed_at == self._read_at:
+            return
+        self._read_at = changed_at
+        try:
+            self._token = read_token(self._token_file)
+            _log.info("the token was read again")
+        except FileProblem as problem:
+            _log.warning("%s%s; what was there before holds on", self._place, problem)
+
+
+class HostCheck:
+    """Which names of ours a request may be for: localhost, the host's own, and `allowed`, all without a port."""
+
+    def __init__(self, allowed: Iterable[str] = ()) -> None:
+        own = socket.gethostname()
+        self._names = {name.lower().rstrip(".") for name in ("localhost", own, own.partition(".")[0], *allowed) if name}
+
+    def admits(self, authority: str) -> bool:
+        """Whether a request for this host, with or without a port, is meant for us."""
+        host = _without_port(authority.strip()).lower().rstrip(".")
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return host in self._names or host.endswith(".localhost")
+        return True
+
+
+def _without_port(authority: str) -> str:
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether only this host reaches what listens there; None is all addresses."""
+    if host is None:
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str, certificate: str, token: str) -> None:
+    """UserError when an address that others reach would be served without TLS, or to everybody.
+
+    The names say what is refused, and by which settings it is let in.
+    """
+    if is_loopback(host):
+        return
+    trouble = ""
+    if access.context is None:
+        trouble = f"there is no TLS; listen on 127.0.0.1, or set {certificate}"
+    elif not access.knows_clients:
+        trouble = f"everybody would be let in; listen on 127.0.0.1, or set {token}"
+    if trouble:
+        raise UserError(f"{option}: others reach this address, and {trouble}", EXIT_USAGE)
+
+
+_LONGEST_TOKEN_BYTES = 4096
+
+
+def read_token(file: str) -> bytes:
+    """The token in a file; FileProblem."""
+    with file_problems("bearer_token_file", file), Path(file).open("rb") as opened:
+        content = opened.read(_LONGEST_TOKEN_BYTES + 1)
+    token = content.strip()
+    if not token or len(content) > _LONGEST_TOKEN_BYTES or not token.isascii():
+        raise FileProblem(f"bearer_token_file: {file}: no token; write one line of ASCII")
+    return token
+
+
+Handler = Callable[[HttpRequest], HttpResponse]
+"""A page: it reads nothing but the request, and quickly, for it holds the event loop."""
+
+_METHODS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpPage:
+    """A page; `is_open` ones are for everybody, the others for those whom the access admits and who have its role."""
+
+    handler: Handler
+    is_open: bool = False
+    role: Role = Role.FULL  # SUMMARY: for those too who may see no commands and no users; the handler leaves them out
+    methods: tuple[str, ...] = _METHODS
+
+
+class Site:
+    """Pages by their path, and what is answered elsewhere. A path with a slash at its end has all that is below it too.
+
+    Nothing here changes anything: GET and HEAD alone, but where a page says otherwise.
+    """
+
+    def __init__(self, pages: Mapping[str, HttpPage], otherwise: HttpPage, access: HttpAccess) -> None:
+        self.access = access
+        self._pages = pages
+        self._otherwise = otherwise
+
+    def answer(self, request: HttpRequest) -> HttpResponse:
+        """The response to a request; a fault in a page is one too, and stands in the log."""
+        page = self._pages.get(request.path) or self._pages.get(_room(request.path), self._otherwise)
+        if not page.is_open:
+            if not self.access.admits_host(request.authority):
+                return refusal(
+                    421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name"
+                )
+            if not self.access.admits(request.header("authorization")):
+                return refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
+            if request.role is None:
+                return refusal(403, "no name of your certificate is allowed here")
+            if request.role is not Role.FULL and page.role is Role.FULL:
+                return refusal(403, f"this page is for the role {page.role}, and your certificate has {request.role}")
+        if request.method not in page.methods:
+            return refusal(405, f"only {page.methods[0]}", ("Allow", ", ".join(page.methods)))
+        try:
+            return page.handler(request)
+        except Exception:
+            # A fault in a page must neither end the process nor pass for an empty one.
+            _log.exception("%s could not be made", request.path)
+            return refusal(500, "this page could not be made; the log says why")
+
+
+def _room(path: str) -> str:
+    """The first part of a path, with the slashes around it."""
+    return f"/{path[1:].partition('/')[0]}/"

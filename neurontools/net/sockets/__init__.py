@@ -1,1 +1,0 @@
-"""Listening on sockets: where, taking connections in whatever happens, and who may stay."""

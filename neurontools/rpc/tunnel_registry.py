@@ -1,0 +1,452 @@
+"""TLS tunnels: local sockets that lead to daemons on other hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from neurontools.net.tls import ClientFiles, ClientTls
+from neurontools.rpc import socket_path
+from neurontools.rpc.remote_address import RemoteAddress, remote_address
+from neurontools.util.errors import EXIT_USAGE, UserError
+
+CONNECT_SECONDS = 8.0
+_DEAD_MILLISECONDS = 60_000  # without a sign of life of a host that should give one
+_MOST_CONNECTING = 4  # to one daemon at a time
+_BACKLOG = 8
+_STOP_SECONDS = 2.0
+
+
+@dataclass(slots=True, eq=False)
+class _Door:
+    """A socket that stands for a daemon."""
+
+    address: RemoteAddress
+    listener: socket.socket
+    connecting: int = 0
+
+
+@dataclass(slots=True)
+class _Connected:
+    """What became of an attempt to connect."""
+
+    door: _Door
+    local: socket.socket
+    remote: ssl.SSLSocket | None
+    why_not: str = field(default="")
+
+    def close(self) -> None:
+        """For who has nobody to give it to; may be called again."""
+        self.local.close()
+        if self.remote is not None:
+            self.remote.close()
+
+
+class TunnelSet:
+    """A context with the sockets, in a directory of this user's alone. `open` may be called from any thread."""
+
+    def __init__(self, tls: ClientTls) -> None:
+        self._tls = tls
+        self._directory = tempfile.mkdtemp(prefix="neurontools-", dir=_short_directory())
+        self._selector = selectors.DefaultSelector()
+        self._asked: deque[_Door] = deque()
+        self._done: deque[_Connected] = deque()
+        self._pipes: set[TunnelPipe] = set()
+        self._count = 0
+        self._is_closing = False
+        self._lock = threading.Lock()
+        self._has_ended = False  # by it nobody uses the numbers of the pipe any more
+        self._wakened, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._selector.register(self._wakened, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name="tunnels", daemon=True)
+        self._thread.start()
+
+    def open(self, address: RemoteAddress) -> str:
+        """The path of a socket that stands for the daemon at this address, until `close`."""
+        self._count += 1
+        path = f"{self._directory}/{self._count}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(path)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except BaseException:
+            listener.close()
+            raise
+        self._asked.append(_Door(address, listener))
+        self._wake()
+        return path
+
+    def close(self) -> None:
+        """End all of it; may be called again."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._wake()
+        self._thread.join(_STOP_SECONDS)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> TunnelSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wake(self) -> bool:
+        """Has the thread look; whether it is there to do so."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # it will look anyway where the pipe is full
+            if not self._has_ended:
+                os.write(self._waker, b"x")
+            return not self._has_ended
+        return True
+
+    def _run(self) -> None:
+        unfinished: set[TunnelPipe] = set()
+        while not self._is_closing:
+            ready: set[TunnelPipe] = unfinished
+            for key, _ in self._selector.select(0 if unfinished else None):
+                if isinstance(key.data, TunnelPipe):
+                    ready.add(key.data)
+                elif isinstance(key.data, _Door):
+                    self._accept(key.data)
+                elif isinstance(key.data, socket.socket):
+                    self._drain(key.data)
+                else:
+                    os.read(self._wakened, 2**12)
+            self._take_over()
+            unfinished = {pipe for pipe in ready if pipe in self._pipes and self._move(pipe)}
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+        self._selector.close()
+        with self._lock:
+            self._has_ended = True
+            os.close(self._wakened)
+            os.close(self._waker)
+        for done in self._done:
+            done.close()
+        for door in self._asked:
+            door.listener.close()
+
+    def _take_over(self) -> None:
+        """What other threads have made."""
+        while self._asked:
+            door = self._asked.popleft()
+            self._selector.register(door.listener, selectors.EVENT_READ, door)
+        while self._done:
+            done = self._done.popleft()
+            done.door.connecting -= 1
+            if done.remote is None:
+                send_goaway(done.local, done.why_not)
+                self._selector.register(done.local, selectors.EVENT_READ, done.local)
+                continue
+            pipe = TunnelPipe(done.local, done.remote)
+            self._pipes.add(pipe)
+            self._selector.register(pipe.local, selectors.EVENT_READ, pipe)
+            self._selector.register(pipe.remote, selectors.EVENT_READ, pipe)
+
+    def _accept(self, door: _Door) -> None:
+        try:
+            local, _ = door.listener.accept()
+        except OSError:
+            return
+        local.setblocking(False)
+        if door.connecting >= _MOST_CONNECTING:
+            local.close()
+            return
+        door.connecting += 1
+        threading.Thread(target=self._connect, args=(door, local), name="connecting", daemon=True).start()
+
+    def _connect(self, door: _Door, local: socket.socket) -> None:
+        """In a thread of its own."""
+        try:
+            done = _Connected(door, local, _connected(door.address, self._tls.context()))
+        except (OSError, ValueError) as error:
+            done = _Connected(door, local, None, connection_failure_text(error))
+        self._done.append(done)
+        if not self._wake():
+            done.close()
+
+    def _move(self, pipe: TunnelPipe) -> bool:
+        """Passes on what is there; whether there is more of which no selector will tell."""
+        remote_number = pipe.remote.fileno()
+        if not pipe.move():
+            self._pipes.discard(pipe)
+            self._selector.unregister(remote_number)
+            self._selector.modify(pipe.local, selectors.EVENT_READ, pipe.local)
+            return False
+        for end, events in zip((pipe.local, pipe.remote), pipe.wants, strict=True):
+            if self._selector.get_key(end).events != events:
+                self._selector.modify(end, events, pipe)
+        return pipe.is_unfinished
+
+    def _drain(self, local: socket.socket) -> None:
+        """Reads from one that was told why until it ends: closed before, it would not hear it."""
+        try:
+            if local.recv(2**14):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._selector.unregister(local)
+        local.close()
+
+
+def _connected(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """A connection behind its handshake, non-blocking; OSError, or ValueError when no gRPC is spoken there."""
+    with contextlib.ExitStack() as closing:
+        connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+        closing.callback(connection.close)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
+        secured = context.wrap_socket(connection, server_hostname=address.host)
+        closing.callback(secured.close)
+        if secured.selected_alpn_protocol() != "h2":
+            raise ValueError(NOT_GRPC)
+        secured.setblocking(False)
+        closing.pop_all()
+        return secured
+
+
+def _short_directory() -> str:
+    """Where the paths of sockets stay short."""
+    base = tempfile.gettempdir()
+    return base if len(os.fsencode(base)) <= 64 else "/tmp"  # noqa: S108 - mkdtemp makes one of our own in it
+
+
+_PIECE_BYTES = 2**14  # a whole record of TLS
+_MOST_ROUNDS = 16  # before others have their turn
+_NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# HTTP/2 frames (RFC 9113, section 6): empty SETTINGS, and the type of GOAWAY.
+_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_GOAWAY = 7
+
+
+class TunnelPipe:
+    """Both ends, non-blocking, which belong to it; for one thread."""
+
+    def __init__(self, local: socket.socket, remote: ssl.SSLSocket) -> None:
+        self.local = local
+        self.remote = remote
+        self._up = b""
+        self._down = b""
+        self._has_answered = False
+
+    @property
+    def wants(self) -> tuple[int, int]:
+        """The events of the local and of the remote end in which `move` has something to do."""
+        read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
+        local = (0 if self._up else read) | (write if self._down else 0)
+        return local, (0 if self._down else read) | (write if self._up else 0)
+
+    def move(self) -> bool:
+        """Pass on what can be passed on now; False at the end, when the remote end is closed.
+
+        The local end is told why, where that is all that it is told, and is still open then.
+        """
+        try:
+            for _ in range(_MOST_ROUNDS):
+                moved = self._move_once()
+                if moved is None:
+                    return self._end("it ended the connection")
+                if not moved:
+                    break
+        except OSError as error:
+            return self._end(connection_failure_text(error))
+        return True
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something was decrypted that no selector tells of."""
+        return not self._down and self.remote.pending() > 0
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.remote.close()
+        self.local.close()
+
+    def _move_once(self) -> bool | None:
+        """Whether a piece came from either end; None when one has ended."""
+        moved = False
+        if not self._up:
+            data = _received(self.local)
+            if data == b"":
+                return None
+            self._up = data or b""
+            moved = bool(data)
+        if self._up:
+            self._up = _sent(self.remote, self._up)
+        if not self._down:
+            data = _received(self.remote)
+            if data == b"":
+                return None
+            self._down = data or b""
+            moved = moved or bool(data)
+        if self._down:
+            self._has_answered = True
+            self._down = _sent(self.local, self._down)
+        return moved
+
+    def _end(self, why: str) -> bool:
+        self.remote.close()
+        if self._has_answered:
+            with contextlib.suppress(OSError):
+                self.local.shutdown(socket.SHUT_WR)
+        else:
+            send_goaway(self.local, why)
+        return False
+
+
+def send_goaway(local: socket.socket, why: str) -> None:
+    """Tell an HTTP/2 client why there is no connection."""
+    payload = bytes(8) + why.encode("utf-8", "replace")  # of all streams, without an error's number
+    with contextlib.suppress(OSError):
+        local.send(_SETTINGS + len(payload).to_bytes(3) + bytes((_GOAWAY, 0)) + bytes(4) + payload)
+        local.shutdown(socket.SHUT_WR)
+
+
+def _received(end: socket.socket) -> bytes | None:
+    try:
+        return end.recv(_PIECE_BYTES)
+    except _NOT_NOW:
+        return None
+
+
+def _sent(end: socket.socket, data: bytes) -> bytes:
+    try:
+        return data[end.send(data) :]
+    except _NOT_NOW:
+        return data
+
+
+# X509_V_ERR_... of OpenSSL (x509_vfy.h), of the certificate that the server shows.
+_NOT_VALID_YET, _EXPIRED, _HOST_NAME, _ADDRESS = 9, 10, 62, 64
+_NOT_TRUSTED = frozenset((18, 19, 20, 21, 24))
+_OF_ITS_CERTIFICATE = {
+    _NOT_VALID_YET: "its certificate is not valid yet; see whether the clock is off, here or there",
+    _EXPIRED: "its certificate has expired; renew it, or see whether the clock here is off",
+    _HOST_NAME: "its certificate is for other names; ask by one of them, or have this one added",
+    _ADDRESS: "its certificate is for other names and addresses; ask by one of them, or have this one added",
+}
+# What the server says of the client's certificate, and of the handshake: the end of the reason OpenSSL gives.
+_ALERTS = (
+    ("ALERT_UNKNOWN_CA", "it doesn't trust who signed the certificate shown here; see its tls.client_ca"),
+    ("ALERT_CERTIFICATE_EXPIRED", "the certificate shown here has expired; renew it, or see whether its clock is off"),
+    ("ALERT_CERTIFICATE_REQUIRED", "it wants a certificate; give --tls-cert and --tls-key"),
+    ("ALERT_BAD_CERTIFICATE", "it refuses the certificate shown here; its log says why (is a clock off?)"),
+    ("ALERT_CERTIFICATE_UNKNOWN", "it refuses the certificate shown here; its log says why (is a clock off?)"),
+    ("ALERT_PROTOCOL_VERSION", "it speaks another version of TLS; update the older of both sides"),
+    ("UNSUPPORTED_PROTOCOL", "it speaks another version of TLS; update the older of both sides"),
+)
+_NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"))
+NOT_GRPC = "it speaks TLS, but no gRPC; is this the port of neurond --listen?"
+
+
+def connection_failure_text(error: Exception) -> str:
+    """Why this ended an attempt to connect."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in _NOT_TRUSTED:
+            return "who signed its certificate is not trusted here; give that authority with --tls-ca"
+        otherwise = f"its certificate can't be trusted: {error.verify_message}"
+        return _OF_ITS_CERTIFICATE.get(error.verify_code, otherwise)
+    if isinstance(error, ssl.SSLEOFError):
+        return "it ended the TLS handshake; is this the port of neurond --listen?"
+    if isinstance(error, ssl.SSLError):
+        return _of_tls(error.reason or "")
+    if isinstance(error, TimeoutError):
+        return "no answer in time; is a firewall between?"
+    if isinstance(error, socket.gaierror):
+        return f"its name has no address: {error.strerror}"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused; is its neurond started with --listen?"
+    if isinstance(error, ConnectionResetError):
+        return "it reset the connection; is this the port of neurond --listen?"
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return str(error)
+
+
+def _of_tls(name: str) -> str:
+    for ending, told in _ALERTS:
+        if name.endswith(ending):
+            return told
+    if name in _NO_TLS:
+        return "it speaks no TLS; is this the port of neurond --listen?"
+    return f"TLS failed: {name.replace('_', ' ').lower() or 'no reason given'}"
+
+
+OPTIONS = ("tls-cert", "tls-key", "tls-ca")
+VARIABLES = ("NEURONTOOLS_TLS_CERT", "NEURONTOOLS_TLS_KEY", "NEURONTOOLS_TLS_CA")
+_NAMES = ("tls.crt", "tls.key", "ca.crt")  # as in a secret of Kubernetes
+
+
+def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> ClientTls:
+    """The certificate of the options, else of the environment, else of the person's directory; UserError for none.
+
+    Certificate and key come from one of these, the authorities from the first that has them.
+    """
+    directory = configuration_directory(environment)
+    found = tuple(
+        path if os.path.exists(path := f"{directory}/{name}") else None  # noqa: PTH110
+        for name in _NAMES
+    )
+    sources = (
+        tuple(given.get(option) for option in OPTIONS),
+        tuple(environment.get(variable) or None for variable in VARIABLES),
+        found,
+    )
+    if given.get("tls-key") and not given.get("tls-cert"):
+        raise UserError("--tls-key needs a certificate; give --tls-cert", EXIT_USAGE)
+    certificate, key, _ = next((source for source in sources if source[0]), (None, None, None))
+    authorities = next((source[2] for source in sources if source[2]), None)
+    if certificate is None:
+        raise UserError(
+            "a certificate is needed to read over TLS; give --tls-cert, --tls-key and --tls-ca, set "
+            f"{VARIABLES[0]} and the like, or put {', '.join(_NAMES)} into {directory}",
+            EXIT_USAGE,
+        )
+    return ClientTls(ClientFiles(certificate, key, authorities), ("h2",))
+
+
+def configuration_directory(environment: Mapping[str, str]) -> str:
+    """Where a person's certificates are looked for."""
+    home = environment.get("XDG_CONFIG_HOME", "")
+    if not home.startswith("/"):
+        home = f"{environment.get('HOME') or '/'}/.config"
+    return f"{home}/neurontools/tls"
+
+
+_standing: list[TunnelSet] = []
+
+
+def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """The path of a socket that stands for the daemon at `grpcs://HOST:PORT`; UserError."""
+    try:
+        address = remote_address(text)
+    except ValueError as error:
+        raise UserError(f"{given_by}: {error}", EXIT_USAGE) from None
+    tunnels = TunnelSet(client_tls(given, environment))
+    _standing.append(tunnels)
+    path = tunnels.open(address)
+    socket_path.set_display_address(path, address.text)
+    return path
+
+
+def close_tunnels() -> None:
+    """End what stands."""
+    while _standing:
+        _standing.pop().close()
