@@ -1,8 +1,7 @@
-"""What collecting for advice costs a training step: its parts by themselves, beside a step of the shortest model.
+"""Measures the counters for advice beside a training step of the shortest model.
 
-Both are vCPU time of one process, so that what else the machine does changes the ratio little. A step notes its
-mark_step, looks at the HBM that is held and counts what was executed since the one before; what happens seldom (a new
-graph, a fallback, a save) is left out.
+Both are vCPU time of one process, so other load changes the ratio little. A step records its mark_step, the HBM in use
+and the executions since the previous step. Rare events (a new graph, a fallback, a save) are not measured.
 
     python benchmarks/advice_cost.py [mlp lstm vit bert gpt resnet] [--rounds N]
 """

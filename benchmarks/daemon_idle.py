@@ -1,4 +1,4 @@
-"""What an idle daemon costs, beside a process that has imported grpc and wakes once a second to do nothing."""
+"""Measures an idle daemon beside a process that has imported grpc and wakes once a second."""
 
 from __future__ import annotations
 

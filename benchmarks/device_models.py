@@ -1,4 +1,4 @@
-"""What the benchmark of the device trains: six small models with data and optimizers, and a chain of additions."""
+"""The models of device_step.py: six small networks with data and optimizers, and a chain of additions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Lstm(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions of ResNet-18 and the way around them."""
+    """Two convolutions of ResNet-18 with their residual connection."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def words(batch: int, length: int, count: int) -> Batch:
 
 @dataclass(frozen=True)
 class Training:
-    """A model, its data, its optimizer, and how many steps make a round. `batch_text` says what a batch is."""
+    """A model, its data, its optimizer, and the number of steps in a round. `batch_text` describes a batch."""
 
     make: Callable[[], nn.Module]
     batch: Callable[[], Batch]
@@ -170,13 +170,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Chain:
-    """Additions of small tensors, one after the other: what an operator costs."""
+    """A chain of additions of small tensors: the cost of one operator."""
 
     batch_text: str = f"{CHAIN_OPERATORS} additions of 8 x 8"
     steps: int = 20
 
     def step_on(self, where: str, mark: Step) -> Step:
-        """The chain, on a device."""
+        """Executes the chain on a device."""
         one, start = torch.ones(8, 8).to(where), torch.zeros(8, 8).to(where)
 
         def step() -> None:

@@ -1,12 +1,10 @@
-"""A training step on the simulated device beside plain CPU eager: vCPU time, in one pair of processes for each case.
+"""Measures a training step on the simulated device beside plain CPU eager, in vCPU time.
 
-The two processes take turns, so that what else the machine does hits both. A round's ratio is that of their vCPU
-times. Printed are the medians, the lowest and the highest ratio, and the first step, which traces and compiles, in
-steps of the CPU. For the chain of additions the times are those of one operator. At the end comes
-the table of docs/performance.md.
+Each case has two processes that take turns, so other load hits both. The ratio of a round is that of their vCPU times.
+It prints median, lowest and highest ratio, and the first step, which traces and compiles, in steps of the CPU. For the
+chain of additions the times are per operator. The table of docs/performance.md comes last.
 
-With --machine-code a third process trains with --optlevel 3. Its rounds begin when all that it executes is machine code
-as far as it can be, which takes minutes.
+With --machine-code a third process trains with --optlevel 3. Its rounds begin when compiling has ended, after minutes.
 
     python benchmarks/device_step.py [mlp lstm vit bert gpt resnet chain] [--rounds N] [--threads N ...]
                                      [--machine-code]
@@ -38,7 +36,7 @@ LONGEST_WAIT_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of a case: ratios to the CPU, of --optlevel 3 too where that was asked for."""
+    """The ratios of one case to the CPU, and those of --optlevel 3 if measured."""
 
     name: str
     threads: int
@@ -48,7 +46,7 @@ class Row:
 
 
 def worker(name: str, where: str, threads: int) -> None:
-    """One process of a pair: makes its first steps, then a round for each line it gets."""
+    """One process of a pair: makes its first steps, then one round for each line of its input."""
     import torch
 
     torch.set_num_threads(threads)
@@ -83,7 +81,7 @@ def worker(name: str, where: str, threads: int) -> None:
 
 
 def wait_for_machine_code(step: Any) -> None:
-    """Trains until nothing more is being compiled; not for ever."""
+    """Trains until nothing is being compiled, for a limited time."""
     from neurontools.runtime.launch.device_registration import executor
 
     ends = time.monotonic() + LONGEST_WAIT_SECONDS
@@ -146,7 +144,7 @@ def measure(name: str, rounds: int, threads: int, directory: str, places: list[s
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown, a model a line."""
+    """Returns the rows as a Markdown table."""
     threads = sorted({row.threads for row in rows})
     has_code = any(row.machine_code is not None for row in rows)
     heads = ["model", "batch"]

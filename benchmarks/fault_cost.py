@@ -1,8 +1,8 @@
-"""What it costs a training step that faults could be injected: an MLP that asks whether there are any, and one not.
+"""Measures the check for injected faults in a training step: an MLP with the check and without.
 
-Short blocks with and without the question take turns in one process, so that a slow moment of the machine hits both.
-The ratio of each two neighbours counts once, and their median has an interval of 95 %, by order statistics. What the
-question takes by itself, of a step of the same run, says more than the ratio of two times that are nearly the same.
+Short blocks with and without the check take turns in one process, so a slow moment hits both. The ratios of neighbours
+give a median with a 95 % interval by order statistics. The time of the check alone, beside a step of the same run, says
+more than the ratio of two nearly equal times.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
         for _ in range(WARMING_BLOCKS):
             seconds_a_step()
         gc.collect()
-        gc.disable()  # a collection falls on whichever block is then
+        gc.disable()  # a garbage collection would hit one of the two blocks
         ratios, steps = [], []
         for number in range(PAIRS):
             measured = {}
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """Within which their median is, with 95 %, whatever their distribution."""
+    """Returns the 95 % interval of the median, for any distribution."""
     ordered, half = sorted(ratios), 0.98 * math.sqrt(len(ratios))
     return ordered[int(len(ordered) / 2 - half)], ordered[math.ceil(len(ordered) / 2 + half)]
 

@@ -1,12 +1,11 @@
-"""What an overview of many hosts by Prometheus costs: queries and bytes, with our recording rules and without.
+"""Measures the view of many hosts by Prometheus: queries and bytes, with our recording rules and without.
 
     python benchmarks/fleet_by_prometheus.py [--hosts 2000] [--kinds 8] [--interval 30]
 
-A real Prometheus scrapes so many targets of one server, which answers for each host what a simulated neurond of some
-kinds has answered, as far as the rules read it (a whole host has 15 times as many series); those with a load have a
-user. The bytes are those that came over the connection, compressed; beside them, unpacked, and one query for all
-series of one family, which is what a view without aggregates would begin with. CPU time is that of this process,
-memory of Prometheus its resident size.
+A real Prometheus scrapes many targets of one server. The server replays replies of simulated daemons of several kinds,
+reduced to the series that the rules read (a whole host has 15 times as many). It prints the compressed bytes of the
+connection, the unpacked bytes, and one query for all series of a family, as a view without aggregates would need. CPU
+time is that of this process; memory is the resident size of Prometheus.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PATIENCE_SECONDS = 600.0
 
 
 def bodies(kinds: int, mix: str | None) -> list[bytes]:
-    """What simulated hosts answer at /metrics, as far as it is read."""
+    """Returns the replies of simulated hosts at /metrics, reduced to the series that are read."""
     first = free_port(kinds)
     found = []
     with SimulatedFleet(kinds, mix=mix, interval_seconds=2, metrics_from=first) as fleet:
@@ -80,7 +79,7 @@ def free_port(count: int) -> int:
 
 
 class Hosts(ThreadingHTTPServer):
-    """Answers for host number N at /N, with the time of now."""
+    """Serves host number N at /N, with the current time."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -143,7 +142,7 @@ def prometheus(
 
 
 def asked(url: str, query: str) -> tuple[int, int]:
-    """How many series answer a query, and in how many bytes unpacked."""
+    """Returns the number of series in a reply and its unpacked bytes."""
     try:
         data = urllib.parse.urlencode({"query": query}).encode()
         with urllib.request.urlopen(f"{url}/api/v1/query", data, timeout=60) as reply:

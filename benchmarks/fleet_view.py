@@ -1,12 +1,11 @@
-"""What neuron-top costs with many hosts, measured from outside, beside neuron-top with one of them.
+"""Measures neuron-top with many hosts, from outside, beside neuron-top with one of them.
 
     python benchmarks/fleet_view.py [--hosts 200] [--seconds 30]
 
-Simulated hosts, each with a daemon's socket of its own, take their snapshots at the interval that the view chooses;
-200 of them take more than half a core themselves. A terminal of 200x50 is
-left alone. The first complete picture is the one whose title says that all hosts are live. CPU time is that of the
-viewer's process clock, memory its high-water mark. A summary's size and what making it costs a daemon are means over
-the hosts.
+Simulated hosts, each with its own socket, take snapshots at the interval of the view; 200 of them use more than half
+a core themselves. The terminal of 200x50 gets no keys. The first complete frame is the one whose title says that all
+hosts are live. CPU time is that of the viewer's process clock, memory its high-water mark. The size and cost of a
+summary are means over the hosts.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def viewed(arguments: Sequence[str], complete: bytes, seconds: float) -> Cost:
-    """What neuron-top with these arguments costs; `complete` is on its screen when it is."""
+    """Measures neuron-top with these arguments; `complete` is the text of a complete screen."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         pid, terminal = pty.fork()
@@ -94,7 +93,7 @@ def drain(terminal: int, seconds: float) -> None:
 
 
 def summaries(places: Sequence[Place]) -> tuple[float, float]:
-    """Mean bytes of a summary, and mean CPU seconds to make one."""
+    """Returns mean bytes and mean CPU seconds of a summary."""
     size = cpu = 0.0
     for place in places:
         with Client(place.address, timeout_seconds=PATIENCE_SECONDS) as client:

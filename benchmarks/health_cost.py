@@ -1,4 +1,4 @@
-"""What watching the kernel's log, the audit and actions cost the daemon, beside a tick of it without them."""
+"""Measures kernel log, audit and actions in the daemon, beside a tick without them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from neurontools.model.finding import Kind
 from neurontools.model.host_verdict import Asked
 from neurontools.testing.idle_host import idle_host
 
-TICKS = 2000  # as many seconds of a daemon's life
-OTHERS_A_TICK = 20  # lines of others in the kernel's log: a host that is talkative all day
-A_FINDING_BEGINS_EVERY_TICKS = 60  # and ends: a host that flaps all day
+TICKS = 2000  # one tick a second of a daemon's life
+OTHERS_A_TICK = 20  # other lines in the kernel log: a host that logs all day
+A_FINDING_BEGINS_EVERY_TICKS = 60  # and ends: a host whose findings flap all day
 EVENTS = (TICKS - 1) // A_FINDING_BEGINS_EVERY_TICKS
 
 
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def audit_lines(directory: str) -> int:
-    """How many lines the audit has: findings, and actions that are done."""
+    """Returns the number of lines in the audit: findings and completed actions."""
     return Path(directory, "state/audit.jsonl").read_bytes().count(b"\n")
 
 

@@ -1,4 +1,4 @@
-"""How long neuron-ls takes, beside an interpreter that does nothing and one that imports grpc."""
+"""Measures the start of neuron-ls beside a bare interpreter and one that imports grpc."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""CPU of a scrape for 32 processes on trn1.32xlarge. Asked for: at most 2 ms beside prometheus_client's own rendering.
+"""Measures the CPU of a scrape for 32 processes on trn1.32xlarge beside prometheus_client. Limit: 2 ms.
 
-A compressed scrape is asked to take at most 3 ms. Text and compressed text are made for the first who asks in a
-snapshot; sending them to others is measured over a real connection.
+The limit of a compressed scrape is 3 ms. The first scrape of a snapshot renders and compresses the text; later ones
+send it again. Sending is measured over a real connection.
 
-The reference in the same run is prometheus_client (if it is installed) with the same samples in its gauges: its
-`generate_latest` alone, without the time that setting the values takes.
+The reference is `generate_latest` of prometheus_client (if installed) with the same samples in its gauges, without the
+time to set them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class Spent:
-    """CPU time of what runs within it, time after time."""
+    """The CPU times of the blocks that run within it."""
 
     def __init__(self) -> None:
         self._taken: list[float] = []
@@ -86,7 +86,7 @@ class Spent:
 
 
 class Finished:
-    """Metrics that are made already."""
+    """Metrics that have been rendered before."""
 
     def __init__(self, document: CompressibleDocument) -> None:
         self._document = document
@@ -97,7 +97,7 @@ class Finished:
 
 
 def sending_seconds(document: CompressibleDocument, encoding: str) -> float:
-    """CPU of the server's thread for one scrape over a connection that is kept."""
+    """Returns the CPU time of the server's thread for one scrape over a persistent connection."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     site = Site({}, HttpPage(metrics_page(Finished(document)), is_open=True), HttpAccess())

@@ -1,6 +1,6 @@
-"""What neuron-monitor costs at 1 s beside 32 processes on trn1.32xlarge: asked for at most 1 % of a core and 45 MiB.
+"""Measures neuron-monitor at 1 s beside 32 processes on trn1.32xlarge. Limits: 1 % of a core, 45 MiB.
 
-Reference in the same run: the daemon that it asks, which runs the synthetic load besides.
+The reference is its daemon, which also runs the synthetic load.
 """
 
 from __future__ import annotations

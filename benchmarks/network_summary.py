@@ -1,6 +1,6 @@
-"""What a reader of summaries over TLS costs the daemon, beside one at the socket: network_summary.py [SECONDS].
+"""Measures a reader of summaries over TLS beside one at the socket: network_summary.py [SECONDS].
 
-CPU of the daemon with 50 readers of either kind, less that without any, by reader. A summary comes at each tick of 1 s.
+It divides the daemon's CPU with 50 readers of either kind, less that without any, by 50. A summary comes once a second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def share_of_a_core(pid: int, seconds: float, streams: list[PolledStream]) -> tuple[float, int]:
-    """CPU seconds a second, and how many summaries came."""
+    """Returns CPU seconds a second, and the number of summaries."""
     began, before, count = time.monotonic(), cpu_seconds(pid), 0
     while (passed := time.monotonic() - began) < seconds:
         count += sum(len(stream.messages()) for stream in streams)

@@ -1,4 +1,4 @@
-"""How soon an attach is seen and a killed process's cores are free, beside how soon its parent learns of its end."""
+"""Measures attaching, and freeing the cores of a killed process, beside the time until its parent is notified."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What --profile costs a training step, beside stock torch.profiler on the same step, in vCPU time.
+"""Measures --profile on a training step beside stock torch.profiler, in vCPU time.
 
-Four processes take turns, so that what else the machine does hits all: one without a profile, one with `--profile`, one
-under torch.profiler without our tracks (what stock torch does), one with them. A round's ratio is that of their vCPU
-times to the first one's. Printed are the medians, the lowest and the highest.
+Four processes take turns, so other load hits all: one without a profile, one with `--profile`, one under stock
+torch.profiler, and one under torch.profiler with our tracks. A round's ratio compares vCPU times with the first. It
+prints median, lowest and highest ratio.
 
     python benchmarks/profile_cost.py [mlp bert …] [--rounds N]
 """
@@ -28,7 +28,7 @@ KINDS = ("plain", "profile", "torch.profiler", "torch.profiler with tracks")
 
 
 def worker(name: str, kind: str) -> None:
-    """One process: makes its first steps, then a round for each line it gets."""
+    """One process: makes its first steps, then one round for each line of its input."""
     import torch
 
     torch.set_num_threads(1)
@@ -53,7 +53,7 @@ def worker(name: str, kind: str) -> None:
 
 
 def seconds_a_step(step: Any, count: int, kind: str) -> float:
-    """vCPU seconds of a step; of torch.profiler without its begin and end."""
+    """Returns the vCPU seconds of a step, without the start and end of torch.profiler."""
     if not kind.startswith("torch"):
         began = time.process_time()
         for _ in range(count):

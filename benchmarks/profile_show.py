@@ -1,7 +1,7 @@
-"""How long neuron-profile takes on a long profile: 10,000 steps of 100 operators, with 400,000 allocations.
+"""Measures neuron-profile on 10,000 steps of 100 operators, with 400,000 allocations.
 
-Asked for: `show` within 2 s. The references in the same run are an interpreter that does nothing, and reading the
-profile alone. Wall times are of the machine as it is; vCPU times say what the commands need.
+The limit of `show` is 2 s. The references are a bare interpreter and reading the profile alone. Wall times depend on
+other load, vCPU times do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 5
 
 
 def long_profile() -> Profile:
-    """The profile of the tests with more operators, and with the allocations of a training."""
+    """Writes the profile of the tests with more operators, and with the allocations of a training."""
     (profile,) = trained(STEPS)
     totals = list(profile.operator_totals)
     times = [total.longest_ns for total in totals] * LAYERS
@@ -63,7 +63,7 @@ def long_profile() -> Profile:
 
 
 def cpu_seconds(command: Sequence[str]) -> float:
-    """vCPU time of a command."""
+    """Returns the Returns the vCPU time of a command."""
     before = os.times()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     after = os.times()

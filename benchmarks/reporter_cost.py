@@ -1,4 +1,4 @@
-"""What reporting costs a training process: the same loop of 1 ms steps with and without it, and each hook by itself."""
+"""Measures reporting in a training process: a loop of 1 ms steps with and without it, and each hook alone."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from measuring import Figure, compile_sources, daemon, report
 from neurontools.runtime import LoadedModel, Reporter
 
 STEP_SECONDS = 1e-3
-STEPS = 500  # a round; each begins with a report, so there are more of them than in training
+STEPS = 500  # steps of a round; each round begins with a report, more often than in training
 ROUNDS = 40
 CALLS = 50_000
 Pair = tuple[float, float]
 
 
 def work(amount: int) -> None:
-    """A step of training: computes in Python, so the GIL is held and a second thread is felt as much as can be."""
+    """A step that computes in Python: it holds the GIL, so a second thread has the largest effect."""
     total = 0
     for number in range(amount):
         total += number
 
 
 def calibrated() -> int:
-    """How much work takes a step's time on this machine."""
+    """Returns the amount of work that takes one step's time on this host."""
     amount = 20_000
     seconds = min(repeat(lambda: work(amount), number=5, repeat=50)) / 5
     return int(amount * STEP_SECONDS / seconds)
@@ -45,14 +45,14 @@ def reporting_loop(amount: int, reporter: Reporter, model: LoadedModel) -> None:
 
 
 def seconds_a_step(loop: Callable[[], None]) -> Pair:
-    """Wall-clock and vCPU time of all threads, a step."""
+    """Returns the wall and vCPU seconds of a step, over all threads."""
     wall, cpu = time.perf_counter(), time.process_time()
     loop()
     return (time.perf_counter() - wall) / STEPS, (time.process_time() - cpu) / STEPS
 
 
 def nanoseconds(call: Callable[[], object]) -> float:
-    """The time of one call, the least of several rounds."""
+    """Returns the time of one call: the minimum of several rounds."""
     return min(repeat(call, number=CALLS, repeat=7)) / CALLS * 1e9
 
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def one_round(amount: int, environment: dict[str, str], *, plain_first: bool) -> tuple[Pair, Pair]:
-    """Both loops, right after each other so that a slow moment of the machine hits both alike."""
+    """Runs both loops right after each other, so a slow moment hits both."""
     plain = seconds_a_step(lambda: plain_loop(amount)) if plain_first else (0.0, 0.0)
     with Reporter.attach(environment) as reporter:
         model = reporter.load_model("loop")

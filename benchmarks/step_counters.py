@@ -1,8 +1,8 @@
-"""What the counters that are always on (the clock of step time, timed executions) cost a training step: vCPU time.
+"""Measures the permanent counters (step clock, timed executions) on a training step, in vCPU time.
 
-Short rounds with and without them take turns in one process, so that what else the machine does hits both. Without them
-the clock's methods do nothing and no execution is timed. `--before COMMIT` compares with the tree of another commit, in
-two processes that take turns. The MLP has the shortest steps, and is the worst case.
+Short rounds with and without them take turns in one process, so other load hits both. Without them the clock's methods
+do nothing and no execution is timed. `--before COMMIT` compares with another commit, in two processes that take turns.
+The MLP has the shortest steps and is the worst case.
 
     python benchmarks/step_counters.py [mlp lstm vit bert …] [--before COMMIT] [--rounds N]
 """
@@ -31,7 +31,7 @@ NEVER = 1 << 60  # executions
 
 
 def tree_of(commit: str, directory: Path) -> Path:
-    """The tree of a commit, unpacked once."""
+    """Returns the tree of a commit, unpacked once."""
     if directory.exists():
         return directory
     directory.mkdir()
@@ -41,7 +41,7 @@ def tree_of(commit: str, directory: Path) -> Path:
 
 
 def started(tree: Path, name: str, cache: str) -> subprocess.Popen[str]:
-    """A worker of device_step.py that imports from this tree."""
+    """Starts a worker of device_step.py that imports from this tree."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{tree}:{ROOT / 'benchmarks'}",
@@ -76,7 +76,7 @@ def measure(name: str, rounds: int, before: Path, directory: str) -> None:
         worker.communicate("end\n")
     ratios = sorted(now / then for then, now in zip(*seconds, strict=True))
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-    step_seconds = min(seconds[1])  # of the quickest round, which a busy machine disturbs least
+    step_seconds = min(seconds[1])  # the fastest round: other load disturbs it least
     print(
         f"{name:6} before {min(seconds[0]) * 1e3:8.3f} ms  now {step_seconds * 1e3:8.3f} ms  ratio "
         f"{step_seconds / min(seconds[0]):.4f} (of all rounds {statistics.median(ratios):.4f}, quartiles "
@@ -86,7 +86,7 @@ def measure(name: str, rounds: int, before: Path, directory: str) -> None:
 
 
 def part_seconds() -> float:
-    """The beginning and end of a part of the clock; a step has one for its execution, a batch and a copy one each."""
+    """Returns the cost of one part of the clock: one for an execution, a batch or a copy."""
     clock = StepClock()
 
     def part() -> None:

@@ -1,4 +1,4 @@
-"""What 1,000 readers of the snapshot stream cost the daemon, half of them stalled, beside a single reader."""
+"""Measures 1,000 readers of the snapshot stream, half of them stalled, beside a single reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 async def subscribe(socket: str, readers: int, stalled: int) -> None:
-    """Opens the streams, reads some of them for ever, never reads the others; a line on stdout once all are open."""
+    """Opens the streams and reads some of them for ever, the others never. Prints a line once all are open."""
     import grpc
 
     from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
@@ -29,7 +29,7 @@ async def subscribe(socket: str, readers: int, stalled: int) -> None:
     tasks, events, kept = [], [], []
     for number in range(readers + stalled):
         if number % STREAMS_PER_CONNECTION == 0:
-            # A connection of its own: channels to the same address share one unless told not to.
+            # channels to one address share a connection unless this option is set
             channel = grpc.aio.insecure_channel(
                 f"unix:{socket}", [("grpc.use_local_subchannel_pool", 1), ("neurontools.channel", number)]
             )
@@ -48,7 +48,7 @@ async def subscribe(socket: str, readers: int, stalled: int) -> None:
 
 
 def measured(readers: int, stalled: int) -> tuple[float, float, float]:
-    """Share of a core in percent, and memory in MiB right after the readers came and after the measurement."""
+    """Returns the percentage of a core, and the memory in MiB before and after the measurement."""
     with daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--history", "0") as running:
         clients = [
             subprocess.Popen(
@@ -72,7 +72,7 @@ def measured(readers: int, stalled: int) -> tuple[float, float, float]:
 
 
 def shares(readers: int, stalled: int) -> list[tuple[int, int]]:
-    """How many of each the processes have, of which none may have them all."""
+    """Divides the streams among the processes: the limit is per process."""
     count = -(-(readers + stalled) // STREAMS_PER_PROCESS)
     return [(readers // count, stalled // count)] * count
 

@@ -1,6 +1,6 @@
-"""What finding the driver's files costs, once, where they stand where they are expected and where they were moved.
+"""Measures finding the driver's files once, in the expected layout and in a moved one.
 
-16 devices with 128 physical cores. Beside it: a plain walk through the tree of one device, and one of all of them.
+The tree has 16 devices with 128 physical cores. The references walk the tree of one device and of all devices.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""How long the daemon's event loop has to wait while a driver of 16 devices with 128 physical cores is read.
+"""Measures how long the daemon's event loop waits while a tree of 16 devices with 128 cores is read.
 
-A whole daemon runs here, ten ticks a second, and beside its tasks one that is due every millisecond. How late
-that is has three causes. The loop itself makes and serves the snapshot: that is its own vCPU time. The machine, which
-others use too, has no vCPU for it: that is the kernel's run delay. What is left of the wait the reading thread had the
-interpreter, at most for the vCPU time it used meanwhile. A second daemon in the same run, whose devices are simulated
-and idle, shows what the machine does without any reading.
+A whole daemon runs here with ten ticks a second, and a task that is due every millisecond. Its delay has three causes:
+the loop makes and serves snapshots (its own vCPU time), other processes use the vCPU (the kernel's run delay), and the
+reading thread holds the interpreter (at most the vCPU time it used). A second daemon with simulated idle devices shows
+the delays without reading.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ INTERVAL_SECONDS, PROBE_SECONDS = 0.1, 0.001
 
 @dataclass
 class Waits:
-    """How late each call was, milliseconds: in all and by cause."""
+    """The delay of each call in milliseconds: total and by cause."""
 
     whole: list[float] = field(default_factory=list)
     by_reading: list[float] = field(default_factory=list)
@@ -89,7 +88,7 @@ async def _probe(waits: Waits) -> None:
     schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def now() -> tuple[float, float, float, float]:
-        """Milliseconds: the clock, the vCPU time of this thread and of the reading one, and this one's run delay."""
+        """Returns milliseconds: clock, vCPU time of this and of the reading thread, run delay of this thread."""
         reader_seconds = 0.0 if clock is None else time.clock_gettime(clock)
         run_delay_ms = int(os.pread(schedule, 64, 0).split()[1]) / 1e6
         return 1e3 * time.perf_counter(), 1e3 * time.thread_time(), 1e3 * reader_seconds, run_delay_ms

@@ -1,8 +1,8 @@
-"""What reading a driver of 16 devices with 128 physical cores costs, beside bare reads of the same files.
+"""Measures reading a tree of 16 devices with 128 physical cores, beside bare reads of the same files.
 
-The tree is in memory and moves while it is read: a load that a second daemon simulates. Files of such a tree can be
-replaced, so each read first looks whether its file has been; in sysfs itself they can't, and that look falls away. Both
-are measured. NEURONTOOLS_TICKS: how many ticks memory is watched over, 10,000 unless set.
+The tree is in memory, and a second daemon changes it during the reading. Files of such a tree can be replaced, so each
+read first checks its file; in sysfs this check is not needed. Both are measured. NEURONTOOLS_TICKS is the number of
+ticks over which memory is watched (default: 10,000).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _cpu_ms(read: Callable[[], object]) -> float:
-    """Median CPU time of this thread."""
+    """Returns the median CPU time of this thread."""
     times = []
     for _ in range(ROUNDS):
         before = time.thread_time()

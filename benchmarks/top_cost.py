@@ -1,12 +1,11 @@
-"""What neuron-top costs, measured from outside, beside other full-screen monitors that are installed.
+"""Measures neuron-top from outside, beside other installed full-screen monitors.
 
     python benchmarks/top_cost.py [--seconds 30] [--instance-type trn1.32xlarge] [--lnc 1] [--only keys]
 
-Each program gets a fresh 200x50 terminal whose queries are answered, and is left alone. CPU time is that of its process
-clock; memory its high-water mark; the first frame is the moment from which 80 % of the cells of the last screen are
-filled. Keys move the selection, at random moments, on a quiet host and beside five processes a vCPU that only compute;
-an "echo" that answers each key and does nothing else shows what the scheduler alone takes. Last, neuron-top looks at a
-daemon that remembers more than neuron-top keeps, until the past is as full as it gets.
+Each program gets a fresh 200x50 terminal and no keys. CPU time is that of its process clock, memory its high-water
+mark. The first frame is the moment when 80 % of the cells of the last screen are filled. Then keys move the selection
+at random moments, on a quiet host and beside five busy processes a vCPU. An "echo" program that only answers keys
+shows the scheduler's part. Last, neuron-top backfills from a daemon that remembers more than neuron-top keeps.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ while key := os.read(0, 64):
 
 @dataclass(frozen=True)
 class Program:
-    """What is measured: a command, the keys that make it ready, and those whose answers are timed."""
+    """A command, the keys that make it ready, and the keys whose replies are timed."""
 
     name: str
     command: list[str]
@@ -94,7 +93,7 @@ def print_keys(shown: Sequence[Program]) -> None:
 
 
 def print_full_past(flags: list[str]) -> None:
-    """Its memory when it was started and keeps little, and when it keeps all that it may."""
+    """Prints its memory after the start and with its largest past."""
     history = ("--interval", str(PAST_INTERVAL_SECONDS), "--history", str(PAST_SECONDS))
     with daemon(*flags, *history) as remembering:
         time.sleep(PAST_SECONDS)
@@ -110,7 +109,7 @@ def print_full_past(flags: list[str]) -> None:
 
 
 def wait_for_past(running: Session) -> None:
-    """Until it takes nothing more: it has done nothing but its usual work for some seconds."""
+    """Waits until the backfill has ended: for some seconds it did only its usual work."""
     quiet = 0
     while quiet < 4 and running.age_seconds < LONGEST_LOAD_SECONDS:
         before = running.cpu_seconds

@@ -1,7 +1,7 @@
-"""What verdicts cost the daemon a tick, on trn1.32xlarge with 32 processes. Asked for: 0.05 % of a core, 0.5 ms a tick.
+"""Measures findings in a tick of the daemon, on trn1.32xlarge with 32 processes. Limits: 0.05 % of a core, 0.5 ms.
 
-Measured is all that they add to a tick of a second: judging, what the log is told, and the bytes of the verdicts. The
-reference in the same run is what a tick did before: the rates of the same snapshots, and their bytes.
+It measures all that they add to a tick of a second: rules, log lines and bytes. The reference is the rest of a tick:
+the rates of the same snapshots, and their bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def measure(scenario: str) -> None:
 
 
 def bytes_of(verdicts: list[Health]) -> None:
-    """What the store does with them: a message where they are others than before, and its bytes in any case."""
+    """Serializes the findings as the store does."""
     known = Verdicts()
     for health in verdicts:
         message = neuron_pb2.Snapshot()
@@ -67,7 +67,7 @@ def bytes_of(verdicts: list[Health]) -> None:
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU time of a piece of work, the least of five."""
+    """Returns the CPU time of a piece of work: the minimum of five."""
     taken = []
     for _ in range(5):
         began = time.thread_time()

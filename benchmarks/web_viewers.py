@@ -1,4 +1,4 @@
-"""What another viewer of a page in a browser costs the daemon, and the first one beside none."""
+"""Measures the first viewer of a page in a browser, and each further one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUEST = b"GET /top/overview?columns=160 HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept:
 
 
 def view(port: int, count: int) -> None:
-    """Opens so many streams and reads them for ever; a line on stdout once all bring rows."""
+    """Opens this many streams and reads them for ever. Prints a line once all bring rows."""
     selector = selectors.DefaultSelector()
     silent = set()
     for _ in range(count):
@@ -41,7 +41,7 @@ def view(port: int, count: int) -> None:
 
 @contextlib.contextmanager
 def viewers(port: int, count: int) -> Iterator[None]:
-    """So many viewers, all of them looking on."""
+    """Runs this many viewers."""
     if not count:
         yield
         return

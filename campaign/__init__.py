@@ -1,1 +1,1 @@
-"""The campaign: kills, floods, odd input, full disks and clock jumps against real processes, by chance with a seed."""
+"""The campaign: random kills, floods, odd input, full disks and clock jumps against real processes, from a seed."""

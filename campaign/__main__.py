@@ -1,4 +1,4 @@
-"""`python -m campaign`: all trials, a table, and an exit code; see docs/reliability.md."""
+"""`python -m campaign` runs the trials and prints a table; see docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from campaign.outcome import Outcome, table
 
 Trial = Callable[[float, Random, Path], Outcome | list[Outcome]]
 
-# Each with its share of the time.
+# Each trial gets this share of the time.
 TRIALS: dict[str, tuple[Trial, float]] = {
     "kills": (ownership.kills, 4),
     "restarts": (ownership.restarts, 3),
@@ -32,7 +32,7 @@ _BEGIN, _END = "<!-- campaign -->\n", "<!-- /campaign -->"
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the trials that were asked for; 1 when one failed."""
+    """Runs the chosen trials. Returns 1 when one failed."""
     parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0, help="how long all of them take together")
     parser.add_argument("--seed", type=int, default=None, help="of what is chosen at random; told at the beginning")

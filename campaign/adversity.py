@@ -1,4 +1,4 @@
-"""Full disks, a clock that jumps, and a day's churn in minutes."""
+"""Trials with full disks, a wall clock that jumps, and the processes of a day within minutes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEMORY_SLACK_BYTES = 10 * 2**20
 
 
 def full_disk(seconds: float, random: Random, directory: Path) -> Outcome:
-    """What writes, onto a file system that is full, in a mount namespace of its own."""
+    """Runs every writer on a full file system, in its own mount namespace."""
     outcome = Outcome("full disk")
     mount = directory / "full"
     mount.mkdir()
@@ -57,7 +57,7 @@ def full_disk(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def clock_jumps(seconds: float, random: Random, directory: Path) -> Outcome:
-    """The wall clock of the daemon is set back and forth; who holds what stays so, and it goes on counting."""
+    """Sets the daemon's wall clock back and forth. Owners stay, and counters go on."""
     outcome = Outcome("clock jumps")
     library = _faketime()
     if library is None:
@@ -92,7 +92,7 @@ def clock_jumps(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def soak(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Processes come and go and commands ask, all the time; memory and descriptors stay what they were."""
+    """Starts and ends processes and commands all the time. Memory and descriptors must not grow."""
     outcome = Outcome("soak with churn")
     with host(directory) as daemon:
         for _ in range(10):

@@ -1,6 +1,6 @@
-"""`python -m campaign.flood KIND PATH SECONDS [GID UID]`: a peer that does its worst for a while, a process of its own.
+"""`python -m campaign.flood KIND PATH SECONDS [GID UID]`: a hostile peer, in a process of its own.
 
-Kinds are the functions of `KINDS`. PATH is a Unix socket, or HOST:PORT of this machine. It prints how often it did it.
+Kinds are the functions of `KINDS`. PATH is a Unix socket, or HOST:PORT of this host. It prints its number of requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 _HEADERS, _RST_STREAM, _END_HEADERS, _END_STREAM = 1, 3, 4, 1
 _MOST_CONNECTIONS = 1000
-_OWN_ADDRESS = "127.0.0.2"  # who floods is another host than who scrapes
+_OWN_ADDRESS = "127.0.0.2"  # the flood comes from another address than the scraper
 
 
 def _connected(place: str) -> socket.socket:
@@ -36,7 +36,7 @@ def _connected(place: str) -> socket.socket:
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header field as HPACK has it without any table (RFC 7541, 6.2.2)."""
+    """Encodes a header field in HPACK without a table (RFC 7541, 6.2.2)."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -59,7 +59,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _held(place: str, until: float, say: Callable[[socket.socket], int]) -> int:
-    """Connections that are kept, as many as there can be, refilled as they drop; the sum of what `say` counts."""
+    """Keeps as many connections open as possible. Returns the sum of what `say` counts."""
     held: list[socket.socket] = []
     count = 0
     while time.monotonic() < until:
@@ -75,12 +75,12 @@ def _held(place: str, until: float, say: Callable[[socket.socket], int]) -> int:
 
 
 def silent(place: str, until: float) -> int:
-    """Connections that say nothing."""
+    """Opens connections and sends nothing."""
     return _held(place, until, lambda _: 1)
 
 
 def half(place: str, until: float) -> int:
-    """Requests over HTTP/1 whose headers never end."""
+    """Sends HTTP/1 requests whose headers never end."""
 
     def say(made: socket.socket) -> int:
         made.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-")
@@ -90,7 +90,7 @@ def half(place: str, until: float) -> int:
 
 
 def resets(place: str, until: float) -> int:
-    """Calls that are taken back as soon as they are made."""
+    """Cancels each call right after it was made."""
     count = 0
     while time.monotonic() < until:
         try:
@@ -111,7 +111,7 @@ def resets(place: str, until: float) -> int:
 
 
 def stalled(place: str, until: float) -> int:
-    """Calls with large answers that nobody reads."""
+    """Makes calls with large replies and does not read them."""
     headers = _call_headers(b"WatchSnapshots")
     streams = range(1, 200, 2)
 
@@ -125,7 +125,7 @@ def stalled(place: str, until: float) -> int:
 
 
 def garbage(place: str, until: float) -> int:
-    """Bytes that mean nothing, behind a beginning that means something every other time."""
+    """Sends random bytes, every second time after a valid beginning."""
     count = 0
     chance = random.Random(count)
     while time.monotonic() < until:
@@ -140,7 +140,7 @@ def garbage(place: str, until: float) -> int:
 
 
 def reports(place: str, until: float) -> int:
-    """Reports as large as they may be, as fast as they are taken, of a process that is attached."""
+    """Attaches, then sends the largest reports that are allowed, as fast as they are read."""
     service = "/neurontools.v1.RuntimeService"
     parts = MOST_SUBGRAPHS // MOST_MODELS
     count = 0
@@ -169,11 +169,11 @@ KINDS: dict[str, Callable[[str, float], int]] = {
 
 
 def main() -> int:
-    """Floods, and says how often."""
+    """Floods, and prints the number of requests."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * _MOST_CONNECTIONS)), hard))
     kind, place, seconds, *user = sys.argv[1:]
-    if user:  # only now: the interpreter and these modules may be where that user can't read
+    if user:  # after the imports: the other user may not be able to read the interpreter's directory
         group_id, user_id = map(int, user)
         os.setgroups([])
         os.setgid(group_id)

@@ -1,6 +1,6 @@
-"""One peer does its worst, and others go on being served.
+"""Trials in which one peer floods a daemon while others must be served.
 
-As root the campaign makes a user for that, who gets in by the daemon's group; else it is the daemon's own user.
+As root the campaign creates a user in the daemon's group for the flood. Otherwise the daemon's user floods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CALM_CALLS = 50
 
 
 def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
-    """Each flood of each socket for its share of the time, against one daemon."""
+    """Runs each kind of flood on each socket of one daemon, and measures how others are served."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -60,7 +60,7 @@ def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
             outcomes.append(_calm(daemon))
             longest_seconds, when = _longest_stop_seconds(port), "without any"
             for kind, target in plan:
-                by = user if target != "metrics" else None  # over the network nobody is a user
+                by = user if target != "metrics" else None  # network peers have no user
                 outcomes.append(_flood(daemon, port, kind, target, sockets[target], seconds / len(plan), by))
                 now_seconds = _longest_stop_seconds(port)
                 stops.rounds += 1
@@ -77,7 +77,7 @@ def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
 
 @contextmanager
 def _other_user() -> Iterator[pwd.struct_passwd | None]:
-    """A user of this host for the length of a block, with a group of the same name; None where none can be made."""
+    """Creates a user and a group for the length of a block. Yields None without the right to do so."""
     name = f"campaign{os.getpid()}"
     command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/bin/false", name]
     if os.geteuid() or not shutil.which("useradd") or subprocess.run(command, check=False).returncode:
@@ -90,7 +90,7 @@ def _other_user() -> Iterator[pwd.struct_passwd | None]:
 
 
 def _longest_stop_seconds(port: int) -> float:
-    """CPU time of the longest turn of the daemon's event loop so far."""
+    """Returns the CPU time of the longest iteration of the daemon's event loop so far."""
     found = re.search(rb"^neurontools_daemon_longest_turn_cpu_seconds (\S+)$", _scrape(port), re.MULTILINE)
     return float(found[1]) if found else math.inf
 
@@ -124,7 +124,7 @@ def _flood(
 
 
 def _calm(daemon: Host) -> Outcome:
-    """How long neuron-ls takes on this machine while nobody floods: what the times in floods are to be held against."""
+    """Measures neuron-ls without a flood, as the reference for times during floods."""
     outcome = Outcome("neuron-ls without a flood")
     slowest_seconds = 0.0
     for _ in range(_CALM_CALLS):
@@ -137,11 +137,11 @@ def _calm(daemon: Host) -> Outcome:
 
 
 def _served(daemon: Host, port: int, times: int) -> None:
-    """What a daemon comes to hold when it first serves is no growth."""
+    """Serves each kind of client once: memory that the first request takes is no growth."""
     for _ in range(times):
         neuron_ls(daemon.socket)
         _scraped(port)
-    time.sleep(1)  # a few ticks: rates, history
+    time.sleep(1)  # a few ticks fill rates and history
 
 
 def _scraped(port: int) -> bool:
@@ -149,7 +149,7 @@ def _scraped(port: int) -> bool:
 
 
 def _scrape(port: int) -> bytes:
-    """What a scraper gets; nothing where it is not answered."""
+    """Scrapes the metrics. Returns an empty string without a reply."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
             return bytes(reply.read()) if reply.status == 200 else b""
@@ -158,6 +158,6 @@ def _scrape(port: int) -> bytes:
 
 
 def _attach_socket(daemon: Host) -> str:
-    """The socket beside the API's at which processes attach."""
+    """Returns the path of the socket at which processes attach."""
     found = [path for path in daemon.directory.iterdir() if path.is_socket() and str(path) != daemon.socket]
     return str(found[0])

@@ -1,4 +1,4 @@
-"""Input that others write, damaged in every way: it is taken or refused in a line, and nothing else happens."""
+"""Trials with damaged input: each reader must accept it or refuse it in one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EXIT_CODES = {0, 1, 2, 4, 5, 6, 12, 124, 130}
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """The bytes with a few changes: bits turned, parts left out, doubled, replaced."""
+    """Returns the bytes with a few changes: flipped bits, and parts removed, doubled or replaced."""
     wire = bytearray(data)
     for _ in range(random.randrange(1, 6)):
         at = random.randrange(len(wire) + 1)
@@ -50,7 +50,7 @@ def mutated(data: bytes, random: Random) -> bytes:
 
 
 def wire(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Messages that are none, to every method of the API."""
+    """Sends damaged messages to every method of the API."""
     outcome = Outcome("fuzz of the API")
     seed = b"\x0a\x04name\x12\x10" + bytes(range(16)) + b"\x18\x05\x21" + b"\0" * 8
     with host(directory) as daemon:
@@ -70,7 +70,7 @@ def wire(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Recordings with changes."""
+    """Reads damaged recordings."""
     from neurontools.client.recording.reader import RecordingReader
 
     file = directory / "real.rec"
@@ -101,7 +101,7 @@ def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Configurations of neuron-monitor, and records on its exporter's standard input."""
+    """Reads damaged configurations of neuron-monitor, and damaged records in its exporter."""
     from neurontools.exporters.monitor.configuration import InvalidConfiguration, configuration_from
     from neurontools.exporters.record_metrics import RecordMetrics
 
@@ -128,7 +128,7 @@ def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
             if "\n" in str(refused):
                 raise ValueError("a refusal of several lines") from refused
         if isinstance(document, dict):
-            with contextlib.suppress(ValueError):  # no record at all, which its reader is told
+            with contextlib.suppress(ValueError):  # not a record: the exporter reports it
                 metrics.take(document)
             list(metrics.families())
 
@@ -137,7 +137,7 @@ def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def flags(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Flags of every command, misspelt, doubled, without their values and with absurd ones."""
+    """Starts every command with misspelt and doubled flags, and with missing and absurd values."""
     from neurontools.cli.ls import options as ls
     from neurontools.cli.monitor import options as monitor
     from neurontools.cli.run import options as run
@@ -169,7 +169,7 @@ def flags(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def _ended(command: list[str]) -> tuple[int | None, str]:
-    """The exit code of a command, and what it told on standard error. None: it was ended, as some go on for long."""
+    """Returns the exit code and the standard error of a command; None for a command that had to be stopped."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -183,7 +183,7 @@ def _ended(command: list[str]) -> tuple[int | None, str]:
 
 
 def _odd(part: object, random: Random) -> object:
-    """A document with something odd at some place in it."""
+    """Returns the document with one odd value at a random place."""
     odd: list[object] = [None, "", "x" * 1000, -1, 10**400, 1e308, [], {}, [[[]]], True, "\x1b]0;x\x07", "1" * 20]
     if not isinstance(part, dict | list) or not part or random.random() < 0.15:
         return random.choice(odd)
@@ -195,7 +195,7 @@ def _odd(part: object, random: Random) -> object:
 
 
 def _many(outcome: Outcome, one: Callable[[], None], seconds: float) -> None:
-    """As many rounds as there is time for; what is raised but a refusal is a failure, told once a kind."""
+    """Runs rounds until the time is over. An exception other than a refusal fails the trial, once for each kind."""
     slowest_seconds = 0.0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

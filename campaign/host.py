@@ -1,4 +1,4 @@
-"""A daemon under trial: started, killed and asked like any other, and looked at from outside."""
+"""The daemon under trial: starts, kills and queries a real neurond."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from neurontools.rpc.call import CallError, call
 from neurontools.rpc.convert import from_message
 from neurontools.util.errors import UserError
 
-PATIENCE_SECONDS = 60.0  # what has not happened by then is taken for never
+PATIENCE_SECONDS = 60.0  # an event that has not happened by then counts as missing
 _GET_SNAPSHOT = "/neurontools.v1.MonitorService/GetSnapshot"
 
 
 class Host:
-    """A neurond on a socket of its own; what it says goes to `log`."""
+    """A neurond on its own socket; `log` has its output."""
 
     def __init__(self, directory: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
         self.directory = directory
@@ -46,13 +46,13 @@ class Host:
         return process
 
     def restart(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the daemon with a signal and starts it again."""
+        """Ends the daemon with this signal and starts it again."""
         self.process.send_signal(number)
         self.process.wait(PATIENCE_SECONDS)
         self.process = self._started()
 
     def stop(self) -> int:
-        """Asks the daemon to end; its exit code."""
+        """Terminates the daemon and returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(PATIENCE_SECONDS)
@@ -62,24 +62,24 @@ class Host:
 
     @property
     def log(self) -> str:
-        """What the daemon has said so far."""
+        """The output of the daemon so far."""
         return self._log.read_text("utf-8", "replace")
 
     @property
     def resident_bytes(self) -> int:
-        """Its resident memory."""
+        """The daemon's resident memory."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         return 0
 
     def snapshot(self) -> Snapshot:
-        """The latest snapshot."""
+        """Returns the latest snapshot."""
         reply = call(self.socket, _GET_SNAPSHOT, b"", timeout_seconds=PATIENCE_SECONDS)
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def settles(self, holds: Callable[[Snapshot], bool]) -> bool:
-        """Whether a snapshot comes of which this holds."""
+        """Returns whether a snapshot fulfils the condition in time."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -91,7 +91,7 @@ class Host:
         return False
 
     def memory_settles(self, below_bytes: int) -> bool:
-        """Whether its resident memory comes below this."""
+        """Returns whether the resident memory falls below the limit in time."""
         deadline = time.monotonic() + PATIENCE_SECONDS / 4
         while self.resident_bytes > below_bytes:
             if time.monotonic() > deadline:
@@ -102,7 +102,7 @@ class Host:
 
 @contextmanager
 def host(directory: Path, *flags: str, environment: dict[str, str] | None = None) -> Iterator[Host]:
-    """A daemon for the length of a block."""
+    """Runs a daemon for the length of a block."""
     started = Host(directory, *flags, environment=environment)
     try:
         yield started
@@ -111,7 +111,7 @@ def host(directory: Path, *flags: str, environment: dict[str, str] | None = None
 
 
 def neuron_ls(socket: str) -> tuple[bool, float, str]:
-    """Runs neuron-ls: whether it was answered, how long it took in seconds, and what it said on standard error."""
+    """Runs neuron-ls. Returns whether it succeeded, its seconds, and its standard error."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", "from neurontools.cli.ls.command import main; main()", "--socket", socket],

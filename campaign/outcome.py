@@ -1,4 +1,4 @@
-"""What a trial of the campaign found, and how it is told."""
+"""The result of one trial, and the table of all results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Outcome:
-    """How one trial went. `figure` is what it measured, in words; `skipped` says why it could not be made."""
+    """The result of one trial. `figure` is its measurement in words, `skipped` the reason for not running it."""
 
     name: str
     rounds: int = 0
@@ -16,13 +16,13 @@ class Outcome:
     skipped: str = ""
 
     def check(self, holds: bool, otherwise: str) -> None:
-        """Notes a failure unless something holds."""
+        """Adds a failure unless the condition holds."""
         if not holds:
             self.failures.append(otherwise)
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """The outcomes as a Markdown table."""
+    """Returns the results as a Markdown table."""
     rows = [
         f"| {outcome.name} | {outcome.rounds} | {len(outcome.failures)} | {outcome.skipped or outcome.figure} |"
         for outcome in outcomes

@@ -1,4 +1,4 @@
-"""Who owns which core, while processes come, fork and are killed, and the daemon is."""
+"""Trials of core ownership while processes start, fork and are killed, and the daemon is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None)
 
 
 def kills(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Processes come, fork, execute and end in any way; after each the daemon says the same as they do."""
+    """Starts, forks and ends processes in every way. After each the daemon must agree with them."""
     outcome = Outcome("kills, stops and forks")
     errors = directory / "workers.log"
     workers: list[Worker] = []
@@ -67,7 +67,7 @@ def kills(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def restarts(seconds: float, random: Random, directory: Path) -> Outcome:
-    """The daemon is killed or ended under processes that go on: they keep their cores, and nothing is miscounted."""
+    """Kills and restarts the daemon below running processes. They keep their cores, and no count is wrong."""
     outcome = Outcome("restarts of the daemon")
     errors = directory / "workers.log"
     with host(directory) as daemon:
@@ -102,7 +102,7 @@ def _children(pid: int) -> set[int]:
 
 
 def _without_interrupts(errors: Path) -> str:
-    """What workers said, but of those that Ctrl-C ended: there Python tells a traceback by itself."""
+    """Returns the errors of workers without those that SIGINT ended: Python prints a traceback for these."""
     if not errors.exists():
         return ""
     text = errors.read_text("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Workers of a host: who they are, which cores they hold by their own word, and what they did."""
+"""The workers of a host, with the cores and executions that they state themselves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neurontools.model import Snapshot
 
 
 class Worker:
-    """A process that holds cores; `cores` is what it was given, empty when it was refused."""
+    """A process that holds cores. `cores` is empty when the daemon refused it."""
 
     def __init__(self, socket: str, count: int, errors: Path) -> None:
         environment = {**os.environ, "NEURONTOOLS_SOCKET": socket, "NEURON_RT_NUM_CORES": str(count)}
@@ -31,7 +31,7 @@ class Worker:
         self.executions = 0
 
     def obey(self, line: str) -> bool:
-        """Has it do something and waits until it did; False when it is gone."""
+        """Sends a command and waits until it was obeyed. Returns False when the process has ended."""
         assert self.process.stdin
         assert self.process.stdout
         try:
@@ -42,12 +42,12 @@ class Worker:
         return self.process.stdout.readline() == "done\n"
 
     def execute(self, count: int) -> bool:
-        """Has it execute so often."""
+        """Lets the worker execute this often."""
         self.executions += count
         return self.obey(str(count))
 
     def end(self, number: signal.Signals | None = None) -> int:
-        """Ends it, by a signal or by the end of its input; its exit code."""
+        """Ends the worker by a signal or the end of its input. Returns its exit code."""
         if number is not None:
             self.process.send_signal(number)
         try:
@@ -62,13 +62,13 @@ class Worker:
 
 
 def owners_are(workers: list[Worker], snapshot: Snapshot) -> bool:
-    """Whether the daemon says of every core what the workers say: whose it is, or that it is free."""
+    """Returns whether daemon and workers agree on the owner of every core."""
     told = {core.index: core.owner_pid for core in snapshot.cores if core.owner_pid is not None}
     return told == {core: worker.process.pid for worker in workers for core in worker.cores}
 
 
 def executions_are(workers: list[Worker], snapshot: Snapshot) -> bool:
-    """Whether the daemon has counted what the workers did, neither more nor less."""
+    """Returns whether the daemon has counted exactly the executions of the workers."""
     told = {
         process.pid: process.executions.completed_total
         for process in snapshot.processes

@@ -1,7 +1,7 @@
-"""`python -m campaign.worker`: a process that holds NeuronCores and executes, as a training does.
+"""`python -m campaign.worker`: a process that holds NeuronCores and executes, like a training.
 
-It says which cores it got, then obeys a line at a time: a number executes that often, `fork` leaves a child behind that
-does nothing. What goes wrong in it is on standard error and in its exit code.
+It prints its cores, then obeys one line at a time. A number executes that often; `fork` leaves an idle child behind.
+Errors go to standard error and the exit code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     for line in sys.stdin:
         if line.strip() == "fork":
             if os.fork() == 0:
-                signal.alarm(120)  # nobody is left behind for ever
+                signal.alarm(120)  # no child stays for ever
                 while True:
                     signal.pause()
         else:

@@ -1,6 +1,6 @@
-"""Shows the suite at work: a simulated trn1.32xlarge, a real training process on two of its NeuronCores, and neuron-ls.
+"""Trains on two NeuronCores of a simulated trn1.32xlarge and shows it with neuron-ls.
 
-The hardware is simulated; process, cores held, bytes, FLOPs and utilization are real and measured. Takes about 15 s.
+The hardware is simulated. Process, held cores, bytes, FLOPs and utilization are measured. It takes about 15 s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neurontools.util.units import bytes_text, count_text, flops_text, percent_t
 
 INSTANCE_TYPE = "trn1.32xlarge"
 TRAINING_SECONDS = 8
-START_SECONDS = 60.0  # importing torch for the first time takes a while
+START_SECONDS = 60.0  # the first import of torch takes a while
 END_SECONDS = 30.0
 NEURON_LS = Path(sys.executable).with_name("neuron-ls")
 TRAIN = Path(__file__).resolve().with_name("train_mlp.py")
@@ -36,19 +36,19 @@ T = TypeVar("T")
 
 
 class Watch:
-    """The demo's view of the daemon."""
+    """Reads the daemon for the demo."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
-        self._first_sequence: int | None = None  # of the first snapshot in which the process had executed anything
+        self._first_sequence: int | None = None  # time of the first snapshot with an execution
 
     def snapshot(self) -> Snapshot:
-        """The latest one."""
+        """Returns the latest snapshot."""
         reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def measured(self, pid: int) -> tuple[Snapshot, Process] | None:
-        """A snapshot with rates of this process, and the process; None before a full period of it was measured."""
+        """Returns a snapshot with rates of this process, and the process; None before its first full period."""
         snapshot = self.snapshot()
         for process in snapshot.processes:
             if process.pid == pid and process.executions_per_second:
@@ -58,7 +58,7 @@ class Watch:
         return None
 
     def list_devices(self) -> None:
-        """Prints what neuron-ls prints; on a terminal that is narrower, the left part of it."""
+        """Prints the output of neuron-ls, cut to the width of the terminal."""
         wide = sys.stdout.isatty() and terminal_columns() >= 200
         shown = "neuron-ls -w" if wide else "neuron-ls"
         done = subprocess.run(
@@ -73,7 +73,7 @@ class Watch:
 
 
 def main() -> int:
-    """Runs the demo; whatever happens, nothing of it is left behind."""
+    """Runs the demo and leaves no process behind."""
     begun = time.monotonic()
     if not NEURON_LS.exists():
         raise UserError(f"{NEURON_LS} is not there; install the project first: pip install -e '.[runtime]'")
@@ -103,7 +103,7 @@ def main() -> int:
 
 
 def show(snapshot: Snapshot, process: Process) -> None:
-    """What the snapshot holds of the process."""
+    """Prints the process as the snapshot has it."""
     print(f"PID {process.pid} of {process.user or process.uid}: {process.command}")
     print(
         f"  holds NeuronCores {', '.join(map(str, process.core_indices))}, as the kernel told the daemon whose they are"
@@ -123,16 +123,16 @@ def show(snapshot: Snapshot, process: Process) -> None:
 
 
 def is_free(snapshot: Snapshot) -> bool:
-    """Whether nobody holds a core."""
+    """Returns whether all cores are free."""
     return all(core.owner_pid is None for core in snapshot.cores)
 
 
 @contextmanager
 def training(socket: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """The training process and what it writes to standard error; ended when the context is."""
+    """Runs the training for the length of a block. Yields the process and its standard error."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            # By the name that neuron-ls is to show; PATH makes it this interpreter.
+            # neuron-ls shows this name; PATH makes it this interpreter
             ["python", COMMAND, "--seconds", str(TRAINING_SECONDS), "--quiet"],
             cwd=TRAIN.parents[1],
             env={
@@ -145,7 +145,7 @@ def training(socket: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C is for the demo, which then ends this
+            start_new_session=True,  # the demo handles Ctrl-C and ends the training
         )
         try:
             yield process, errors
@@ -161,7 +161,7 @@ def wait(
     process: subprocess.Popen[bytes] | None,
     errors: IO[bytes],
 ) -> T:
-    """What `look` answers as soon as it is not None; shows the time that passes. `process` must not end before."""
+    """Calls `look` until it returns a value, and shows the elapsed time. Raises when `process` ends before."""
     begun = time.monotonic()
     live = sys.stdout.isatty()
     while (answer := look()) is None:
@@ -178,18 +178,18 @@ def wait(
 
 
 def written(errors: IO[bytes]) -> str:
-    """The last line of what the training wrote to standard error."""
+    """Returns the last line of the training's standard error."""
     errors.seek(0)
     return last_line(errors.read().decode(errors="replace"))
 
 
 def last_line(text: str) -> str:
-    """The last line that isn't empty."""
+    """Returns the last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it gave no reason")
 
 
 def terminal_columns() -> int:
-    """How wide the terminal is; wider than anything where there is none."""
+    """Returns the width of the terminal; without one, more than any line has."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
 
 

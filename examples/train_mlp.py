@@ -1,7 +1,7 @@
-"""Trains a small network on every NeuronCore of this process, and reports what it does to the monitor daemon.
+"""Trains a small network on every NeuronCore of this process and reports to the daemon.
 
-One replica per core: each takes its part of the batch, the gradients are averaged, and one optimizer steps for all.
-Everything reported is measured: bytes of tensors that exist, FLOPs counted by torch, the time that executions take.
+Each core has a replica with its part of the batch. Gradients are averaged, and one optimizer steps for all.
+All reported values are measured: bytes of tensors, FLOPs counted by torch, and times of executions.
 
     NEURON_RT_NUM_CORES=2 python examples/train_mlp.py --seconds 10
 """
@@ -28,17 +28,17 @@ FEATURES, HIDDEN, CLASSES = 64, 1024, 10
 
 
 def size_bytes(tensors: Iterable[Tensor]) -> int:
-    """The memory that these tensors take."""
+    """Returns the memory of these tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def gradients(replica: nn.Module) -> list[Tensor]:
-    """The gradients of a replica after its backward pass."""
+    """Returns the gradients of a replica after its backward pass."""
     return [parameter.grad for parameter in replica.parameters() if parameter.grad is not None]
 
 
 def forward_and_backward(replica: nn.Module, inputs: Tensor, labels: Tensor) -> float:
-    """One execution of a replica: its loss, and the gradients left in its parameters."""
+    """Runs one replica. Returns its loss and leaves the gradients in its parameters."""
     replica.zero_grad()
     loss: Tensor = nn.functional.cross_entropy(replica(inputs), labels)
     loss.backward()
@@ -46,22 +46,22 @@ def forward_and_backward(replica: nn.Module, inputs: Tensor, labels: Tensor) -> 
 
 
 def train(reporter: Reporter, steps: int, seconds: float, batch_size: int, *, quiet: bool) -> None:
-    """Trains until `steps` or `seconds` are over; `batch_size` is that of one core."""
-    torch.set_num_threads(1)  # matrices as small as these gain nothing from more
+    """Trains until `steps` or `seconds` are over. `batch_size` is for one core."""
+    torch.set_num_threads(1)  # more threads do not speed up matrices this small
     torch.manual_seed(0)
     master = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
     replicas = [master, *(copy.deepcopy(master) for _ in reporter.cores[1:])]
     optimizer = torch.optim.AdamW(master.parameters(), lr=2e-3)
-    # The structure to learn: an input belongs to the class whose (hidden) direction it points to most.
+    # The task: an input belongs to the class whose hidden direction is closest to it.
     directions = torch.randn(FEATURES, CLASSES)
 
-    # A model is loaded on each core: the parameters of its replica lie in that core's memory.
+    # The parameters of a replica lie in the memory of its core.
     models = [
         reporter.load_model("train_mlp", memory={core: DeviceMemory(constants_bytes=size_bytes(replica.parameters()))})
         for core, replica in enumerate(replicas)
     ]
     sample, classes = torch.randn(batch_size, FEATURES), torch.zeros(batch_size, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter:  # once: every step does the same
+    with FlopCounterMode(display=False) as counter:  # counted once: all steps are alike
         forward_and_backward(master, sample, classes)
     flop = counter.get_total_flops()
 
@@ -74,12 +74,12 @@ def train(reporter: Reporter, steps: int, seconds: float, batch_size: int, *, qu
             with model.execution(core=core, flop=flop):
                 losses.append(forward_and_backward(replica, inputs, labels))
             tensors = [inputs, labels, *gradients(replica)]
-            if replica is master:  # the optimizer is where the master is
+            if replica is master:  # the optimizer runs on the core of the first replica
                 tensors += [value for state in optimizer.state.values() for value in state.values()]
             reporter.set_memory(core, "tensors_bytes", size_bytes(tensors))
 
         for mean, *others in zip(*map(gradients, replicas), strict=True):
-            mean.add_(sum(others)).div_(len(replicas))  # in place: this is the gradient of the master
+            mean.add_(sum(others)).div_(len(replicas))  # in place: this is the gradient of the first replica
         optimizer.step()
         for replica in replicas[1:]:
             replica.load_state_dict(master.state_dict())
@@ -93,11 +93,11 @@ def train(reporter: Reporter, steps: int, seconds: float, batch_size: int, *, qu
         if now - begun >= seconds:
             break
     print(f"trained {step} steps, loss {sum(losses) / len(losses):.4f}", flush=True)
-    reporter.flush()  # so that the last second is seen too
+    reporter.flush()  # so that the daemon sees the last second too
 
 
 def main() -> int:
-    """Parses the command line, takes the cores, trains."""
+    """Parses the command line, attaches, and trains."""
     parser = argparse.ArgumentParser(description="Train a small network, a replica on each NeuronCore.")
     parser.add_argument("--steps", type=int, default=1_000_000, help="end after so many steps")
     parser.add_argument("--seconds", type=float, default=30.0, help="end after this time (default: 30)")
@@ -106,7 +106,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.steps < 1 or options.batch_size < 1:
         parser.error("--steps and --batch-size must be at least 1")
-    # Without either variable the process would take all cores of the host, as with the original runtime.
+    # without either variable the process takes all cores of the host, as with the original runtime
     if "NEURON_RT_VISIBLE_CORES" not in os.environ:
         os.environ.setdefault("NEURON_RT_NUM_CORES", "2")
     try:

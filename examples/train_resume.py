@@ -1,10 +1,10 @@
-"""Trains on simulated NeuronCores and survives restarts: it goes on from its latest checkpoint.
+"""Trains on simulated NeuronCores and resumes from its latest checkpoint.
 
-When it is started again after a fault it does no step twice that a checkpoint has:
+Started again after a fault, it repeats no step that a checkpoint has:
 
     neuron-run examples/train_resume.py --directory DIR
 
-The first rank writes a checkpoint every few steps, whole or not at all; the others wait for it in the next collective.
+The first rank writes a checkpoint every few steps, atomically. The others wait for it in the next collective.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def main() -> None:
-    """Trains `--steps` steps in all, whatever the number of restarts."""
+    """Trains `--steps` steps in total, over all restarts."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--directory", type=Path, required=True)
     arguments.add_argument("--steps", type=int, default=40)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """The step to go on with: 0 where there is no checkpoint."""
+    """Returns the next step; 0 without a checkpoint."""
     if not path.exists():
         return 0
     checkpoint = torch.load(path, map_location="cpu")
@@ -61,7 +61,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Writes a checkpoint in place of the one before; one that is broken off leaves that."""
+    """Replaces the checkpoint. An interrupted write leaves the previous one."""
     staged = path.with_suffix(".new")
     torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, staged)
     staged.replace(path)

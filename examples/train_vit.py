@@ -1,8 +1,8 @@
-"""Trains a vision transformer on made-up pictures with torch_xla: something to estimate before renting an instance.
+"""Trains a vision transformer on random pictures with torch_xla, as an example for estimates.
 
     neuron-run --estimate inf2.xlarge examples/train_vit.py --steps 3
 
-The default is ViT-B/16 at 224 pixels, a step of which takes a CPU half a minute; --small is one to play with.
+The default is ViT-B/16 at 224 pixels, whose step takes half a minute on a CPU. --small is a quick one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLASSES = 1000
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a norm and beside a way around it."""
+    """A transformer block: attention and MLP, each after a norm and with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Tokens as they are after this block."""
+        """Returns the tokens after this block."""
         count, length, width = tokens.shape
         parts = self.queries_keys_values(self.before_attention(tokens)).chunk(3, dim=-1)
         queries, keys, values = (part.view(count, length, self.heads, -1).transpose(1, 2) for part in parts)
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches of a picture as tokens, and one more that the class is read from."""
+    """A vision transformer: patches of a picture as tokens, and a class token."""
 
     def __init__(self, pixels: int, patch: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class VisionTransformer(nn.Module):
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """A score for each class."""
+        """Returns one score for each class."""
         tokens = self.patches(pictures).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1) + self.places
         scores: torch.Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a daemon to measure, the cost of a process, and how results are printed."""
+"""Shared parts of the benchmarks: a daemon to measure, the cost of a process, and printed results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure; `limit` is the most it should be, as text, where a limit was set."""
+    """One measured figure; `limit` is its limit as text, if any."""
 
     name: str
     value: float
@@ -38,7 +38,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def daemon(*flags: str) -> Iterator[Daemon]:
-    """A neurond with these flags on a private socket, serving."""
+    """Runs a neurond with these flags on a private socket."""
     with tempfile.TemporaryDirectory() as directory:
         socket = f"{directory}/n.sock"
         ready, ready_end = os.pipe()
@@ -59,25 +59,25 @@ def daemon(*flags: str) -> Iterator[Daemon]:
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """vCPU time a process has used so far."""
+    """Returns the vCPU time of a process so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def core_share_percent(process: psutil.Process, seconds: float) -> float:
-    """How much of one vCPU a process uses over the next `seconds`, percent."""
+    """Returns the percentage of one vCPU that a process uses over the next `seconds`."""
     before, started = cpu_seconds(process), time.monotonic()
     time.sleep(seconds)
     return 100 * (cpu_seconds(process) - before) / (time.monotonic() - started)
 
 
 def resident_mib(process: psutil.Process) -> float:
-    """Resident memory of a process, MiB."""
+    """Returns the resident memory of a process in MiB."""
     return float(process.memory_info().rss) / 2**20
 
 
 def interleaved_medians_ms(commands: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median time of each, run in turns so that a slow moment of the machine hits all of them alike."""
+    """Returns the median time of each. They run in turns, so a slow moment hits all."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(rounds + 1):
         for name, command in commands.items():
@@ -89,12 +89,12 @@ def interleaved_medians_ms(commands: dict[str, Callable[[], object]], rounds: in
 
 
 def installed(command: str) -> str:
-    """The path of a command of this environment."""
+    """Returns the path of a command of this environment."""
     return str(Path(sys.executable).with_name(command))
 
 
 def compile_sources() -> None:
-    """Writes the bytecode of the checkout, as installing a wheel does, also where PYTHONDONTWRITEBYTECODE is set."""
+    """Writes the bytecode of the checkout, as installing a wheel does, even with PYTHONDONTWRITEBYTECODE."""
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-m", "compileall", "-q", root / "neurontools", root / "daemon"], check=True)
 

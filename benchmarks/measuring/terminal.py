@@ -1,4 +1,4 @@
-"""A full-screen program in a fresh terminal, measured from outside."""
+"""Measures a full-screen program in a fresh terminal from outside."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ANSWER_SECONDS = 2.0
 
 
 class Session:
-    """One program from its start on; its terminal's queries are answered, and all that it writes is kept."""
+    """One program in a terminal. Answers its terminal queries and keeps its whole output."""
 
     def __init__(self, command: list[str], settings_directory: str) -> None:
         self._parts: list[tuple[float, bytes]] = []
@@ -50,35 +50,35 @@ class Session:
 
     @property
     def age_seconds(self) -> float:
-        """How long it runs."""
+        """Returns the seconds since its start."""
         return time.monotonic() - self._started
 
     @property
     def cpu_seconds(self) -> float:
-        """vCPU time of all its threads, by its process clock."""
+        """Returns the Returns the vCPU time of all its threads, by its process clock."""
         return time.clock_gettime((~self.pid << 3) | 2)
 
     @property
     def written_bytes(self) -> int:
-        """What it has written."""
+        """Returns the number of bytes written so far."""
         return sum(len(data) for _, data in self._parts)
 
     def memory_bytes(self, name: str) -> int:
-        """VmHWM, VmRSS or another line of its status."""
+        """Returns Returns VmHWM, VmRSS or another line of its status."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.split(f"{name}:")[1].split()[0]) * 1024
 
     def proportional_bytes(self) -> int:
-        """Memory with its share of what it has together with others."""
+        """Returns its proportional memory (Pss)."""
         return int(Path(f"/proc/{self.pid}/smaps_rollup").read_text().split("\nPss:")[1].split()[0]) * 1024
 
     def read_until(self, age_seconds: float) -> None:
-        """Leave it alone until it is so old."""
+        """Reads its output until it has run this long."""
         while self.age_seconds < age_seconds:
             self._read(age_seconds - self.age_seconds)
 
     def _read(self, seconds: float) -> bool:
-        """Read for a while; whether anything came."""
+        """Reads for a while. Returns whether anything came."""
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return False
         data = os.read(self._terminal, 1 << 16)
@@ -89,20 +89,20 @@ class Session:
         return True
 
     def press(self, key: str) -> float | None:
-        """Seconds from a key to the first byte in reply, at a random moment of the second; None: there was none."""
+        """Returns the seconds from a key to the first byte in reply, at a random moment; None without a reply."""
         self.read_until(self.age_seconds + 0.2 + self._phases.random() * 0.6)
         sent = time.monotonic()
         os.write(self._terminal, key.encode())
         return time.monotonic() - sent if self._read(_ANSWER_SECONDS) else None
 
     def key_seconds(self, keys: tuple[str, ...], count: int) -> float | None:
-        """The median over so many keys, taken in turns; None when none was answered."""
+        """Returns the median over this many keys in turns; None without any reply."""
         answers = [self.press(keys[number % len(keys)]) for number in range(count if keys else 0)]
         known = [seconds for seconds in answers if seconds is not None]
         return statistics.median(known) if known else None
 
     def first_frame_seconds(self, until_seconds: float) -> float:
-        """From its start to the moment at which 80 % of the cells are filled that are so at the end of the time."""
+        """Returns the seconds from its start until 80 % of the cells of the last screen are filled."""
         text = b""
         parts = [(at, data) for at, data in self._parts if at < until_seconds]
         target = _FULL_RATIO * _filled(b"".join(data for _, data in parts).decode("utf-8", "ignore"))
@@ -123,7 +123,7 @@ class Session:
 
 
 def _filled(text: str) -> int:
-    """Cells that hold something after all this was written."""
+    """Returns the number of filled cells after this output."""
     cells: set[tuple[int, int]] = set()
     row = column = position = 0
     while position < len(text):
@@ -155,7 +155,7 @@ def _filled(text: str) -> int:
 
 @contextlib.contextmanager
 def session(command: list[str]) -> Iterator[Session]:
-    """A program with settings of its own, which are empty; it is ended."""
+    """Runs a program with empty settings and ends it."""
     with tempfile.TemporaryDirectory() as directory:
         running = Session(command, directory)
         try:
@@ -166,7 +166,7 @@ def session(command: list[str]) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def busy_vcpus(processes_per_vcpu: int) -> Iterator[None]:
-    """So many processes that do nothing but use each vCPU."""
+    """Runs this many busy processes on each vCPU."""
     count = processes_per_vcpu * (os.cpu_count() or 1)
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
