@@ -18,9 +18,9 @@ from pathlib import Path
 
 from measuring import Figure, compile_sources, installed, interleaved_medians_ms, report
 
-from neurontools.profile import Allocation, Profile, Table
-from neurontools.profile.kinds import ALLOCATED, FREED
-from neurontools.profile.rows import OperatorTotal
+from neurontools.profile import Allocation, ColumnTable, Profile
+from neurontools.profile.definitions import ALLOCATED, FREED
+from neurontools.profile.profile import OperatorTotal
 from tests.harness.profiles import write
 from tests.harness.trained_profiles import trained
 
@@ -53,12 +53,12 @@ def long_profile() -> Profile:
         profile,
         graphs=tuple(replace(graph, operator_count=len(operators)) for graph in profile.graphs),
         operators=operators,
-        executions=Table(executions.kind, columns),
+        executions=ColumnTable(executions.kind, columns),
         operator_ns=array("q", times) * len(executions),
-        operator_totals=Table.of(
+        operator_totals=ColumnTable.of(
             OperatorTotal, [OperatorTotal(number, STEPS * time, time) for number, time in enumerate(times)]
         ),
-        allocations=Table.of(Allocation, moves),
+        allocations=ColumnTable.of(Allocation, moves),
     )
 
 

@@ -3,45 +3,51 @@
 No torch: reports and writers of other formats are functions of a `Profile`.
 """
 
-from neurontools.profile.definitions import Graph, Operator, Place
-from neurontools.profile.directory import read_directory
-from neurontools.profile.kinds import Engine, Kind
-from neurontools.profile.metadata import Metadata, State
-from neurontools.profile.profile import Event, Profile
-from neurontools.profile.reader import read_profile
-from neurontools.profile.rows import (
+from neurontools.profile.definitions import (
+    Engine,
+    GraphDefinition,
+    OperatorDefinition,
+    ProfileMetadata,
+    ProfileState,
+    SourceLine,
+    SpanKind,
+)
+from neurontools.profile.profile import (
     Allocation,
     Block,
-    Execution,
+    ColumnTable,
+    GraphExecution,
     GraphTotal,
     MemoryLevels,
     OperatorTotal,
+    Profile,
+    ProfileEvent,
     Span,
     SpanTotal,
-    Step,
+    TrainingStep,
 )
-from neurontools.profile.table import Table
+from neurontools.profile.reader import read_directory, read_profile
 
 __all__ = [
     "Allocation",
     "Block",
+    "ColumnTable",
     "Engine",
-    "Event",
-    "Execution",
-    "Graph",
+    "GraphDefinition",
+    "GraphExecution",
     "GraphTotal",
-    "Kind",
     "MemoryLevels",
-    "Metadata",
-    "Operator",
+    "OperatorDefinition",
     "OperatorTotal",
-    "Place",
     "Profile",
+    "ProfileEvent",
+    "ProfileMetadata",
+    "ProfileState",
+    "SourceLine",
     "Span",
+    "SpanKind",
     "SpanTotal",
-    "State",
-    "Step",
-    "Table",
+    "TrainingStep",
     "read_directory",
     "read_profile",
 ]

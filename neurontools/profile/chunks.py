@@ -22,16 +22,16 @@ from itertools import accumulate
 from operator import add, sub
 from typing import Any, NamedTuple
 
-from neurontools.profile.rows import (
+from neurontools.profile.profile import (
     Allocation,
     Block,
-    Execution,
+    GraphExecution,
     GraphTotal,
     MemoryLevels,
     OperatorTotal,
     Span,
     SpanTotal,
-    Step,
+    TrainingStep,
 )
 
 MAGIC = b"NEURONPROFILE"
@@ -45,12 +45,12 @@ _ROWS = struct.Struct("<I")
 _LITTLE = sys.byteorder == "little"
 
 
-class Damaged(ValueError):
+class DamagedProfile(ValueError):
     """A chunk is not what it should be; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class TableKind:
+class TableFormat:
     """How a table is in the file: the field of `Profile`, and whether a chunk replaces what came before.
 
     `growing` is a column kept as differences from row to row, `after` columns kept as differences from another one.
@@ -63,46 +63,46 @@ class TableKind:
     after: tuple[tuple[str, str], ...] = ()
 
 
-TABLES: dict[bytes, TableKind] = {
-    b"T": TableKind("steps", Step, growing="start_ns", after=(("end_ns", "start_ns"),)),
-    b"X": TableKind(
+TABLES: dict[bytes, TableFormat] = {
+    b"T": TableFormat("steps", TrainingStep, growing="start_ns", after=(("end_ns", "start_ns"),)),
+    b"X": TableFormat(
         "executions",
-        Execution,
+        GraphExecution,
         growing="start_ns",
         after=(("queued_ns", "start_ns"), ("end_ns", "start_ns")),
     ),
-    b"P": TableKind("spans", Span, growing="start_ns", after=(("end_ns", "start_ns"),)),
-    b"M": TableKind("memory_levels", MemoryLevels, growing="time_ns"),
-    b"A": TableKind("allocations", Allocation, growing="time_ns"),
-    b"B": TableKind("blocks", Block, replaces=True),
-    b"g": TableKind("graph_totals", GraphTotal, replaces=True),
-    b"o": TableKind("operator_totals", OperatorTotal, replaces=True),
-    b"p": TableKind("span_totals", SpanTotal, replaces=True),
+    b"P": TableFormat("spans", Span, growing="start_ns", after=(("end_ns", "start_ns"),)),
+    b"M": TableFormat("memory_levels", MemoryLevels, growing="time_ns"),
+    b"A": TableFormat("allocations", Allocation, growing="time_ns"),
+    b"B": TableFormat("blocks", Block, replaces=True),
+    b"g": TableFormat("graph_totals", GraphTotal, replaces=True),
+    b"o": TableFormat("operator_totals", OperatorTotal, replaces=True),
+    b"p": TableFormat("span_totals", SpanTotal, replaces=True),
 }
 TABLE_KINDS = {table.field: kind for kind, table in TABLES.items()}
 
 
-def chunk(kind: bytes, payload: bytes, level: int = 3) -> bytes:
+def pack_chunk(kind: bytes, payload: bytes, level: int = 3) -> bytes:
     """A chunk with this content."""
     packed = zlib.compress(payload, level)
     return HEADER.pack(kind, len(packed), len(payload), zlib.crc32(kind + packed)) + packed
 
 
-def unpacked(packed: bytes, size: int) -> bytes:
+def unpack_chunk(packed: bytes, size: int) -> bytes:
     """The content of a chunk; Damaged unless it is a zlib stream of exactly this size."""
     if size > MOST_CHUNK_BYTES:
-        raise Damaged(f"a chunk of {size} bytes")
+        raise DamagedProfile(f"a chunk of {size} bytes")
     stream = zlib.decompressobj()
     try:
         content = stream.decompress(packed, size + 1)
     except zlib.error as error:
-        raise Damaged(str(error)) from None
+        raise DamagedProfile(str(error)) from None
     if len(content) != size or not stream.eof:
-        raise Damaged("a chunk of another size than it says")
+        raise DamagedProfile("a chunk of another size than it says")
     return content
 
 
-def table_payload(kind: TableKind, columns: Sequence[array[int]]) -> bytes:
+def encode_table(kind: TableFormat, columns: Sequence[array[int]]) -> bytes:
     """Columns as the content of a chunk."""
     fields = kind.row._fields
     coded = list(columns)
@@ -111,13 +111,13 @@ def table_payload(kind: TableKind, columns: Sequence[array[int]]) -> bytes:
     if kind.growing:
         at = fields.index(kind.growing)
         coded[at] = array("q", map(sub, columns[at], array("q", [0]) + columns[at][:-1]))
-    return integers_payload(coded)
+    return encode_columns(coded)
 
 
-def table_columns(kind: TableKind, payload: bytes) -> list[array[int]]:
+def decode_table(kind: TableFormat, payload: bytes) -> list[array[int]]:
     """The columns in the content of a chunk; Damaged when they are not those of this kind."""
     fields = kind.row._fields
-    columns = integers_columns(payload, len(fields))
+    columns = decode_columns(payload, len(fields))
     try:
         if kind.growing:
             at = fields.index(kind.growing)
@@ -126,22 +126,22 @@ def table_columns(kind: TableKind, payload: bytes) -> list[array[int]]:
             at = fields.index(name)
             columns[at] = array("q", map(add, columns[at], columns[fields.index(base)]))
     except OverflowError:
-        raise Damaged("a time beyond 64 bits") from None
+        raise DamagedProfile("a time beyond 64 bits") from None
     return columns
 
 
-def integers_payload(columns: Sequence[array[int]]) -> bytes:
+def encode_columns(columns: Sequence[array[int]]) -> bytes:
     """Columns of 64-bit numbers, of one length, as the content of a chunk."""
     return _ROWS.pack(len(columns[0])) + b"".join(map(_split, columns))
 
 
-def integers_columns(payload: bytes, count: int) -> list[array[int]]:
+def decode_columns(payload: bytes, count: int) -> list[array[int]]:
     """So many columns; Damaged unless the content has exactly these."""
     if len(payload) < _ROWS.size:
-        raise Damaged("a table without its size")
+        raise DamagedProfile("a table without its size")
     (rows,) = _ROWS.unpack_from(payload)
     if len(payload) != _ROWS.size + rows * count * 8:
-        raise Damaged("a table of another size than it says")
+        raise DamagedProfile("a table of another size than it says")
     size = rows * 8
     return (
         [_joined(payload[at : at + size]) for at in range(_ROWS.size, len(payload), size)]
@@ -177,6 +177,6 @@ def _swapped(column: array[int]) -> array[int]:
     return swapped
 
 
-def json_ready(value: Any) -> list[Any]:
+def field_values(value: Any) -> list[Any]:
     """A definition as a list of its fields, in their order."""
     return [getattr(value, name) for name in value.__slots__]

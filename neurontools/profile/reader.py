@@ -7,23 +7,30 @@ import os
 import stat
 import zlib
 from array import array
+from pathlib import Path
 from typing import Any, TypeVar
 
 from neurontools.profile import chunks
-from neurontools.profile.chunks import Damaged
-from neurontools.profile.definitions import Graph, Operator, Place
-from neurontools.profile.kinds import CATEGORIES, Engine, Kind
-from neurontools.profile.metadata import Metadata, State
-from neurontools.profile.profile import Profile
-from neurontools.profile.table import Table
-from neurontools.util.errors import EXIT_PERMISSION, UserError
+from neurontools.profile.chunks import SUFFIX, DamagedProfile
+from neurontools.profile.definitions import (
+    CATEGORIES,
+    Engine,
+    GraphDefinition,
+    OperatorDefinition,
+    ProfileMetadata,
+    ProfileState,
+    SourceLine,
+    SpanKind,
+)
+from neurontools.profile.profile import ColumnTable, Profile
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
 from neurontools.util.terminal import escape_controls
 
 MOST_FILE_BYTES = 1 << 30
 _MOST_UNPACKED_BYTES = 1 << 30
 _MOST_HEADER_BYTES = 64 << 10
 _MOST_DEFINITIONS = 1 << 22
-T = TypeVar("T", Metadata, State)
+T = TypeVar("T", ProfileMetadata, ProfileState)
 _NEXT_STEP = "give a directory that neuron-run --profile wrote"
 
 
@@ -50,17 +57,17 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}") from None
     try:
         metadata, begun = _metadata(data)
-    except Damaged as error:
+    except DamagedProfile as error:
         raise UserError(f"{name}: {error}; {_NEXT_STEP}") from None
     reader = _Reader(metadata)
     is_damaged = False
     try:
         reader.read(data, begun)
-    except Damaged:
+    except DamagedProfile:
         is_damaged = True
     try:
         return reader.profile(is_damaged)
-    except Damaged as error:
+    except DamagedProfile as error:
         raise UserError(f"{name}: damaged: {error}; make the profile again") from None
 
 
@@ -68,31 +75,35 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _metadata(data: bytes) -> tuple[Metadata, int]:
+def _metadata(data: bytes) -> tuple[ProfileMetadata, int]:
     if not data.startswith(chunks.MAGIC + b" "):
-        raise Damaged("not a profile")
+        raise DamagedProfile("not a profile")
     end = data.find(b"\n", 0, _MOST_HEADER_BYTES)
     if end < 0:
-        raise Damaged("a profile that ends in its first line")
+        raise DamagedProfile("a profile that ends in its first line")
     version, _, text = data[len(chunks.MAGIC) + 1 : end].partition(b" ")
     if version != b"%d" % chunks.VERSION:
-        raise Damaged(f"a profile of another version ({escape_controls(version[:20].decode('ascii', 'replace'))})")
-    return _known(text, Metadata, "a first line"), end + 1
+        raise DamagedProfile(
+            f"a profile of another version ({escape_controls(version[:20].decode('ascii', 'replace'))})"
+        )
+    return _known(text, ProfileMetadata, "a first line"), end + 1
 
 
 class _Reader:
     """What was read so far."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: ProfileMetadata) -> None:
         self.metadata = metadata
-        self.state = State()
+        self.state = ProfileState()
         self.names: list[str] = []
-        self.places: list[Place] = []
-        self.stacks: list[tuple[Place, ...]] = []
-        self.graphs: list[Graph] = []
-        self.operators: list[Operator] = []
+        self.places: list[SourceLine] = []
+        self.stacks: list[tuple[SourceLine, ...]] = []
+        self.graphs: list[GraphDefinition] = []
+        self.operators: list[OperatorDefinition] = []
         self.operator_ns = array("q")
-        self.tables: dict[str, Table[Any]] = {kind.field: Table(kind.row) for kind in chunks.TABLES.values()}
+        self.tables: dict[str, ColumnTable[Any]] = {
+            kind.field: ColumnTable(kind.row) for kind in chunks.TABLES.values()
+        }
         self._unpacked_bytes = 0
 
     def read(self, data: bytes, position: int) -> None:
@@ -100,30 +111,30 @@ class _Reader:
         header = chunks.HEADER
         while position < len(data):
             if len(data) - position < header.size:
-                raise Damaged("the file ends in the middle of a chunk")
+                raise DamagedProfile("the file ends in the middle of a chunk")
             kind, size, unpacked_size, checksum = header.unpack_from(data, position)
             position += header.size
             packed = data[position : position + size]
             position += size
             if len(packed) != size or zlib.crc32(kind + packed) != checksum:
-                raise Damaged("the file ends in the middle of a chunk")
+                raise DamagedProfile("the file ends in the middle of a chunk")
             self._unpacked_bytes += unpacked_size
             if self._unpacked_bytes > _MOST_UNPACKED_BYTES:
-                raise Damaged("more than a profile has")
-            self._take(kind, chunks.unpacked(packed, unpacked_size))
+                raise DamagedProfile("more than a profile has")
+            self._take(kind, chunks.unpack_chunk(packed, unpacked_size))
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == chunks.DEFINITIONS:
             self._define(payload)
         elif kind == chunks.STATE:
-            self.state = _known(payload, State, "a state")
+            self.state = _known(payload, ProfileState, "a state")
         elif kind == chunks.OPERATOR_TIMES:
-            self.operator_ns.extend(chunks.integers_columns(payload, 1)[0])
+            self.operator_ns.extend(chunks.decode_columns(payload, 1)[0])
         elif kind in chunks.TABLES:
             described = chunks.TABLES[kind]
-            columns = chunks.table_columns(described, payload)
+            columns = chunks.decode_table(described, payload)
             if described.replaces:
-                self.tables[described.field] = Table(described.row, columns)
+                self.tables[described.field] = ColumnTable(described.row, columns)
             else:
                 self.tables[described.field].extend(columns)
 
@@ -131,26 +142,26 @@ class _Reader:
         try:
             document = json.loads(payload)
             names = [str(name) for name in document["names"]]
-            places = [Place(*parts) for parts in document["places"]]
-            graphs = [Graph(*parts) for parts in document["graphs"]]
+            places = [SourceLine(*parts) for parts in document["places"]]
+            graphs = [GraphDefinition(*parts) for parts in document["graphs"]]
             operators = [
-                Operator(graph, position, name, Engine(engine), *rest)
+                OperatorDefinition(graph, position, name, Engine(engine), *rest)
                 for graph, position, name, engine, *rest in document["operators"]
             ]
-            for kind, values in ((Place, places), (Graph, graphs), (Operator, operators)):
+            for kind, values in ((SourceLine, places), (GraphDefinition, graphs), (OperatorDefinition, operators)):
                 for value in values:
                     _check(value, kind)
             self.places += places
             stacks = [tuple(self.places[_natural(number)] for number in stack) for stack in document["stacks"]]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            raise Damaged(f"definitions that can't be read ({type(error).__name__})") from None
+            raise DamagedProfile(f"definitions that can't be read ({type(error).__name__})") from None
         self.names += names
         self.stacks += stacks
         self.graphs += graphs
         self.operators += operators
         listed: tuple[list[Any], ...] = (self.names, self.places, self.stacks, self.graphs, self.operators)
         if max(map(len, listed)) > _MOST_DEFINITIONS:
-            raise Damaged("more definitions than a profile has")
+            raise DamagedProfile("more definitions than a profile has")
 
     def profile(self, is_damaged: bool) -> Profile:
         """All of it; Damaged when something refers to what isn't there."""
@@ -160,7 +171,7 @@ class _Reader:
             self._cut_executions()
             is_damaged = True
         elif timed < len(self.operator_ns):
-            raise Damaged("times of operators that belong to no execution")
+            raise DamagedProfile("times of operators that belong to no execution")
         self._check_references()
         return Profile(
             metadata=self.metadata,
@@ -192,7 +203,7 @@ class _Reader:
             ("executions", "graph", 0, graphs),
             ("executions", "reason", 0, names),
             ("executions", "operator_count", 0, operators + 1),
-            ("spans", "kind", 0, len(Kind)),
+            ("spans", "kind", 0, len(SpanKind)),
             ("spans", "name", 0, names),
             ("spans", "stack", -1, stacks),
             ("allocations", "action", 0, 2),
@@ -202,26 +213,26 @@ class _Reader:
             ("blocks", "stack", -1, stacks),
             ("graph_totals", "graph", 0, graphs),
             ("operator_totals", "operator", 0, operators),
-            ("span_totals", "kind", 0, len(Kind)),
+            ("span_totals", "kind", 0, len(SpanKind)),
             ("span_totals", "name", 0, names),
         ):
             values = self.tables[table].column(column)
             if values and not least <= min(values) <= max(values) < end:
-                raise Damaged(f"{table} with a {column} that isn't there")
+                raise DamagedProfile(f"{table} with a {column} that isn't there")
         executions = self.tables["executions"]
         for number, count in set(zip(executions.column("graph"), executions.column("operator_count"), strict=True)):
             if count not in (0, self.graphs[number].operator_count):
-                raise Damaged("an execution of more operators than its graph has")
+                raise DamagedProfile("an execution of more operators than its graph has")
         expected = 0
         for graph in self.graphs:
             if graph.first_operator != expected or not 0 <= graph.operator_count <= operators - expected:
-                raise Damaged("a graph whose operators aren't there")
+                raise DamagedProfile("a graph whose operators aren't there")
             expected += graph.operator_count
             if graph.stack is not None and not 0 <= graph.stack < stacks:
-                raise Damaged("a graph with a stack that isn't there")
+                raise DamagedProfile("a graph with a stack that isn't there")
         for operator in self.operators:
             if not 0 <= operator.graph < graphs or (operator.stack is not None and not 0 <= operator.stack < stacks):
-                raise Damaged("an operator of nothing that is there")
+                raise DamagedProfile("an operator of nothing that is there")
 
 
 def _known(text: bytes, kind: type[T], what: str) -> T:
@@ -231,7 +242,7 @@ def _known(text: bytes, kind: type[T], what: str) -> T:
         value = kind(**{key: _plain(found) for key, found in document.items() if key in kind.__slots__})
         _check(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{what} that can't be read ({type(error).__name__})") from None
+        raise DamagedProfile(f"{what} that can't be read ({type(error).__name__})") from None
     return value
 
 
@@ -271,3 +282,35 @@ def _natural(number: Any) -> int:
     if not isinstance(number, int) or number < 0:
         raise TypeError(number)
     return number
+
+
+_MOST_WORKERS = 4096
+
+
+def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
+    """The files of workers in a directory, or the file itself. UserError in one line where there are none."""
+    path = Path(where)
+    name = escape_controls(os.fspath(where))
+    if path.is_file():
+        return [path]
+    try:
+        found = sorted(each for each in path.iterdir() if each.name.endswith(SUFFIX) and each.name[0] != ".")
+    except PermissionError:
+        raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
+    except OSError as error:
+        raise UserError(
+            f"{name}: {error.strerror}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND
+        ) from None
+    if not found:
+        raise UserError(
+            f"{name}: no profile in it; make one with neuron-run --profile {name} script.py", EXIT_NOT_FOUND
+        )
+    if len(found) > _MOST_WORKERS:
+        raise UserError(f"{name}: {len(found)} profiles are more than {_MOST_WORKERS}; give one of them")
+    return found
+
+
+def read_directory(where: str | os.PathLike[str]) -> list[Profile]:
+    """The profiles of all workers, by rank; of a single file, that one. UserError in one line for anything else."""
+    profiles = [read_profile(path) for path in profile_paths(where)]
+    return sorted(profiles, key=lambda each: (each.metadata.rank, each.metadata.host, each.metadata.pid))

@@ -2,14 +2,96 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from neurontools.profile import chunks
-from neurontools.profile.encoder import ProfileEncoder
-from neurontools.profile.metadata import Metadata, State
+from neurontools.profile.definitions import (
+    GraphDefinition,
+    OperatorDefinition,
+    ProfileMetadata,
+    ProfileState,
+    SourceLine,
+)
+
+
+@dataclass(slots=True)
+class NewDefinitions:
+    """New definitions, to be added to those that were written."""
+
+    names: list[str] = field(default_factory=list)
+    stacks: list[tuple[SourceLine, ...]] = field(default_factory=list)
+    graphs: list[GraphDefinition] = field(default_factory=list)
+    operators: list[OperatorDefinition] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.stacks or self.graphs or self.operators)
+
+
+class ProfileEncoder:
+    """Makes the chunks of one profile, for one thread at a time; where they go is for `_chunk` of who inherits.
+
+    Methods raise what `_chunk` does. `dropped` are the rows, by table, that were let go of.
+    """
+
+    def __init__(self, metadata: ProfileMetadata) -> None:
+        self.header = b"%s %d %s\n" % (chunks.MAGIC, chunks.VERSION, json.dumps(asdict(metadata)).encode())
+        self.dropped: dict[str, int] = {}
+        self._places: dict[SourceLine, int] = {}
+
+    def define(self, new: NewDefinitions) -> None:
+        """Adds definitions; what refers to them is written later."""
+        if not new:
+            return
+        places: list[SourceLine] = []
+        stacks = [[self._number(place, places) for place in stack] for stack in new.stacks]
+        document = {
+            "names": new.names,
+            "places": list(map(chunks.field_values, places)),
+            "stacks": stacks,
+            "graphs": list(map(chunks.field_values, new.graphs)),
+            "operators": list(map(chunks.field_values, new.operators)),
+        }
+        self._chunk(chunks.DEFINITIONS, json.dumps(document, separators=(",", ":")).encode(), "definitions", 0)
+
+    def add(self, table: str, columns: Sequence[array[int]]) -> None:
+        """Adds rows to a table, or replaces the table where it is one of totals."""
+        kind = chunks.TABLE_KINDS[table]
+        described = chunks.TABLES[kind]
+        rows = len(columns[0])
+        if rows or described.replaces:
+            self._chunk(kind, chunks.encode_table(described, columns), table, rows)
+
+    def add_executions(self, columns: Sequence[array[int]], operator_ns: array[int]) -> None:
+        """Adds executions with the times of their operators."""
+        if len(columns[0]):
+            self.add("executions", columns)
+            payload = chunks.encode_columns([operator_ns])
+            self._chunk(chunks.OPERATOR_TIMES, payload, "operator_ns", len(operator_ns))
+
+    def state(self, state: ProfileState) -> None:
+        """Says how far the profile came."""
+        document = asdict(state)
+        document["dropped"] = {**state.dropped, **self.dropped}
+        self._chunk(chunks.STATE, json.dumps(document).encode(), "state", 0)
+
+    def _chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
+        """Takes the next chunk, with so many rows of a table."""
+        raise NotImplementedError
+
+    def _number(self, place: SourceLine, new: list[SourceLine]) -> int:
+        number = self._places.get(place)
+        if number is None:
+            number = self._places[place] = len(self._places)
+            new.append(place)
+        return number
+
 
 _EVENT_TABLES = ("executions", "spans", "memory_levels", "allocations")
 _EVENTS = frozenset({chunks.OPERATOR_TIMES, *(chunks.TABLE_KINDS[table] for table in _EVENT_TABLES)})
@@ -34,7 +116,9 @@ class ProfileWriter(ProfileEncoder):
     is outdated, the file is written anew beside itself and put in its place.
     """
 
-    def __init__(self, path: str | os.PathLike[str], metadata: Metadata, most_event_bytes: int = 16 << 20) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], metadata: ProfileMetadata, most_event_bytes: int = 16 << 20
+    ) -> None:
         super().__init__(metadata)
         self.path = Path(path)
         self.bytes_written = 0
@@ -48,7 +132,7 @@ class ProfileWriter(ProfileEncoder):
         self._size = 0
         self._put(self.header)
 
-    def state(self, state: State) -> None:
+    def state(self, state: ProfileState) -> None:
         """Says how far the profile came; ends a group of events, and drops the oldest ones where there are too many."""
         if self._group:
             self._events.append(self._group)
@@ -105,7 +189,7 @@ class ProfileWriter(ProfileEncoder):
         return begun, size
 
     def _chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
-        data = chunks.chunk(kind, payload)
+        data = chunks.pack_chunk(kind, payload)
         begun, size = self._size, len(data)
         try:
             self._put(data)
@@ -139,3 +223,37 @@ class ProfileWriter(ProfileEncoder):
     def size_bytes(self) -> int:
         """What the file has now."""
         return self._size
+
+
+MOST_WAITING_BYTES = 64 << 20
+
+
+class ProfileStream(ProfileEncoder):
+    """Collects what is to be sent, for one thread at a time; `take` gives the next of it to another.
+
+    Methods raise OSError once more than MOST_WAITING_BYTES wait, because nobody reads them.
+    """
+
+    def __init__(self, metadata: ProfileMetadata) -> None:
+        super().__init__(metadata)
+        self.size_bytes = 0
+        self._waiting = bytearray()
+        self._lock = Lock()
+        self._put(self.header)
+
+    def take(self) -> bytes:
+        """What has come since the last time."""
+        with self._lock:
+            taken, self._waiting = self._waiting, bytearray()
+        return bytes(taken)
+
+    def _chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
+        del table, rows
+        self._put(chunks.pack_chunk(kind, payload))
+
+    def _put(self, data: bytes) -> None:
+        with self._lock:
+            if len(self._waiting) + len(data) > MOST_WAITING_BYTES:
+                raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+            self._waiting += data
+        self.size_bytes += len(data)

@@ -10,23 +10,22 @@ from typing import Any
 from hypothesis import strategies as st
 
 from neurontools.profile import (
+    ColumnTable,
     Engine,
-    Execution,
-    Graph,
-    Kind,
-    Metadata,
-    Operator,
-    Place,
+    GraphDefinition,
+    GraphExecution,
+    OperatorDefinition,
     Profile,
-    State,
-    Step,
-    Table,
+    ProfileMetadata,
+    ProfileState,
+    SourceLine,
+    SpanKind,
+    TrainingStep,
 )
 from neurontools.profile.chunks import TABLES
-from neurontools.profile.encoder import Definitions
-from neurontools.profile.writer import ProfileWriter
+from neurontools.profile.writer import NewDefinitions, ProfileWriter
 
-METADATA = Metadata(
+METADATA = ProfileMetadata(
     worker="rank 0",
     rank=0,
     local_rank=0,
@@ -46,12 +45,14 @@ _NS = METADATA.began_ns
 def write(path: Path, profile: Profile, parts: int = 1) -> None:
     """Writes a profile, its rows in so many parts, one after the other."""
     writer = ProfileWriter(path, profile.metadata)
-    definitions = Definitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators))
+    definitions = NewDefinitions(
+        list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators)
+    )
     writer.define(definitions)
     ends = list(profile.executions.column("operator_count"))
     for part in range(parts):
         for table in TABLES.values():
-            rows: Table[Step] = getattr(profile, table.field)
+            rows: ColumnTable[TrainingStep] = getattr(profile, table.field)
             first, last = len(rows) * part // parts, len(rows) * (part + 1) // parts
             if table.replaces:
                 writer.add(table.field, rows.columns)
@@ -72,24 +73,24 @@ _texts = st.text(max_size=20)
 @st.composite
 def profiles(draw: st.DrawFn) -> Profile:
     """Any profile that refers to nothing that isn't there."""
-    places = st.builds(Place, _texts, st.integers(0, 10**6), _texts, st.booleans())
+    places = st.builds(SourceLine, _texts, st.integers(0, 10**6), _texts, st.booleans())
     stacks = draw(st.lists(st.lists(places, max_size=3).map(tuple), max_size=4))
     names = draw(st.lists(_texts, min_size=1, max_size=4))
     stack_numbers = st.none() | st.integers(0, len(stacks) - 1) if stacks else st.none()
     row_stacks = st.integers(-1, len(stacks) - 1)
-    graphs: list[Graph] = []
-    operators: list[Operator] = []
+    graphs: list[GraphDefinition] = []
+    operators: list[OperatorDefinition] = []
     for number in range(draw(st.integers(1, 3))):
         count = draw(st.integers(0, 4))
         sizes = st.integers(0, 1 << 40)
         graph = st.builds(
-            Graph,
+            GraphDefinition,
             *(_texts, _texts, st.just(len(operators)), st.just(count), sizes, sizes, sizes, sizes),
             *(st.none() | sizes, st.none() | st.booleans(), _texts, stack_numbers, sizes),
         )
         graphs.append(draw(graph))
         operator = st.builds(
-            Operator,
+            OperatorDefinition,
             *(st.just(number), sizes, _texts, st.sampled_from(Engine), sizes, sizes, _texts, st.none() | _texts),
             *(stack_numbers, _texts, st.booleans()),
         )
@@ -100,10 +101,10 @@ def profiles(draw: st.DrawFn) -> Profile:
         count = draw(st.sampled_from([0, graphs[number].operator_count]))
         reason = draw(st.integers(0, len(names) - 1))
         three = (draw(_times), draw(_times), draw(_times))
-        executions.append(Execution(number, draw(_numbers), draw(_numbers), draw(_numbers), reason, *three, count))
+        executions.append(GraphExecution(number, draw(_numbers), draw(_numbers), draw(_numbers), reason, *three, count))
     operator_ns = array("q", [draw(_numbers) for _ in range(sum(each.operator_count for each in executions))])
     values = {
-        "kind": st.sampled_from(Kind).map(int),
+        "kind": st.sampled_from(SpanKind).map(int),
         "name": st.integers(0, len(names) - 1),
         "graph": st.integers(0, len(graphs) - 1),
         "operator": st.integers(0, max(0, len(operators) - 1)),
@@ -117,12 +118,14 @@ def profiles(draw: st.DrawFn) -> Profile:
         rows = draw(st.lists(st.builds(table.row, *fields), max_size=5))
         if table.field == "operator_totals" and not operators:
             rows = []
-        tables[table.field] = Table.of(table.row, rows)
-    tables["executions"] = Table.of(Execution, executions)
+        tables[table.field] = ColumnTable.of(table.row, rows)
+    tables["executions"] = ColumnTable.of(GraphExecution, executions)
     counts = st.dictionaries(_texts, st.integers(0, 1 << 40), max_size=3)
     return Profile(
         metadata=replace(METADATA, worker=draw(_texts), cores=tuple(draw(st.lists(st.integers(0, 63), max_size=3)))),
-        state=State(draw(_times), draw(st.booleans()), draw(counts), draw(counts), (1, 2), draw(st.none() | _texts)),
+        state=ProfileState(
+            draw(_times), draw(st.booleans()), draw(counts), draw(counts), (1, 2), draw(st.none() | _texts)
+        ),
         names=tuple(names),
         stacks=tuple(stacks),
         graphs=tuple(graphs),

@@ -8,29 +8,32 @@ from dataclasses import replace
 from neurontools.profile import (
     Allocation,
     Block,
+    ColumnTable,
     Engine,
-    Execution,
-    Graph,
-    Kind,
+    GraphDefinition,
+    GraphExecution,
     MemoryLevels,
-    Operator,
-    Place,
+    OperatorDefinition,
     Profile,
+    ProfileState,
+    SourceLine,
     Span,
-    State,
-    Step,
-    Table,
+    SpanKind,
+    TrainingStep,
 )
-from neurontools.profile.kinds import ALLOCATED, FREED
-from neurontools.profile.rows import GraphTotal, OperatorTotal, SpanTotal
+from neurontools.profile.definitions import ALLOCATED, FREED
+from neurontools.profile.profile import GraphTotal, OperatorTotal, SpanTotal
 from tests.harness.profiles import METADATA
 
 BEGAN_NS = METADATA.began_ns
 STEP_NS = 1_000_000
 PEAK_STEP = 3  # the step in which memory is at its highest
-_FORWARD = (Place("/venv/torch/nn.py", 99, "linear", is_package=True), Place("/home/me/train.py", 12, "forward"))
-_LOSS = (Place("/home/me/train.py", 20, "loss"),)
-_STEP = (Place("/home/me/train.py", 31, "<module>"),)
+_FORWARD = (
+    SourceLine("/venv/torch/nn.py", 99, "linear", is_package=True),
+    SourceLine("/home/me/train.py", 12, "forward"),
+)
+_LOSS = (SourceLine("/home/me/train.py", 20, "loss"),)
+_STEP = (SourceLine("/home/me/train.py", 31, "<module>"),)
 # An operator: its name, engine, FLOPs, bytes, stack, modules, whether it is of the backward pass, nanoseconds.
 _OPERATORS = (
     ("aten::mm", Engine.TENSOR, 4_000_000, 96_000, 0, "Net/encoder/Linear", False, 200_000),
@@ -54,10 +57,12 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
     waits_ns = 0 if slow_rank in (None, rank) else 300_000
     works_ns = 300_000 if slow_rank == rank else 0
     operators = tuple(
-        Operator(0, position, name, engine, flops, size, "bfloat16[8,64]", "bfloat16", stack, scope, is_backward)
+        OperatorDefinition(
+            0, position, name, engine, flops, size, "bfloat16[8,64]", "bfloat16", stack, scope, is_backward
+        )
         for position, (name, engine, flops, size, stack, scope, is_backward, _) in enumerate(_OPERATORS)
     )
-    graph = Graph(
+    graph = GraphDefinition(
         "8d1f", "SyncTensorsGraph.8d1f", 0, 5, FLOPS, BYTES, 4_096, 65_536, 90_000_000, False, "the first one", 2, 1
     )
     times = [each[7] for each in _OPERATORS]
@@ -74,7 +79,7 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
         runs = begun + compiled + 200_000
         made["steps"].append((number, begun, ended, compiled, 100_000, 50_000, compute, collective, 1, FLOPS))
         made["executions"].append((0, rank, number, number, 0, runs - 20_000, runs, runs + compute + collective, 5))
-        made["spans"].append((Kind.TO_DEVICE, 1, rank, number, begun + 100_000, begun + 150_000, 2_048, -1, 2))
+        made["spans"].append((SpanKind.TO_DEVICE, 1, rank, number, begun + 100_000, begun + 150_000, 2_048, -1, 2))
         tensors = 500_000 if number < PEAK_STEP else 900_000 if number == PEAK_STEP else 600_000
         made["levels"].append((runs, rank, 1_000, 4_096, 65_536, 0, tensors))
         if number == PEAK_STEP:
@@ -93,25 +98,25 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
             cores=(rank,),
             script="/home/me/train.py",
         ),
-        state=State(ended_ns=BEGAN_NS + (steps + 1) * STEP_NS * 3, has_ended=True, hbm_peak_bytes=(970_632,)),
+        state=ProfileState(ended_ns=BEGAN_NS + (steps + 1) * STEP_NS * 3, has_ended=True, hbm_peak_bytes=(970_632,)),
         names=("MarkStep", "to device"),
         stacks=(_FORWARD, _LOSS, _STEP),
         graphs=(graph,),
         operators=operators,
-        steps=Table.of(Step, [Step(*row) for row in made["steps"]]),
-        executions=Table.of(Execution, [Execution(*row) for row in made["executions"]]),
+        steps=ColumnTable.of(TrainingStep, [TrainingStep(*row) for row in made["steps"]]),
+        executions=ColumnTable.of(GraphExecution, [GraphExecution(*row) for row in made["executions"]]),
         operator_ns=array("q", times * steps),
-        spans=Table.of(Span, [Span(*row) for row in made["spans"]]),
-        memory_levels=Table.of(MemoryLevels, [MemoryLevels(*row) for row in made["levels"]]),
-        allocations=Table.of(Allocation, [Allocation(*row) for row in made["moves"]]),
-        blocks=Table.of(
+        spans=ColumnTable.of(Span, [Span(*row) for row in made["spans"]]),
+        memory_levels=ColumnTable.of(MemoryLevels, [MemoryLevels(*row) for row in made["levels"]]),
+        allocations=ColumnTable.of(Allocation, [Allocation(*row) for row in made["moves"]]),
+        blocks=ColumnTable.of(
             Block,
             [
                 Block(0x100, 500_000, rank, 4, 2, -1),
                 *(Block(move[3], move[4], rank, 4, 1, move[0]) for move in made["moves"][1::2]),
             ],
         ),
-        graph_totals=Table.of(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),
-        operator_totals=Table.of(OperatorTotal, [OperatorTotal(n, steps * t, t) for n, t in enumerate(times)]),
-        span_totals=Table.of(SpanTotal, [SpanTotal(Kind.TO_DEVICE, 1, steps, steps * 50_000, steps * 2_048)]),
+        graph_totals=ColumnTable.of(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),
+        operator_totals=ColumnTable.of(OperatorTotal, [OperatorTotal(n, steps * t, t) for n, t in enumerate(times)]),
+        span_totals=ColumnTable.of(SpanTotal, [SpanTotal(SpanKind.TO_DEVICE, 1, steps, steps * 50_000, steps * 2_048)]),
     )

@@ -15,17 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neurontools.profile import (
+    ColumnTable,
     Engine,
-    Kind,
     Profile,
-    State,
-    Table,
+    ProfileState,
+    SpanKind,
     chunks,
     read_directory,
     read_profile,
 )
-from neurontools.profile.encoder import Definitions
-from neurontools.profile.writer import ProfileWriter
+from neurontools.profile.writer import NewDefinitions, ProfileWriter
 from neurontools.util.errors import UserError
 from tests.harness.profiles import METADATA, profiles, write
 from tests.harness.trained_profiles import COLLECTIVE_NS, COMPUTE_NS, STEP_NS, trained
@@ -95,7 +94,7 @@ def test_a_chunk_with_a_right_checksum_and_anything_in_it_is_read_or_refused(
 ) -> None:
     path = _fresh(tmp_path)
     write(path, trained(2)[0])
-    path.write_bytes(path.read_bytes() + chunks.chunk(kind, payload))
+    path.write_bytes(path.read_bytes() + chunks.pack_chunk(kind, payload))
     read_or_refused(path)
 
 
@@ -153,7 +152,7 @@ def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_
 def test_references_to_what_is_not_there_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "e.neuronprofile"
     profile = trained(2)[0]
-    write(path, replace(profile, spans=Table.of(profile.spans.kind, [profile.spans[0]._replace(name=7)])))
+    write(path, replace(profile, spans=ColumnTable.of(profile.spans.kind, [profile.spans[0]._replace(name=7)])))
     with pytest.raises(UserError, match="spans with a name that isn't there"):
         read_profile(path)
 
@@ -165,16 +164,16 @@ def test_events_have_their_names_times_and_places() -> None:
     assert profile.steps[1].host_ns == STEP_NS - 150_000 - COMPUTE_NS - COLLECTIVE_NS
     events = list(profile.events())
     kinds = [event.kind for event in events]
-    assert kinds.count(Kind.STEP) == 2
-    assert kinds.count(Kind.EXECUTION) == 2
-    assert kinds.count(Kind.OPERATOR) == 8
+    assert kinds.count(SpanKind.STEP) == 2
+    assert kinds.count(SpanKind.EXECUTION) == 2
+    assert kinds.count(SpanKind.OPERATOR) == 8
     product = next(event for event in events if event.name == "aten::mm")
     assert (product.engine, product.flops, product.correlation) == (Engine.TENSOR, 4_000_000, 1)
     assert str(product.place) == "/home/me/train.py:12"
     assert product.start_ns == METADATA.began_ns + 3_200_000
     added = next(event for event in events if event.name == "aten::gelu")
     assert (added.start_ns, added.duration_ns, added.place) == (product.end_ns, 50_000, None)
-    launched = next(event for event in events if event.kind is Kind.LAUNCH)
+    launched = next(event for event in events if event.kind is SpanKind.LAUNCH)
     assert (launched.name, launched.core) == ("MarkStep", None)
 
 
@@ -182,7 +181,9 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
     path = tmp_path / "f.neuronprofile"
     profile = trained(2)[0]
     writer = ProfileWriter(path, METADATA, most_event_bytes=20_000)
-    writer.define(Definitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators)))
+    writer.define(
+        NewDefinitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators))
+    )
     steps = array("q", range(100))
     for second in range(100):
         first = second * 100
@@ -195,7 +196,7 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
         executions = [zeros, zeros, numbers, numbers, zeros, begun, begun, ended, fives]
         times = array("q", (each & 1023 for each in noise * 5))
         writer.add_executions(executions, times)
-        writer.state(State(recorded={"executions": first + 100}))
+        writer.state(ProfileState(recorded={"executions": first + 100}))
         assert writer.size_bytes < 70_000
     writer.close()
     found = read_profile(path)
@@ -212,7 +213,7 @@ def test_totals_that_are_written_again_and_again_do_not_make_the_file_grow(tmp_p
     writer = ProfileWriter(tmp_path / "g.neuronprofile", METADATA, most_event_bytes=20_000)
     for number in range(1_000):
         writer.add("span_totals", [array("q", [number])] * 5)
-        writer.state(State())
+        writer.state(ProfileState())
     assert writer.size_bytes < 60_000
     writer.close()
 

@@ -9,33 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.profile import Engine, State, Step, Table
-from neurontools.profile.analysis import report
+from neurontools.profile import ColumnTable, Engine, ProfileState, TrainingStep
+from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.memory import levels_over_time
-from neurontools.profile.analysis.operators import Frame, flame, largest, seconds_by_engine
-from neurontools.profile.analysis.runs import latest_run
-from neurontools.profile.analysis.steps import Split, slowest_steps, step_times, stretches
-from neurontools.profile.analysis.timeline import latest
-from neurontools.profile.rows import GraphTotal, MemoryLevels
+from neurontools.profile.analysis.operators import FlameFrame, build_flame_tree, largest_uses, seconds_by_engine
+from neurontools.profile.analysis.report import latest_run
+from neurontools.profile.analysis.steps import TimeSplit, group_steps, latest_steps_timeline, slowest_steps, step_times
+from neurontools.profile.profile import GraphTotal, MemoryLevels
 from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
 
 
-def steps_of(*durations_ns: int) -> Table[Step]:
+def steps_of(*durations_ns: int) -> ColumnTable[TrainingStep]:
     begun, rows = 0, []
     for number, took in enumerate(durations_ns, 2):
-        rows.append(Step(number, begun, begun + took, 0, 0, 0, took // 2, 0, 1, 10))
+        rows.append(TrainingStep(number, begun, begun + took, 0, 0, 0, took // 2, 0, 1, 10))
         begun += took
-    return Table.of(Step, rows)
+    return ColumnTable.of(TrainingStep, rows)
 
 
 def test_a_run_is_judged_without_its_first_step_by_the_parts_that_were_recorded_and_the_rest_is_the_hosts() -> None:
-    (rank,) = report(trained(10)).ranks
+    (rank,) = build_report(trained(10)).ranks
     assert (rank.times is not None and rank.times.count, len(rank.profile.steps)) == (9, 10)
     assert rank.first_step is not None
     assert (rank.first_step.step, rank.first_step.split.compile_seconds) == (1, 0.09)
-    split = report(trained(10)).split
-    by_step = {field.name: getattr(split, field.name) / 9 * 1e9 for field in fields(Split)}
+    split = build_report(trained(10)).split
+    by_step = {field.name: getattr(split, field.name) / 9 * 1e9 for field in fields(TimeSplit)}
     assert by_step == pytest.approx(
         {
             "total_seconds": STEP_NS,
@@ -52,10 +51,10 @@ def test_a_run_is_judged_without_its_first_step_by_the_parts_that_were_recorded_
 
 def test_a_profile_of_later_steps_leaves_none_out_and_without_steps_the_whole_time_is_split() -> None:
     (profile,) = trained(10)
-    (rank,) = report([replace(profile, steps=profile.steps[4:])]).ranks
+    (rank,) = build_report([replace(profile, steps=profile.steps[4:])]).ranks
     assert rank.first_step is None
     assert len(rank.steps) == 6
-    (rank,) = report([replace(profile, steps=Table(Step))]).ranks
+    (rank,) = build_report([replace(profile, steps=ColumnTable(TrainingStep))]).ranks
     assert rank.times is None
     assert rank.split.compute_seconds == pytest.approx(10 * COMPUTE_NS / 1e9)
     assert rank.split.collective_seconds == pytest.approx(10 * COLLECTIVE_NS / 1e9)
@@ -68,14 +67,14 @@ def test_percentiles_are_by_nearest_rank_and_the_slowest_steps_come_first() -> N
     times = step_times(steps_of(*(1_000_000_000 * number for number in range(1, 101))))
     assert times is not None
     assert (times.p50_seconds, times.p99_seconds, times.longest_seconds, times.count) == (50, 99, 100, 100)
-    assert step_times(Table(Step)) is None
+    assert step_times(ColumnTable(TrainingStep)) is None
     assert [each.step for each in slowest_steps(steps_of(5, 9, 3, 9), 3)] == [3, 5, 2]
 
 
 @given(count=st.integers(0, 500), most=st.integers(1, 50))
 def test_stretches_hold_every_step_once_and_their_means_add_up(count: int, most: int) -> None:
     steps = steps_of(*range(1, count + 1))
-    found = stretches(steps, most)
+    found = group_steps(steps, most)
     assert len(found) <= most
     assert [number for each in found for number in range(each.first_step, each.last_step + 1)] == list(
         range(2, count + 2)
@@ -85,7 +84,7 @@ def test_stretches_hold_every_step_once_and_their_means_add_up(count: int, most:
 
 
 def test_operators_and_graphs_are_summed_up_with_exact_flops_and_bytes() -> None:
-    made = report(trained(10, 2))
+    made = build_report(trained(10, 2))
     assert sum(use.flops for use in made.operators) == made.flops == 20 * FLOPS
     assert sum(use.bytes for use in made.operators) == 20 * BYTES
     assert sum(use.seconds for use in made.operators) == pytest.approx(20 * (COMPUTE_NS + COLLECTIVE_NS) / 1e9)
@@ -93,14 +92,14 @@ def test_operators_and_graphs_are_summed_up_with_exact_flops_and_bytes() -> None
     assert (forward.name, str(forward.place), forward.is_backward) == ("aten::mm", "/home/me/train.py:12", False)
     assert forward.count == 20
     assert forward.seconds_by_rank == pytest.approx([0.002, 0.002])
-    assert [use.name for use in largest(made.operators, lambda use: use.flops, 9)] == ["aten::mm", "aten::mm"]
+    assert [use.name for use in largest_uses(made.operators, lambda use: use.flops, 9)] == ["aten::mm", "aten::mm"]
     assert next(iter(seconds_by_engine(made.operators))) is Engine.TENSOR
     (graph,) = made.graphs  # one hash on all ranks
     assert (graph.executions, graph.compile_seconds, graph.was_cached) == (20, 0.09, False)
     assert (graph.reason, str(graph.place)) == ("the first one", "/home/me/train.py:31")
 
 
-def sums_match(frame: Frame) -> bool:
+def sums_match(frame: FlameFrame) -> bool:
     if not frame.below:
         return True
     below = frame.below.values()
@@ -109,8 +108,8 @@ def sums_match(frame: Frame) -> bool:
 
 def test_the_flame_graph_is_modules_then_lines_then_operators_and_loses_nothing() -> None:
     made = trained(10)
-    root = flame(made)
-    assert root.seconds == pytest.approx(sum(use.seconds for use in report(made).operators))
+    root = build_flame_tree(made)
+    assert root.seconds == pytest.approx(sum(use.seconds for use in build_report(made).operators))
     assert (root.flops, root.bytes) == (10 * FLOPS, 10 * BYTES)
     linear = root.below["Net"].below["encoder"].below["Linear"]
     assert [frame.name for frame in linear.ordered()] == ["train.py:12", "train.py:12 (backward)"]
@@ -120,7 +119,7 @@ def test_the_flame_graph_is_modules_then_lines_then_operators_and_loses_nothing(
 
 def test_the_peak_is_exact_and_says_what_lay_there() -> None:
     (profile,) = trained(10)
-    found = report([profile]).ranks[0].peak
+    found = build_report([profile]).ranks[0].peak
     assert found is not None
     assert found.bytes == 900_000
     assert [(str(share.place), share.bytes, share.count) for share in found.shares] == [
@@ -136,32 +135,32 @@ def test_the_peak_is_exact_and_says_what_lay_there() -> None:
 
 def test_of_a_worker_that_died_the_peak_is_the_highest_level_that_was_noted() -> None:
     (profile,) = trained(10)
-    died = replace(profile, state=State(), blocks=profile.blocks[:0])
-    rank = report([died]).ranks[0]
+    died = replace(profile, state=ProfileState(), blocks=profile.blocks[:0])
+    rank = build_report([died]).ranks[0]
     assert rank.peak is not None
     noted = profile.memory_levels[PEAK_STEP - 1]
     assert (rank.peak.bytes, rank.peak.at_ns) == (noted.total_bytes, noted.time_ns)
     assert "no regular end" in rank.trouble
-    nothing = report([replace(died, memory_levels=Table(MemoryLevels))]).ranks[0]
+    nothing = build_report([replace(died, memory_levels=ColumnTable(MemoryLevels))]).ranks[0]
     assert (nothing.peak, nothing.hbm_peak_bytes) == (None, None)
 
 
 def test_the_rank_that_waits_least_is_the_one_the_others_wait_for() -> None:
-    made = report(trained(10, 3, slow_rank=2))
-    assert made.waited_for is made.ranks[2]
+    made = build_report(trained(10, 3, slow_rank=2))
+    assert made.straggler is made.ranks[2]
     (use,) = made.collectives
     assert use.seconds_by_rank[2] < min(use.seconds_by_rank[:2])
-    assert report(trained(10, 3)).waited_for is None
-    assert report(trained(10)).waited_for is None
+    assert build_report(trained(10, 3)).straggler is None
+    assert build_report(trained(10)).straggler is None
 
 
 def test_mfu_is_of_the_peak_of_the_logical_cores() -> None:
-    made = report(trained(10))
+    made = build_report(trained(10))
     peak = catalog.peak_flops_per_logical_core("trn2.3xlarge")
     assert peak == 2 * (catalog.peak_flops_per_core("trn2.3xlarge") or 0)
     assert made.mfu_ratio == pytest.approx(FLOPS / (STEP_NS / 1e9) / peak)
     (profile,) = trained(2)
-    known = report([profile]).mfu_ratio
+    known = build_report([profile]).mfu_ratio
     assert known is not None
     for changed, expected in (
         ({"logical_neuroncore_config": 2}, known),
@@ -170,11 +169,11 @@ def test_mfu_is_of_the_peak_of_the_logical_cores() -> None:
         ({"instance_type": None}, None),
     ):
         other = replace(profile, metadata=replace(profile.metadata, **changed))
-        assert report([other]).mfu_ratio == pytest.approx(expected)
+        assert build_report([other]).mfu_ratio == pytest.approx(expected)
 
 
 def test_runs_of_unlike_length_are_compared_by_step() -> None:
-    compared = compare(report(trained(10)), report(trained(40, 2)))
+    compared = compare(build_report(trained(10)), build_report(trained(40, 2)))
     by_name = {each.quantity.name: each for each in compared.quantities}
     for name in ("step_p50_seconds", "step_mean_seconds", "compute_seconds", "flops", "busy_ratio"):
         assert by_name[name].ratio == pytest.approx(1.0), name
@@ -187,12 +186,12 @@ def test_steps_in_part_and_executions_after_the_last_one_make_no_step_larger() -
     (whole,) = trained(10)
     captured = replace(whole, steps=whole.steps[1:])
     (row,) = whole.graph_totals
-    evaluated = replace(whole, graph_totals=Table.of(GraphTotal, [row._replace(executions=40)]))
+    evaluated = replace(whole, graph_totals=ColumnTable.of(GraphTotal, [row._replace(executions=40)]))
     for other in (captured, evaluated):
-        compared = compare(report([whole]), report([other]))
+        compared = compare(build_report([whole]), build_report([other]))
         (flops,) = (each for each in compared.quantities if each.quantity.name == "flops")
         assert (flops.a, flops.b) == (FLOPS, FLOPS)
-    compared = compare(report([whole]), report([captured]))
+    compared = compare(build_report([whole]), build_report([captured]))
     assert [each.b_count for each in compared.operators] == [pytest.approx(1.0)] * len(whole.operators)
 
 
@@ -200,7 +199,7 @@ def test_what_only_one_run_has_is_told() -> None:
     (a,) = trained(10)
     operators = (replace(a.operators[0], name="aten::bmm"), *a.operators[1:])
     b = replace(a, operators=operators, graphs=(replace(a.graphs[0], hash_text="other", reason="an input grew"),))
-    compared = compare(report([a]), report([b]))
+    compared = compare(build_report([a]), build_report([b]))
     changed = {(each.name, each.a_seconds is None, each.b_seconds is None) for each in compared.operators[:2]}
     assert changed == {("aten::mm", False, True), ("aten::bmm", True, False)}
     assert [graph.hash_text for graph in compared.only_a_graphs] == ["8d1f"]
@@ -209,7 +208,7 @@ def test_what_only_one_run_has_is_told() -> None:
 
 def test_the_latest_steps_of_all_ranks_are_on_one_clock() -> None:
     made = trained(10, 2, slow_rank=1)
-    found = latest(made, 2)
+    found = latest_steps_timeline(made, 2)
     assert found is not None
     assert (found.first_step, found.last_step) == (9, 10)
     assert [(lane.rank, lane.core) for lane in found.lanes] == [(0, None), (0, 0), (1, None), (1, 1)]
@@ -227,15 +226,15 @@ def test_the_latest_steps_of_all_ranks_are_on_one_clock() -> None:
 def test_ranks_without_a_common_clock_or_step_have_no_common_timeline() -> None:
     one, other = trained(10, 2)
     elsewhere = replace(other, metadata=replace(other.metadata, boot_id="another"))
-    assert latest([one, elsewhere], 2) is None
-    assert latest([one, replace(other, steps=Table(Step))], 2) is None
-    assert latest([one], 2) is not None
+    assert latest_steps_timeline([one, elsewhere], 2) is None
+    assert latest_steps_timeline([one, replace(other, steps=ColumnTable(TrainingStep))], 2) is None
+    assert latest_steps_timeline([one], 2) is not None
 
 
 def test_a_rank_that_was_started_again_counts_once() -> None:
     one, other = trained(10, 2)
     again = replace(other, metadata=replace(other.metadata, began_ns=other.metadata.began_ns + 1_000, pid=77))
     assert [each.metadata.pid for each in latest_run([again, other, one])] == [one.metadata.pid, 77]
-    earlier = replace(one, metadata=replace(one.metadata, began_ns=1, rank=5), state=State(ended_ns=2))
+    earlier = replace(one, metadata=replace(one.metadata, began_ns=1, rank=5), state=ProfileState(ended_ns=2))
     assert latest_run([earlier, one]) == [one]
     assert latest_run([]) == []

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from neurontools.cli.line.telling import tell
 from neurontools.profile import Profile
-from neurontools.profile.analysis import Report, report
-from neurontools.profile.analysis.runs import latest_run
-from neurontools.profile.directory import profile_paths
-from neurontools.profile.reader import read_profile
+from neurontools.profile.analysis import RunReport, build_report
+from neurontools.profile.analysis.report import latest_run
+from neurontools.profile.reader import profile_paths, read_profile
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, UserError
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import ranges_text
@@ -21,7 +20,7 @@ class Reading:
 
     exit_code: int = 0
 
-    def report(self, where: str, wanted: frozenset[int]) -> Report:
+    def report(self, where: str, wanted: frozenset[int]) -> RunReport:
         """The report on the latest run in a directory, or on one file; of the ranks that are wanted, or of all.
 
         A file that can't be read is told and left out; UserError when that leaves none.
@@ -47,7 +46,7 @@ class Reading:
             there = ranges_text(each.metadata.rank for each in profiles)
             told = f"no profile of rank {ranges_text(missing)}; it has those of rank {there}"
             raise UserError(f"{escape_controls(where[:200])}: {told}", EXIT_NOT_FOUND)
-        made = report([each for each in profiles if not wanted or each.metadata.rank in wanted])
+        made = build_report([each for each in profiles if not wanted or each.metadata.rank in wanted])
         for rank in made.ranks:
             if rank.trouble:
                 self._tell(f"{escape_controls(where[:200])}: the profile of rank {rank.number} {rank.trouble}")

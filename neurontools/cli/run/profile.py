@@ -38,9 +38,8 @@ def complete(environment: dict[str, str], began_ns: int) -> None:
     """
     if PROFILE_RUN not in environment:
         return
-    from neurontools.profile.directory import profile_paths
     from neurontools.profile.formats.outputs import has_outputs, write_outputs, write_ranks
-    from neurontools.profile.reader import read_profile
+    from neurontools.profile.reader import profile_paths, read_profile
 
     directory = Path(environment[INSPECT_OUTPUT_DIRECTORY])
     try:

@@ -4,5 +4,5 @@ Pure functions of the profiles of a run's workers (`neurontools.profile`). Times
 profile says they are of; FLOPs and bytes are whole numbers and exact. None is unknown.
 """
 
-from neurontools.profile.analysis.report import Report as Report
-from neurontools.profile.analysis.report import report as report
+from neurontools.profile.analysis.report import RunReport as RunReport
+from neurontools.profile.analysis.report import build_report as build_report

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from neurontools.profile import Engine, Place
-from neurontools.profile.analysis.graphs import GraphUse
-from neurontools.profile.analysis.operators import OperatorUse
-from neurontools.profile.analysis.report import Rank, Report
+from neurontools.profile import Engine, SourceLine
+from neurontools.profile.analysis.operators import GraphUse, OperatorUse
+from neurontools.profile.analysis.report import RankReport, RunReport
 
 
-class Unit(Enum):
+class QuantityUnit(Enum):
     """What a quantity is told in."""
 
     SECONDS = "seconds"
@@ -23,20 +22,20 @@ class Unit(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class ReportQuantity:
     """A quantity of a run; `name` has its unit in it."""
 
     name: str
     title: str
-    unit: Unit
-    of: Callable[[Report], float | None]
+    unit: QuantityUnit
+    of: Callable[[RunReport], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class QuantityDifference:
     """A quantity in both runs; None is unknown."""
 
-    quantity: Quantity
+    quantity: ReportQuantity
     a: float | None
     b: float | None
 
@@ -55,7 +54,7 @@ class OperatorDifference:
 
     name: str
     engine: Engine
-    place: Place | None
+    place: SourceLine | None
     is_backward: bool
     a_seconds: float | None
     b_seconds: float | None
@@ -74,37 +73,37 @@ class OperatorDifference:
 class Comparison:
     """Two runs beside each other."""
 
-    a: Report
-    b: Report
-    quantities: tuple[Difference, ...]
+    a: RunReport
+    b: RunReport
+    quantities: tuple[QuantityDifference, ...]
     operators: tuple[OperatorDifference, ...]  # the largest change first
     only_a_graphs: tuple[GraphUse, ...]
     only_b_graphs: tuple[GraphUse, ...]
 
 
-def compare(a: Report, b: Report) -> Comparison:
+def compare(a: RunReport, b: RunReport) -> Comparison:
     """What changed from a to b."""
     a_hashes, b_hashes = ({graph.hash_text for graph in each.graphs} for each in (a, b))
     return Comparison(
         a,
         b,
-        tuple(Difference(quantity, quantity.of(a), quantity.of(b)) for quantity in QUANTITIES),
+        tuple(QuantityDifference(quantity, quantity.of(a), quantity.of(b)) for quantity in QUANTITIES),
         _operators(a, b),
         tuple(graph for graph in a.graphs if graph.hash_text not in b_hashes),
         tuple(graph for graph in b.graphs if graph.hash_text not in a_hashes),
     )
 
 
-def _a_step(read: Callable[[Report], float]) -> Callable[[Report], float]:
+def _a_step(read: Callable[[RunReport], float]) -> Callable[[RunReport], float]:
     return lambda report: read(report) / report.split_steps
 
 
-def _all_steps(report: Report) -> float:
+def _all_steps(report: RunReport) -> float:
     """The steps of all ranks, in which all operators were executed; 1 where none was counted."""
     return max(1.0, sum(map(_executed_steps, report.ranks)))
 
 
-def _executed_steps(rank: Rank) -> float:
+def _executed_steps(rank: RankReport) -> float:
     """The steps of a rank, with those that a capture has in part: it begins and ends within one."""
     steps = rank.profile.steps
     count = len(steps)
@@ -115,36 +114,50 @@ def _executed_steps(rank: Rank) -> float:
     return count * executed / in_steps if is_partial else count
 
 
-def _p50(report: Report) -> float | None:
+def _p50(report: RunReport) -> float | None:
     return max((rank.times.p50_seconds for rank in report.ranks if rank.times is not None), default=None)
 
 
-def _p99(report: Report) -> float | None:
+def _p99(report: RunReport) -> float | None:
     return max((rank.times.p99_seconds for rank in report.ranks if rank.times is not None), default=None)
 
 
-def _compiled(report: Report) -> int:
+def _compiled(report: RunReport) -> int:
     return sum(graph.was_cached is False for graph in report.graphs)
 
 
 QUANTITIES = (
-    Quantity("ranks", "ranks", Unit.COUNT, lambda report: len(report.ranks)),
-    Quantity("steps_total", "steps", Unit.COUNT, lambda report: report.step_count),
-    Quantity("step_p50_seconds", "step, p50", Unit.SECONDS, _p50),
-    Quantity("step_p99_seconds", "step, p99", Unit.SECONDS, _p99),
-    Quantity("step_mean_seconds", "step, mean", Unit.SECONDS, _a_step(lambda each: each.split.total_seconds)),
-    Quantity("input_wait_seconds", "input wait", Unit.SECONDS, _a_step(lambda each: each.split.input_wait_seconds)),
-    Quantity("host_seconds", "host tracing", Unit.SECONDS, _a_step(lambda each: each.split.host_seconds)),
-    Quantity("compile_seconds", "compile", Unit.SECONDS, _a_step(lambda each: each.split.compile_seconds)),
-    Quantity("transfer_seconds", "transfer", Unit.SECONDS, _a_step(lambda each: each.split.transfer_seconds)),
-    Quantity("compute_seconds", "execute", Unit.SECONDS, _a_step(lambda each: each.split.compute_seconds)),
-    Quantity("collective_seconds", "collectives", Unit.SECONDS, _a_step(lambda each: each.split.collective_seconds)),
-    Quantity("busy_ratio", "NeuronCores busy", Unit.RATIO, lambda report: report.split.busy_ratio),
-    Quantity("mfu_ratio", "MFU", Unit.RATIO, lambda report: report.mfu_ratio),
-    Quantity("flops", "FLOP", Unit.FLOPS, _a_step(lambda each: sum(rank.split_flops for rank in each.ranks))),
-    Quantity("hbm_peak_bytes", "HBM peak", Unit.BYTES, lambda report: report.highest.hbm_peak_bytes),
-    Quantity("graphs", "graphs", Unit.COUNT, lambda report: len(report.graphs)),
-    Quantity("graphs_compiled", "graphs compiled", Unit.COUNT, _compiled),
+    ReportQuantity("ranks", "ranks", QuantityUnit.COUNT, lambda report: len(report.ranks)),
+    ReportQuantity("steps_total", "steps", QuantityUnit.COUNT, lambda report: report.step_count),
+    ReportQuantity("step_p50_seconds", "step, p50", QuantityUnit.SECONDS, _p50),
+    ReportQuantity("step_p99_seconds", "step, p99", QuantityUnit.SECONDS, _p99),
+    ReportQuantity(
+        "step_mean_seconds", "step, mean", QuantityUnit.SECONDS, _a_step(lambda each: each.split.total_seconds)
+    ),
+    ReportQuantity(
+        "input_wait_seconds", "input wait", QuantityUnit.SECONDS, _a_step(lambda each: each.split.input_wait_seconds)
+    ),
+    ReportQuantity("host_seconds", "host tracing", QuantityUnit.SECONDS, _a_step(lambda each: each.split.host_seconds)),
+    ReportQuantity(
+        "compile_seconds", "compile", QuantityUnit.SECONDS, _a_step(lambda each: each.split.compile_seconds)
+    ),
+    ReportQuantity(
+        "transfer_seconds", "transfer", QuantityUnit.SECONDS, _a_step(lambda each: each.split.transfer_seconds)
+    ),
+    ReportQuantity(
+        "compute_seconds", "execute", QuantityUnit.SECONDS, _a_step(lambda each: each.split.compute_seconds)
+    ),
+    ReportQuantity(
+        "collective_seconds", "collectives", QuantityUnit.SECONDS, _a_step(lambda each: each.split.collective_seconds)
+    ),
+    ReportQuantity("busy_ratio", "NeuronCores busy", QuantityUnit.RATIO, lambda report: report.split.busy_ratio),
+    ReportQuantity("mfu_ratio", "MFU", QuantityUnit.RATIO, lambda report: report.mfu_ratio),
+    ReportQuantity(
+        "flops", "FLOP", QuantityUnit.FLOPS, _a_step(lambda each: sum(rank.split_flops for rank in each.ranks))
+    ),
+    ReportQuantity("hbm_peak_bytes", "HBM peak", QuantityUnit.BYTES, lambda report: report.highest.hbm_peak_bytes),
+    ReportQuantity("graphs", "graphs", QuantityUnit.COUNT, lambda report: len(report.graphs)),
+    ReportQuantity("graphs_compiled", "graphs compiled", QuantityUnit.COUNT, _compiled),
 )
 
 
@@ -159,13 +172,13 @@ class _Sum:
 _Key = tuple[str, str, str, bool]
 
 
-def _operators(a: Report, b: Report) -> tuple[OperatorDifference, ...]:
+def _operators(a: RunReport, b: RunReport) -> tuple[OperatorDifference, ...]:
     one, other = _by_function(a), _by_function(b)
     found = [_difference(one.get(key), other.get(key), each.use) for key, each in {**one, **other}.items()]
     return tuple(sorted(found, key=lambda each: (-abs(each.change_seconds), each.name, str(each.place))))
 
 
-def _by_function(report: Report) -> dict[_Key, _Sum]:
+def _by_function(report: RunReport) -> dict[_Key, _Sum]:
     """Its operators by name and function of the script, those of all lines of the function together."""
     steps = _all_steps(report)
     found: dict[_Key, _Sum] = {}

@@ -7,23 +7,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from neurontools.profile import Place, Profile
-from neurontools.profile.definitions import script_place
-from neurontools.profile.kinds import ALLOCATED, CATEGORIES
+from neurontools.profile import Profile, SourceLine
+from neurontools.profile.definitions import ALLOCATED, CATEGORIES, script_line
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LineMemory:
     """The storages that one line of the script had allocated in a category."""
 
     category: str
-    place: Place | None  # None: not known, as of what the runtime itself needs
+    place: SourceLine | None  # None: not known, as of what the runtime itself needs
     bytes: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class MemoryPeak:
     """The most HBM that was in use on one core in the part of the profile that is kept, and what made it.
 
     `highest_bytes` is the most in the whole profile: where it is more, that moment is no longer kept.
@@ -33,19 +32,19 @@ class Peak:
     at_ns: int
     bytes: int
     by_category: dict[str, int]
-    shares: tuple[Share, ...]  # the largest first
+    shares: tuple[LineMemory, ...]  # the largest first
     highest_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class MemoryLevel:
     """HBM of one core by category, in the order of CATEGORIES, from a moment on: the highest of a stretch of time."""
 
     at_ns: int
     bytes: tuple[int, ...]
 
 
-def peak(profile: Profile) -> Peak | None:
+def find_peak(profile: Profile) -> MemoryPeak | None:
     """The peak of the core that had most; None where nothing is kept of it.
 
     Of a profile that has its end, every allocation counts; else the levels that were noted, after executions.
@@ -63,10 +62,10 @@ def peak(profile: Profile) -> Peak | None:
         by_category[share.category] += share.bytes
     known = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
     # What the runtime itself needs has no allocations, so it counts here as at the end, which may be a little more.
-    return Peak(core, at_ns, min(size, known), by_category, shares, known)
+    return MemoryPeak(core, at_ns, min(size, known), by_category, shares, known)
 
 
-def levels_over_time(profile: Profile, core: int, most: int) -> tuple[Level, ...]:
+def levels_over_time(profile: Profile, core: int, most: int) -> tuple[MemoryLevel, ...]:
     """The levels of a core over the time that is kept, in at most so many stretches of one length."""
     if _is_anchored(profile):
         rows = _exact_levels(profile, core)
@@ -76,16 +75,16 @@ def levels_over_time(profile: Profile, core: int, most: int) -> tuple[Level, ...
         return ()
     first, last = rows[0][0], rows[-1][0]
     length = max(1, -(-(last - first + 1) // most))
-    found: list[Level] = []
+    found: list[MemoryLevel] = []
     highest, highest_bytes = rows[0], sum(rows[0][1])
     for row in rows:
         size = sum(row[1])
         is_next = (row[0] - first) // length != (highest[0] - first) // length
         if is_next:
-            found.append(Level(*highest))
+            found.append(MemoryLevel(*highest))
         if is_next or size > highest_bytes:
             highest, highest_bytes = row, size
-    found.append(Level(*highest))
+    found.append(MemoryLevel(*highest))
     return tuple(found)
 
 
@@ -147,7 +146,7 @@ def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...
     return found[::-1]
 
 
-def _shares(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[Share, ...]:
+def _shares(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
     """What lay on a core at a moment, or after so many allocations.
 
     A storage lay there if it was allocated before and freed after, or never. One whose allocation is not kept was
@@ -185,10 +184,10 @@ def _settle(there: dict[int, tuple[int, int, int]], address: int, size: int, cat
     there[address] = (size, category, stack) if known is None else (known[0], category, known[2])
 
 
-def _grouped(profile: Profile, storages: Iterable[tuple[int, int, int]]) -> tuple[Share, ...]:
-    sizes: dict[tuple[str, Place | None], list[int]] = {}
+def _grouped(profile: Profile, storages: Iterable[tuple[int, int, int]]) -> tuple[LineMemory, ...]:
+    sizes: dict[tuple[str, SourceLine | None], list[int]] = {}
     for size, category, stack in storages:
-        key = CATEGORIES[category], script_place(profile.stack(stack))
+        key = CATEGORIES[category], script_line(profile.stack(stack))
         sizes.setdefault(key, []).append(size)
-    shares = (Share(*key, sum(each), len(each)) for key, each in sizes.items())
+    shares = (LineMemory(*key, sum(each), len(each)) for key, each in sizes.items())
     return tuple(sorted(shares, key=lambda share: (-share.bytes, share.category)))

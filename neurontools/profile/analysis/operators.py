@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from neurontools.profile import Engine, Operator, Place, Profile
+from neurontools.profile import Engine, GraphDefinition, OperatorDefinition, Profile, SourceLine
 from neurontools.profile.analysis.steps import NS_PER_SECOND
-from neurontools.profile.definitions import script_place
+from neurontools.profile.definitions import script_line
 
-UNKNOWN_PLACE = "no line known"
+UNKNOWN_LINE = "no line known"
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class OperatorUse:
 
     name: str
     engine: Engine
-    place: Place | None  # the line of the script; None: not known
+    place: SourceLine | None  # the line of the script; None: not known
     is_backward: bool  # computed for gradients, on behalf of that line
     count: int = 0
     seconds: float = 0.0
@@ -36,10 +36,10 @@ class OperatorUse:
 
 def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
     """All operators that were executed, those that took longest first."""
-    found: dict[tuple[str, Engine, Place | None, bool], OperatorUse] = {}
+    found: dict[tuple[str, Engine, SourceLine | None, bool], OperatorUse] = {}
     for number, profile in enumerate(profiles):
-        for operator, count, total_ns, longest_ns in executed(profile):
-            place = script_place(profile.stack(operator.stack))
+        for operator, count, total_ns, longest_ns in executed_operators(profile):
+            place = script_line(profile.stack(operator.stack))
             key = (operator.name, operator.engine, place, operator.is_backward)
             use = found.get(key)
             if use is None:
@@ -55,7 +55,7 @@ def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
     return tuple(sorted(found.values(), key=lambda use: (-use.seconds, use.name, str(use.place))))
 
 
-def executed(profile: Profile) -> Iterator[tuple[Operator, int, int, int]]:
+def executed_operators(profile: Profile) -> Iterator[tuple[OperatorDefinition, int, int, int]]:
     """Each operator that was executed: how often, its time in all and its longest, nanoseconds."""
     counts = {row.graph: row.executions for row in profile.graph_totals}
     times = {row.operator: (row.total_ns, row.longest_ns) for row in profile.operator_totals}
@@ -65,7 +65,7 @@ def executed(profile: Profile) -> Iterator[tuple[Operator, int, int, int]]:
             yield operator, count, *times.get(number, (0, 0))
 
 
-def largest(
+def largest_uses(
     uses: Sequence[OperatorUse], quantity: Callable[[OperatorUse], float], most: int
 ) -> tuple[OperatorUse, ...]:
     """Those with most of a quantity, which they have any of."""
@@ -81,31 +81,31 @@ def seconds_by_engine(uses: Sequence[OperatorUse]) -> dict[Engine, float]:
 
 
 @dataclass(slots=True)
-class Frame:
+class FlameFrame:
     """A part of the flame graph: a module, a line in it, or an operator of that line, with those below it."""
 
     name: str
     seconds: float = 0.0
     flops: int = 0
     bytes: int = 0
-    below: dict[str, Frame] = field(default_factory=dict)
+    below: dict[str, FlameFrame] = field(default_factory=dict)
 
-    def child(self, name: str) -> Frame:
+    def child(self, name: str) -> FlameFrame:
         """The part of this name right below it, made when it is first named."""
-        return self.below.setdefault(name, Frame(name))
+        return self.below.setdefault(name, FlameFrame(name))
 
-    def ordered(self) -> list[Frame]:
+    def ordered(self) -> list[FlameFrame]:
         """Those below it, the longest first."""
         return sorted(self.below.values(), key=lambda frame: (-frame.seconds, frame.name))
 
 
-def flame(profiles: Sequence[Profile]) -> Frame:
+def build_flame_tree(profiles: Sequence[Profile]) -> FlameFrame:
     """All operators by module, then by line of the script, then by name."""
-    root = Frame("all operators")
+    root = FlameFrame("all operators")
     for profile in profiles:
-        for operator, count, total_ns, _ in executed(profile):
-            place = script_place(profile.stack(operator.stack))
-            line = UNKNOWN_PLACE if place is None else place_text(place)
+        for operator, count, total_ns, _ in executed_operators(profile):
+            place = script_line(profile.stack(operator.stack))
+            line = UNKNOWN_LINE if place is None else source_text(place)
             modules = [name for name in operator.scope.split("/") if name]
             frame = root
             for name in (*modules, f"{line} (backward)" if operator.is_backward else line, operator.name):
@@ -114,13 +114,77 @@ def flame(profiles: Sequence[Profile]) -> Frame:
     return root
 
 
-def place_text(place: Place) -> str:
+def source_text(place: SourceLine) -> str:
     """A line of the script as people name it: the file without its directory."""
     return f"{place.file.rpartition('/')[2] or place.file}:{place.line}"
 
 
-def _took(frame: Frame, count: int, total_ns: int, operator: Operator) -> Frame:
+def _took(frame: FlameFrame, count: int, total_ns: int, operator: OperatorDefinition) -> FlameFrame:
     frame.seconds += total_ns / NS_PER_SECOND
     frame.flops += count * operator.flops
     frame.bytes += count * operator.bytes
     return frame
+
+
+@dataclass(slots=True)
+class GraphUse:
+    """A graph, and its executions by all ranks."""
+
+    hash_text: str
+    module: str
+    reason: str  # why there had to be one of its own
+    place: SourceLine | None  # the line of the script that executed it first; None: not known
+    first_step: int
+    operator_count: int
+    flops: int  # of one execution
+    code_bytes: int
+    scratchpad_bytes: int
+    compile_seconds: float | None  # the longest of all ranks; None: nobody measured it
+    was_cached: bool | None  # by every rank; None: not known
+    executions: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+
+def graph_uses(profiles: Sequence[Profile]) -> tuple[GraphUse, ...]:
+    """All graphs, in the order of the steps that they first came in; those of several ranks with one hash are one."""
+    found: dict[str, GraphUse] = {}
+    for profile in profiles:
+        totals = {row.graph: row for row in profile.graph_totals}
+        for number, graph in enumerate(profile.graphs):
+            use = found.get(graph.hash_text)
+            if use is None:
+                use = found[graph.hash_text] = _new_graph_use(profile, graph)
+            else:
+                _add_load(use, graph)
+            row = totals.get(number)
+            if row is not None:
+                use.executions += row.executions
+                use.failures += row.failures
+                use.seconds += row.total_ns / NS_PER_SECOND
+    return tuple(sorted(found.values(), key=lambda use: use.first_step))
+
+
+def _new_graph_use(profile: Profile, graph: GraphDefinition) -> GraphUse:
+    return GraphUse(
+        graph.hash_text,
+        graph.module,
+        graph.reason,
+        script_line(profile.stack(graph.stack)),
+        graph.step,
+        graph.operator_count,
+        graph.flops,
+        graph.code_bytes,
+        graph.scratchpad_bytes,
+        None if graph.compile_ns is None else graph.compile_ns / NS_PER_SECOND,
+        graph.was_cached,
+    )
+
+
+def _add_load(use: GraphUse, graph: GraphDefinition) -> None:
+    """The same graph, loaded once more: by another rank, or onto another core."""
+    if graph.compile_ns is not None:
+        use.compile_seconds = max(use.compile_seconds or 0.0, graph.compile_ns / NS_PER_SECOND)
+    if graph.was_cached is not None:
+        use.was_cached = graph.was_cached and use.was_cached is not False
+    use.first_step = min(use.first_step, graph.step)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import starmap
+from itertools import accumulate, starmap
 from operator import sub
 
-from neurontools.profile import Engine, Kind, Profile, Step, Table
+from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 
 NS_PER_SECOND = 1e9
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
-_TRANSFERS = (Kind.TO_DEVICE, Kind.FROM_DEVICE)
+_TRANSFERS = (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TimeSplit:
     """What a time was spent on, seconds. The parts add up to `total_seconds`, unless some ran beside each other.
 
     `host_seconds` is what none of the other parts took: Python, tracing of the script, everything else.
@@ -70,10 +70,10 @@ class Split:
 PART_NAMES = ("input wait", "host tracing", "compile", "transfer", "execute", "collectives")
 
 
-def add_splits(splits: Iterable[Split]) -> Split:
+def add_splits(splits: Iterable[TimeSplit]) -> TimeSplit:
     """The sum, part by part."""
     listed = list(splits)
-    return Split(*(sum(getattr(each, field.name) for each in listed) for field in fields(Split)))
+    return TimeSplit(*(sum(getattr(each, field.name) for each in listed) for field in fields(TimeSplit)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class SlowStep:
 
     step: int
     seconds: float
-    split: Split
+    split: TimeSplit
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepPercentiles:
     """How long steps took; the middle and the high one by nearest rank."""
 
     count: int
@@ -97,22 +97,22 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class StepGroup:
     """Neighbouring steps, the mean of which is drawn as one; of few steps each is one by itself."""
 
     first_step: int
     last_step: int
-    mean: Split
+    mean: TimeSplit
 
 
-def split_of(steps: Table[Step]) -> Split:
+def split_of(steps: ColumnTable[TrainingStep]) -> TimeSplit:
     """What the time of all these steps was spent on."""
     total = sum(steps.column("end_ns")) - sum(steps.column("start_ns"))
     parts = [sum(steps.column(name)) for name in _PART_COLUMNS]
     return _split(total, parts)
 
 
-def usual_steps(profile: Profile) -> Table[Step]:
+def steady_steps(profile: Profile) -> ColumnTable[TrainingStep]:
     """The steps by which a run is judged: all but the first of the run, which has all that came before it.
 
     Where there is no other, that one.
@@ -124,18 +124,18 @@ def usual_steps(profile: Profile) -> Table[Step]:
 def first_step(profile: Profile) -> SlowStep | None:
     """The step that `usual_steps` leaves out; None where it leaves none out."""
     steps = profile.steps
-    if len(usual_steps(profile)) == len(steps):
+    if len(steady_steps(profile)) == len(steps):
         return None
     return SlowStep(steps[0].step, steps[0].duration_ns / NS_PER_SECOND, split_of(steps[:1]))
 
 
-def split_of_profile(profile: Profile) -> Split:
+def split_of_profile(profile: Profile) -> TimeSplit:
     """What the time of the usual steps was spent on; where none was counted, all the time of the profile."""
     if len(profile.steps):
-        return split_of(usual_steps(profile))
-    totals = dict.fromkeys(Kind, 0)
+        return split_of(steady_steps(profile))
+    totals = dict.fromkeys(SpanKind, 0)
     for row in profile.span_totals:
-        totals[Kind(row.kind)] += row.total_ns
+        totals[SpanKind(row.kind)] += row.total_ns
     collectives = sum(
         row.total_ns for row in profile.operator_totals if profile.operators[row.operator].engine is Engine.COLLECTIVES
     )
@@ -143,22 +143,22 @@ def split_of_profile(profile: Profile) -> Split:
     total = max(0, profile.state.ended_ns - profile.metadata.began_ns)
     transfers = sum(totals[kind] for kind in _TRANSFERS)
     parts = [
-        totals[Kind.COMPILE],
-        totals[Kind.INPUT_WAIT],
+        totals[SpanKind.COMPILE],
+        totals[SpanKind.INPUT_WAIT],
         transfers,
         executed - collectives,
-        collectives + totals[Kind.COLLECTIVE],
+        collectives + totals[SpanKind.COLLECTIVE],
     ]
     return _split(total, parts)
 
 
-def step_times(steps: Table[Step]) -> StepTimes | None:
+def step_times(steps: ColumnTable[TrainingStep]) -> StepPercentiles | None:
     """How long they took; None where there are none."""
     durations = sorted(_durations(steps))
     if not durations:
         return None
     count = len(durations)
-    return StepTimes(
+    return StepPercentiles(
         count,
         sum(durations) / count / NS_PER_SECOND,
         durations[-(-count // 2) - 1] / NS_PER_SECOND,
@@ -167,7 +167,7 @@ def step_times(steps: Table[Step]) -> StepTimes | None:
     )
 
 
-def slowest_steps(steps: Table[Step], most: int) -> tuple[SlowStep, ...]:
+def slowest_steps(steps: ColumnTable[TrainingStep], most: int) -> tuple[SlowStep, ...]:
     """The steps that took longest, the longest first."""
     durations = _durations(steps)
     places = sorted(range(len(durations)), key=lambda place: (-durations[place], place))[:most]
@@ -177,7 +177,7 @@ def slowest_steps(steps: Table[Step], most: int) -> tuple[SlowStep, ...]:
     )
 
 
-def stretches(steps: Table[Step], most: int) -> tuple[Stretch, ...]:
+def group_steps(steps: ColumnTable[TrainingStep], most: int) -> tuple[StepGroup, ...]:
     """All steps in their order, drawn together into at most so many stretches of one length."""
     count = len(steps)
     length = max(1, -(-count // most))
@@ -186,16 +186,115 @@ def stretches(steps: Table[Step], most: int) -> tuple[Stretch, ...]:
     for first in range(0, count, length):
         part = steps[first : first + length]
         whole = split_of(part)
-        mean = Split(*(getattr(whole, field.name) / len(part) for field in fields(Split)))
-        found.append(Stretch(numbers[first], numbers[first + len(part) - 1], mean))
+        mean = TimeSplit(*(getattr(whole, field.name) / len(part) for field in fields(TimeSplit)))
+        found.append(StepGroup(numbers[first], numbers[first + len(part) - 1], mean))
     return tuple(found)
 
 
-def _durations(steps: Table[Step]) -> array[int]:
+def _durations(steps: ColumnTable[TrainingStep]) -> array[int]:
     return array("q", starmap(sub, zip(steps.column("end_ns"), steps.column("start_ns"), strict=True)))
 
 
-def _split(total_ns: int, parts: Sequence[int]) -> Split:
+def _split(total_ns: int, parts: Sequence[int]) -> TimeSplit:
     compiling, waiting, transfers, computing, collectives = (part / NS_PER_SECOND for part in parts)
     host = max(0, total_ns - sum(parts)) / NS_PER_SECOND
-    return Split(total_ns / NS_PER_SECOND, host, compiling, waiting, transfers, computing, collectives)
+    return TimeSplit(total_ns / NS_PER_SECOND, host, compiling, waiting, transfers, computing, collectives)
+
+
+_PART_OF_KIND = {
+    SpanKind.INPUT_WAIT: "input wait",
+    SpanKind.COMPILE: "compile",
+    SpanKind.TO_DEVICE: "transfer",
+    SpanKind.FROM_DEVICE: "transfer",
+    SpanKind.COLLECTIVE: "collectives",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineSlice:
+    """Something that took time; `part` is one of PART_NAMES."""
+
+    part: str
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What happened at one place: on the host of a rank, or on one of its NeuronCores."""
+
+    rank: int
+    core: int | None  # None: the host
+    pieces: tuple[TimelineSlice, ...]  # in their order
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeline:
+    """A stretch of time, and where its steps begin, by rank."""
+
+    start_ns: int
+    end_ns: int
+    first_step: int
+    last_step: int
+    lanes: tuple[Lane, ...]
+
+
+def latest_steps_timeline(profiles: Sequence[Profile], steps: int) -> StepTimeline | None:
+    """The latest so many steps that every rank has; None where there are none, or clocks can't be compared.
+
+    Only workers of one start of one host have one clock (`Metadata.boot_id`).
+    """
+    if len({profile.metadata.boot_id for profile in profiles}) != 1:
+        return None
+    ends = [profile.steps.column("step")[-1] for profile in profiles if len(profile.steps)]
+    if len(ends) < len(profiles):
+        return None
+    last = min(ends)
+    shown = [[row for row in profile.steps[-_MOST_BEHIND:] if last - steps < row.step <= last] for profile in profiles]
+    rows = [row for each in shown for row in each]
+    if not all(shown):
+        return None
+    start, end = min(row.start_ns for row in rows), max(row.end_ns for row in rows)
+    lanes = [lane for profile in profiles for lane in _lanes(profile, start, end)]
+    return StepTimeline(start, end, min(row.step for row in rows), last, tuple(lanes))
+
+
+_MOST_BEHIND = 1000  # steps that a rank can be ahead of another and still be shown beside it
+
+
+def _lanes(profile: Profile, start_ns: int, end_ns: int) -> Iterator[Lane]:
+    on_host: list[TimelineSlice] = []
+    for row in profile.spans:
+        part = _PART_OF_KIND.get(SpanKind(row.kind))
+        if part is not None and row.end_ns > start_ns and row.start_ns < end_ns:
+            on_host.append(TimelineSlice(part, profile.names[row.name], row.start_ns, row.end_ns))
+    rank = profile.metadata.rank
+    yield Lane(rank, None, tuple(sorted(on_host, key=lambda piece: piece.start_ns)))
+    on_core: dict[int, list[TimelineSlice]] = {core: [] for core in profile.metadata.cores}
+    ends = accumulate(profile.executions.column("operator_count"))
+    for execution, end in zip(profile.executions, ends, strict=True):
+        if execution.end_ns > start_ns and execution.start_ns < end_ns:
+            times = profile.operator_ns[end - execution.operator_count : end]
+            graph = profile.graphs[execution.graph]
+            pieces = on_core.setdefault(execution.core, [])
+            pieces += _pieces(profile, graph.first_operator, graph.module, times, execution.start_ns, execution.end_ns)
+    for core, pieces in on_core.items():
+        yield Lane(rank, core, tuple(pieces))
+
+
+def _pieces(
+    profile: Profile, first_operator: int, module: str, times: Sequence[int], start_ns: int, end_ns: int
+) -> Iterator[TimelineSlice]:
+    """An execution as what it computed and its collectives, in their order."""
+    begun = at = start_ns
+    for number, took in enumerate(times, first_operator):
+        operator = profile.operators[number]
+        if operator.engine is Engine.COLLECTIVES:
+            if at > begun:
+                yield TimelineSlice("execute", module, begun, at)
+            yield TimelineSlice("collectives", operator.name, at, at + took)
+            begun = at + took
+        at += took
+    if end_ns > begun:
+        yield TimelineSlice("execute", module, begun, end_ns)

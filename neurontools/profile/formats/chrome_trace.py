@@ -18,9 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from neurontools.profile import Engine, Kind, Operator, Place, Profile, Span
-from neurontools.profile.definitions import script_place
-from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
+from neurontools.profile import Engine, OperatorDefinition, Profile, SourceLine, Span, SpanKind
+from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES, script_line
 
 _BASE_NS = 2**20 * 10**9  # 12 days
 _EXACT_NS = 2**41 * 1000  # up to here doubles of microseconds tell neighbouring nanoseconds apart
@@ -30,10 +29,10 @@ _LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAME
 _COLLECTIVE_PREFIX = "ncclDevKernel_"
 """By which the analyses that people have tell communication from computation."""
 _HOST_CATEGORIES = {
-    Kind.COMPILE: "privateuse1_runtime",
-    Kind.INPUT_WAIT: "user_annotation",
-    Kind.ANNOTATION: "user_annotation",
-    Kind.FALLBACK: "cpu_op",
+    SpanKind.COMPILE: "privateuse1_runtime",
+    SpanKind.INPUT_WAIT: "user_annotation",
+    SpanKind.ANNOTATION: "user_annotation",
+    SpanKind.FALLBACK: "cpu_op",
 }
 _LEVEL = 4
 _NAMED = re.compile(r'\{[^{}]*"ph": "M"[^{}]*\{[^{}]*\}\s*\},?\s*')
@@ -61,7 +60,7 @@ def write_trace(path: Path, *profiles: Profile) -> None:
         file.write("\n]}\n")
 
 
-def merged(text: str, profile: Profile, *, with_host: bool = False) -> str:
+def merge_into_trace(text: str, profile: Profile, *, with_host: bool = False) -> str:
     """A trace that torch wrote, with the tracks of the profile in it. ValueError where it is none."""
     base = re.search(r'"baseTimeNanoseconds":\s*(\d+)', text)
     events = re.search(r'"traceEvents":\s*\[', text)
@@ -189,7 +188,7 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
             told = f'"device":{core},{common}'
 
 
-def _operator_parts(profile: Profile, operator: Operator) -> tuple[str, str]:
+def _operator_parts(profile: Profile, operator: OperatorDefinition) -> tuple[str, str]:
     """What is the same in all executions of an operator, before and after what is not."""
     lane = 2 + operator.engine
     arguments: dict[str, Any] = {
@@ -209,41 +208,41 @@ def _operator_parts(profile: Profile, operator: Operator) -> tuple[str, str]:
     return head, "," + json.dumps(shown, separators=(",", ":"))[1:] + "}"
 
 
-def _shown_name(operator: Operator) -> str:
+def _shown_name(operator: OperatorDefinition) -> str:
     if operator.engine is not Engine.COLLECTIVES:
         return operator.name
     return f"{_COLLECTIVE_PREFIX}{operator.name.partition('::')[2]}"
 
 
-def _source(stack: Sequence[Place]) -> str:
-    place = script_place(tuple(stack))
+def _source(stack: Sequence[SourceLine]) -> str:
+    place = script_line(tuple(stack))
     return "" if place is None else str(place)
 
 
 def _spans(profile: Profile, base: int, with_host: bool) -> Iterator[str]:
     about = profile.metadata
     for row in profile.spans:
-        kind, name = Kind(row.kind), profile.names[row.name]
+        kind, name = SpanKind(row.kind), profile.names[row.name]
         arguments: dict[str, Any] = {"step": row.step}
         if row.bytes >= 0:
             arguments["bytes"] = row.bytes
         source = _source(profile.stack(row.stack))
         if source:
             arguments["source"] = source
-        if kind in (Kind.TO_DEVICE, Kind.FROM_DEVICE, Kind.COLLECTIVE):
+        if kind in (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE, SpanKind.COLLECTIVE):
             yield _of_device(row, kind, name, base, arguments)
-        elif with_host or kind is Kind.COMPILE:
+        elif with_host or kind is SpanKind.COMPILE:
             category = _HOST_CATEGORIES.get(kind, "user_annotation")
             yield _whole(category, name, about.pid, about.pid, row.start_ns, row.end_ns, base, arguments)
 
 
-def _of_device(row: Span, kind: Kind, name: str, base: int, arguments: dict[str, Any]) -> str:
-    lane = 2 + Engine.COLLECTIVES if kind is Kind.COLLECTIVE else _TRANSFERS
+def _of_device(row: Span, kind: SpanKind, name: str, base: int, arguments: dict[str, Any]) -> str:
+    lane = 2 + Engine.COLLECTIVES if kind is SpanKind.COLLECTIVE else _TRANSFERS
     arguments |= {"device": row.core, "stream": lane}
-    if kind is Kind.COLLECTIVE:
+    if kind is SpanKind.COLLECTIVE:
         shown, category = f"{_COLLECTIVE_PREFIX}{name.partition('::')[2]}", "kernel"
     else:
-        shown, category = "Memcpy HtoD" if kind is Kind.TO_DEVICE else "Memcpy DtoH", "gpu_memcpy"
+        shown, category = "Memcpy HtoD" if kind is SpanKind.TO_DEVICE else "Memcpy DtoH", "gpu_memcpy"
     return _whole(category, shown, row.core, lane, row.start_ns, row.end_ns, base, arguments)
 
 

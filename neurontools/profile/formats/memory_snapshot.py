@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neurontools.profile import Block, Profile
-from neurontools.profile.kinds import CATEGORIES, FREED
+from neurontools.profile.definitions import CATEGORIES, FREED
 
 _LARGE_BYTES = 1 << 20
 _TENSORS = 4

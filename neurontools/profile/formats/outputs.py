@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neurontools import catalog
-from neurontools.profile import Metadata, Profile
+from neurontools.profile import Profile, ProfileMetadata
 from neurontools.profile.formats.chrome_trace import write_trace
 from neurontools.profile.formats.memory_snapshot import write_snapshot
-from neurontools.profile.formats.xplane import Peaks, write_xplane
+from neurontools.profile.formats.xplane import CorePeaks, write_xplane
 
 _TRACE = ".pt.trace.json.gz"
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
@@ -25,20 +25,20 @@ def run_name(began_ns: int) -> str:
     return time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(began_ns // 10**9))
 
 
-def worker_name(about: Metadata) -> str:
+def worker_name(about: ProfileMetadata) -> str:
     """A worker in the names of files. What a profile says of its host may be anything: a name leads nowhere else."""
     return f"{_ODD.sub('_', about.host)[:_MOST_CHARACTERS].lstrip('.')}-rank{about.rank}-{about.pid}"
 
 
-def peaks_of(about: Metadata) -> Peaks:
+def peaks_of(about: ProfileMetadata) -> CorePeaks:
     """What a core of a worker can do by the catalog, in bfloat16; unknown where that has no such cores."""
     try:
         kind = catalog.load(about.instance_type or "")
         cores_per_device = kind.logical_cores_per_device(about.logical_neuroncore_config)
     except (catalog.UnknownInstanceType, ValueError):
-        return Peaks()
+        return CorePeaks()
     bandwidth = kind.family.memory_bandwidth_bytes_per_second.value
-    return Peaks(
+    return CorePeaks(
         catalog.peak_flops_per_logical_core(kind.name, about.logical_neuroncore_config),
         None if bandwidth is None else bandwidth / cores_per_device,
     )
@@ -51,7 +51,7 @@ def write_ranks(profiles: Sequence[Profile], directory: Path) -> Path:
     return path
 
 
-def has_outputs(about: Metadata, directory: Path) -> bool:
+def has_outputs(about: ProfileMetadata, directory: Path) -> bool:
     """Whether a worker's files are there."""
     return any(directory.glob(f"{glob.escape(worker_name(about))}.*{_TRACE}"))
 

@@ -2,13 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from neurontools.profile import Engine, Kind, Operator, Profile
-from neurontools.profile.definitions import script_place
-from neurontools.profile.formats.xspace import Plane, Stat, event, space
-from neurontools.profile.kinds import ENGINE_NAMES, FREED
+from neurontools.profile import Engine, OperatorDefinition, Profile, SpanKind
+from neurontools.profile.definitions import ENGINE_NAMES, FREED, script_line
+from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
+
+_PS = 1000
+_EVENT, _STAT = b"\x22", b"\x22"  # the field `events` of a line, `stats` of an event: both are number 4
+
+Stat = int | float | str
+
+
+class Plane:
+    """A plane that is being made; `encoded` is its bytes."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._lines: list[bytes] = []
+        self._events: list[bytes] = []
+        self._event_count = 0
+        self._stat_ids: dict[str, int] = {}
+        self._stats: list[bytes] = []
+        self._by_name: dict[str, int] = {}
+
+    def stat(self, name: str, value: Stat) -> bytes:
+        """A stat as it is encoded, for events and their metadata."""
+        number = self._stat_ids.setdefault(name, len(self._stat_ids) + 1)
+        head = encode_uint(1, number)
+        if isinstance(value, str):
+            return head + encode_string(5, value)
+        if isinstance(value, float):
+            return head + b"\x11" + struct.pack("<d", value)
+        return head + encode_uint(4, value & (1 << 64) - 1)  # signed, because readers of memory ask for that alone
+
+    def set(self, **stats: Stat) -> None:
+        """Stats of the plane itself."""
+        self._stats += [self.stat(name, value) for name, value in stats.items()]
+
+    def kind(self, name: str, display_name: str = "", **stats: Stat) -> int:
+        """A kind of event, with what holds for all of them; its number."""
+        self._event_count += 1
+        parts = [encode_uint(1, self._event_count), encode_string(2, name)]
+        if display_name:
+            parts.append(encode_string(4, display_name))
+        parts += [encode_bytes(5, self.stat(key, value)) for key, value in stats.items()]
+        self._events.append(encode_uint(1, self._event_count) + encode_bytes(2, b"".join(parts)))
+        return self._event_count
+
+    def named(self, name: str) -> int:
+        """The kind of event that has nothing but this name."""
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._by_name[name] = self.kind(name)
+        return found
+
+    def line(self, number: int, name: str, base_ns: int, events: Iterable[bytes]) -> None:
+        """Adds a line of events, which `event` made."""
+        head = encode_uint(1, number) + encode_string(2, name) + encode_uint(3, base_ns)
+        body = bytearray(head)
+        for each in events:
+            body += _EVENT
+            append_varint(body, len(each))
+            body += each
+        self._lines.append(bytes(body))
+
+    def encoded(self) -> bytes:
+        """The whole plane."""
+        names = [
+            encode_bytes(5, encode_uint(1, number) + encode_bytes(2, encode_uint(1, number) + encode_string(2, name)))
+            for name, number in self._stat_ids.items()
+        ]
+        return b"".join(
+            [
+                encode_uint(1, self._number),
+                encode_string(2, self._name),
+                *(encode_bytes(3, line) for line in self._lines),
+                *(encode_bytes(4, encode_event) for encode_event in self._events),
+                *names,
+                *(encode_bytes(6, stat) for stat in self._stats),
+            ]
+        )
+
+
+def encode_event(kind: int, offset_ns: int, duration_ns: int, stats: Iterable[bytes] = ()) -> bytes:
+    """An event of a line, from the line's time on."""
+    made = bytearray(b"\x08")
+    append_varint(made, kind)
+    made += b"\x10"
+    append_varint(made, max(0, offset_ns) * _PS)
+    made += b"\x18"
+    append_varint(made, max(0, duration_ns) * _PS)
+    for stat in stats:
+        made += _STAT
+        append_varint(made, len(stat))
+        made += stat
+    return bytes(made)
+
+
+def encode_space(planes: Iterable[Plane], host: str, warnings: Iterable[str] = ()) -> bytes:
+    """A file of these planes."""
+    parts: list[Any] = [encode_bytes(1, plane.encoded()) for plane in planes]
+    parts += [encode_string(3, warning) for warning in warnings]
+    parts.append(encode_string(4, host))
+    return b"".join(parts)
+
 
 _DEVICE_TYPE = "Trainium (simulated)"
 _STEPS, _MODULES, _OPERATORS, _TRANSFERS = 1, 2, 3, 4
@@ -24,7 +126,7 @@ _PRODUCER = 1
 _MOST_ALLOCATIONS = 20_000  # each takes some 150 bytes
 
 
-class Peaks:
+class CorePeaks:
     """What a NeuronCore can do at its most, for the rooflines; None is unknown."""
 
     def __init__(self, flops_per_second: float | None = None, hbm_bytes_per_second: float | None = None) -> None:
@@ -32,21 +134,21 @@ class Peaks:
         self.hbm_bytes_per_second = hbm_bytes_per_second
 
 
-def write_xplane(profile: Profile, path: Path, peaks: Peaks | None = None) -> None:
+def write_xplane(profile: Profile, path: Path, peaks: CorePeaks | None = None) -> None:
     """Writes the file. Raises OSError."""
-    path.write_bytes(xplane(profile, peaks or Peaks()))
+    path.write_bytes(xplane(profile, peaks or CorePeaks()))
 
 
-def xplane(profile: Profile, peaks: Peaks) -> bytes:
+def xplane(profile: Profile, peaks: CorePeaks) -> bytes:
     """The file's content."""
     about = profile.metadata
     base_ns = min([about.began_ns, *profile.steps.column("start_ns")[:1], *profile.executions.column("queued_ns")[:1]])
     planes = [_device(profile, core, number, base_ns, peaks) for number, core in enumerate(about.cores)]
     planes.append(_host(profile, len(planes), base_ns))
-    return space(planes, about.host, [about.device_time])
+    return encode_space(planes, about.host, [about.device_time])
 
 
-def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: Peaks) -> Plane:
+def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: CorePeaks) -> Plane:
     plane = Plane(number, f"/device:TPU:{number}")
     stats: dict[str, Stat] = {"device_type_string": _DEVICE_TYPE}
     if peaks.flops_per_second is not None:
@@ -57,7 +159,7 @@ def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: Peaks
     executions = [row for row in profile.executions if row.core == core]
     shown = {row.step for row in executions}
     steps = [
-        event(plane.named(str(step.step)), step.start_ns - base_ns, step.duration_ns)
+        encode_event(plane.named(str(step.step)), step.start_ns - base_ns, step.duration_ns)
         for step in profile.steps
         if step.step in shown
     ]
@@ -71,7 +173,7 @@ def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: Peaks
         "XLA Modules",
         base_ns,
         [
-            event(
+            encode_event(
                 modules[row.graph],
                 row.start_ns - base_ns,
                 row.end_ns - row.start_ns,
@@ -80,22 +182,22 @@ def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: Peaks
             for row in executions
         ],
     )
-    plane.line(_OPERATORS, "XLA Ops", base_ns, _operators(profile, plane, core, base_ns))
+    plane.line(_OPERATORS, "XLA Ops", base_ns, _operator_events(profile, plane, core, base_ns))
     transfers = [
-        event(
-            plane.named("host to device" if row.kind == Kind.TO_DEVICE else "device to host"),
+        encode_event(
+            plane.named("host to device" if row.kind == SpanKind.TO_DEVICE else "device to host"),
             row.start_ns - base_ns,
             row.end_ns - row.start_ns,
             [plane.stat("bytes_accessed", max(0, row.bytes))],
         )
         for row in profile.spans
-        if row.core == core and row.kind in (Kind.TO_DEVICE, Kind.FROM_DEVICE)
+        if row.core == core and row.kind in (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
     ]
     plane.line(_TRANSFERS, "Transfers", base_ns, transfers)
     return plane
 
 
-def _operators(profile: Profile, plane: Plane, core: int, base_ns: int) -> Iterator[bytes]:
+def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) -> Iterator[bytes]:
     kinds = [_kind(profile, plane, number, operator) for number, operator in enumerate(profile.operators)]
     first = 0
     for row in profile.executions:
@@ -106,16 +208,16 @@ def _operators(profile: Profile, plane: Plane, core: int, base_ns: int) -> Itera
             continue
         begun_ns = row.start_ns - base_ns
         for number, took in enumerate(times, profile.graphs[row.graph].first_operator):
-            yield event(kinds[number], begun_ns, took)
+            yield encode_event(kinds[number], begun_ns, took)
             begun_ns += took
 
 
-def _kind(profile: Profile, plane: Plane, number: int, operator: Operator) -> int:
+def _kind(profile: Profile, plane: Plane, number: int, operator: OperatorDefinition) -> int:
     base = operator.name.partition("::")[2] or operator.name
     short = base.replace(".", "_")
     display = f"{short}.{number}"
     category = _CATEGORIES.get(operator.engine) or _COLLECTIVES.get(base, base.replace("_", "-"))
-    place = script_place(profile.stack(operator.stack))
+    place = script_line(profile.stack(operator.stack))
     scope = operator.scope or "script"
     stats: dict[str, Stat] = {
         "hlo_category": category,
@@ -138,7 +240,7 @@ def _host(profile: Profile, number: int, base_ns: int) -> Plane:
     main = [
         (
             step.start_ns,
-            event(
+            encode_event(
                 plane.named("train"),
                 step.start_ns - base_ns,
                 step.duration_ns,
@@ -148,7 +250,7 @@ def _host(profile: Profile, number: int, base_ns: int) -> Plane:
         for step in profile.steps
     ]
     for row in profile.executions:
-        launch = event(
+        launch = encode_event(
             plane.named(f"nrt_execute ({profile.names[row.reason]})"),
             row.queued_ns - base_ns,
             row.start_ns - row.queued_ns,
@@ -156,16 +258,18 @@ def _host(profile: Profile, number: int, base_ns: int) -> Plane:
         )
         main.append((row.queued_ns, launch))
     for span in profile.spans:
-        if span.kind in (Kind.COMPILE, Kind.INPUT_WAIT, Kind.ANNOTATION, Kind.FALLBACK):
-            made = event(plane.named(profile.names[span.name]), span.start_ns - base_ns, span.end_ns - span.start_ns)
+        if span.kind in (SpanKind.COMPILE, SpanKind.INPUT_WAIT, SpanKind.ANNOTATION, SpanKind.FALLBACK):
+            made = encode_event(
+                plane.named(profile.names[span.name]), span.start_ns - base_ns, span.end_ns - span.start_ns
+            )
             main.append((span.start_ns, made))
     main.sort(key=lambda item: item[0])
     plane.line(pid, "python", base_ns, [made for _, made in main])
-    plane.line(pid + 1, "memory", base_ns, _memory(profile, plane, base_ns))
+    plane.line(pid + 1, "memory", base_ns, _memory_events(profile, plane, base_ns))
     return plane
 
 
-def _memory(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
+def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
     """The latest allocations as TensorFlow tells them; what was there before is what the end and the changes leave."""
     about = profile.metadata
     changes: dict[int, int] = dict.fromkeys(about.cores, 0)
@@ -184,7 +288,7 @@ def _memory(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
         peak[row.core] = max(peak[row.core], now)
         if number < first:
             continue
-        place = script_place(profile.stack(row.stack))
+        place = script_line(profile.stack(row.stack))
         stats: dict[str, Stat] = {
             "allocator_name": f"NeuronCore {row.core}",
             "bytes_reserved": 0,
@@ -202,7 +306,7 @@ def _memory(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
         }
         name = "MemoryDeallocation" if is_freed else "MemoryAllocation"
         encoded = [plane.stat(key, value) for key, value in stats.items()]
-        yield event(plane.named(name), row.time_ns - base_ns, 0, encoded)
+        yield encode_event(plane.named(name), row.time_ns - base_ns, 0, encoded)
 
 
 def _link(plane: Plane, end: str, number: int) -> list[bytes]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neurontools.profile.kinds import Kind
+from neurontools.profile.definitions import SpanKind
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator
@@ -137,7 +137,7 @@ def run_at_once(
             metrics.fallback(operator.name)
             if ring.is_on:
                 ended_ns = time.perf_counter_ns()
-                ring.span(Kind.FALLBACK, operator.name, -1, begun_ns, ended_ns, stack=ring.origins.here())
+                ring.span(SpanKind.FALLBACK, operator.name, -1, begun_ns, ended_ns, stack=ring.origins.here())
             if results is not None:
                 results += result if len(operator.returns) > 1 else (result,)
             for tensor in written:

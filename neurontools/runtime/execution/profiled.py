@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.profile.definitions import Graph as ProfiledGraph
+from neurontools.profile.definitions import GraphDefinition
 from neurontools.runtime.execution.work import work_of
 from neurontools.runtime.profiling.ring import GraphEntry, ring
 from neurontools.runtime.programs.compiler import kept_operators
@@ -38,7 +38,7 @@ def described(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin)
     entry.output_bytes = [compiled.layouts[each].nbytes for each in compiled.outputs]
     first_stack = next((operator.stack for operator in operators if operator.stack is not None), None)
     ring.graphs.append(
-        ProfiledGraph(
+        GraphDefinition(
             hash_text=compiled.graph_hash,
             module=compiled.module,
             first_operator=len(ring.operators),

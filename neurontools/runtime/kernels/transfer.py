@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.profile.kinds import Kind
+from neurontools.profile.definitions import SpanKind
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
 from neurontools.runtime.capture.recorder import recording_kernel
@@ -90,7 +90,7 @@ def to_device(source: Tensor, core: Core) -> Tensor:
         step_clock.charge(TRANSFER, seconds, charged)
     metrics.time("TransferToDeviceTime", seconds)
     if ring.is_on:
-        ring.transferred(Kind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
+        ring.transferred(SpanKind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
     metrics.sample("InboundData", source.nbytes)
     return result
 
@@ -108,7 +108,7 @@ def from_device(source: Tensor) -> Tensor:
         step_clock.charge(TRANSFER, seconds, charged)
     metrics.time("TransferFromDeviceTime", seconds)
     if ring.is_on:
-        ring.transferred(Kind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)
+        ring.transferred(SpanKind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)
     metrics.sample("OutboundData", source.nbytes)
     return value
 

@@ -18,8 +18,7 @@ from neurontools.driver.neuron_runtime import InvalidProfileSteps
 from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
-from neurontools.profile.stream import ProfileStream
-from neurontools.profile.writer import ProfileWriter
+from neurontools.profile.writer import ProfileStream, ProfileWriter
 from neurontools.rpc.profile_protocol import ASKED, decode_failure
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.step_clock import step_clock

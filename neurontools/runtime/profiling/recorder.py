@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 
 from neurontools.profile.chunks import TABLES
-from neurontools.profile.definitions import Graph
-from neurontools.profile.encoder import Definitions, ProfileEncoder
-from neurontools.profile.kinds import FREED
-from neurontools.profile.metadata import Metadata, State
-from neurontools.profile.profile import Profile
-from neurontools.profile.rows import Block, GraphTotal, OperatorTotal, SpanTotal, Step
-from neurontools.profile.table import Table
+from neurontools.profile.definitions import FREED, GraphDefinition, ProfileMetadata, ProfileState
+from neurontools.profile.profile import Block, ColumnTable, GraphTotal, OperatorTotal, Profile, SpanTotal, TrainingStep
+from neurontools.profile.writer import NewDefinitions, ProfileEncoder
 from neurontools.runtime.profiling.ring import Batch, Ring
 
 LiveBlock = tuple[int, int, int, int]
@@ -78,7 +74,7 @@ class Totals:
         """The columns of GraphTotal."""
         return _columns(GraphTotal._fields, [(number, *total) for number, total in sorted(self._graphs.items())])
 
-    def operator_totals(self, graphs: Sequence[Graph]) -> list[array[int]]:
+    def operator_totals(self, graphs: Sequence[GraphDefinition]) -> list[array[int]]:
         """The columns of OperatorTotal."""
         rows: list[tuple[int, ...]] = []
         for number, (total, longest) in sorted(self._operators.items()):
@@ -108,7 +104,7 @@ def _columns(fields: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> list[a
 INTERVAL_SECONDS = 1.0
 
 
-_START = Step._fields.index("start_ns")
+_START = TrainingStep._fields.index("start_ns")
 _NEVER = 1 << 62
 
 
@@ -182,7 +178,7 @@ class Recorder:
 
     def _write(self, batch: Batch) -> None:
         writer, ring, written = self._writer, self._ring, self._written
-        new = Definitions(
+        new = NewDefinitions(
             ring.names[written[0] :],
             ring.origins.stacks[written[1] :],
             ring.graphs[written[2] :],
@@ -201,8 +197,8 @@ class Recorder:
         writer.add("span_totals", self.totals.span_totals())
         writer.state(self._state(has_ended=False))
 
-    def _state(self, *, has_ended: bool, failure: str | None = None) -> State:
-        return State(
+    def _state(self, *, has_ended: bool, failure: str | None = None) -> ProfileState:
+        return ProfileState(
             ended_ns=time.time_ns(),
             has_ended=has_ended,
             recorded=self.totals.recorded,
@@ -227,7 +223,7 @@ class Window:
     def __init__(
         self,
         ring: Ring,
-        metadata: Callable[[], Metadata],
+        metadata: Callable[[], ProfileMetadata],
         living: Callable[[], Sequence[LiveBlock]],
         peaks: Callable[[], tuple[int, ...]],
     ) -> None:
@@ -279,7 +275,7 @@ class Window:
 
     def _profile(self) -> Profile:
         ring, totals = self._ring, self._totals
-        tables: dict[str, Any] = {kind.field: Table(kind.row) for kind in TABLES.values()}
+        tables: dict[str, Any] = {kind.field: ColumnTable(kind.row) for kind in TABLES.values()}
         operator_ns = array("q")
         for batch in self._batches:
             operator_ns.extend(batch.operator_ns)
@@ -294,7 +290,7 @@ class Window:
             tables[name].extend(columns)
         return Profile(
             metadata=replace(self._metadata(), began_ns=self._began_ns),
-            state=State(time.time_ns(), True, totals.recorded, self._dropped, self._peaks()),
+            state=ProfileState(time.time_ns(), True, totals.recorded, self._dropped, self._peaks()),
             names=tuple(ring.names),
             stacks=tuple(ring.origins.stacks),
             graphs=tuple(ring.graphs),

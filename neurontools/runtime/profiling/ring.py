@@ -19,9 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from neurontools.profile.definitions import Graph, Operator, Place
-from neurontools.profile.kinds import ALLOCATED, FREED, Kind
-from neurontools.profile.rows import Allocation, Execution, MemoryLevels, Span, Step
+from neurontools.profile.definitions import ALLOCATED, FREED, GraphDefinition, OperatorDefinition, SourceLine, SpanKind
+from neurontools.profile.profile import Allocation, GraphExecution, MemoryLevels, Span, TrainingStep
 
 
 @dataclass(slots=True)
@@ -59,7 +58,7 @@ def batch_of(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], fail
         spans=_event_columns(Span._fields, spans, offset_ns),
         levels=_event_columns(MemoryLevels._fields, levels, offset_ns),
         allocations=_event_columns(Allocation._fields, _spread(allocations), offset_ns),
-        steps=_event_columns(Step._fields, steps, offset_ns, times=("start_ns", "end_ns")),
+        steps=_event_columns(TrainingStep._fields, steps, offset_ns, times=("start_ns", "end_ns")),
         failures=failures,
         sums=sums,
     )
@@ -84,7 +83,7 @@ def _event_columns(
 def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], array[int], dict[int, GraphSum]]:
     """The columns of executions, the times of all their operators, and the sums by graph."""
     if not rows:
-        return [array("q") for _ in Execution._fields], array("q"), {}
+        return [array("q") for _ in GraphExecution._fields], array("q"), {}
     by_entry: dict[Any, list[int]] = {}
     for index, row in enumerate(rows):
         by_entry.setdefault(row[0], []).append(index)
@@ -155,10 +154,10 @@ class Origins:
     """
 
     def __init__(self) -> None:
-        self.stacks: list[tuple[Place, ...]] = []
+        self.stacks: list[tuple[SourceLine, ...]] = []
         self.scopes: list[str] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._places: dict[tuple[CodeType, int], Place | None] = {}
+        self._places: dict[tuple[CodeType, int], SourceLine | None] = {}
         self._forward: dict[int, int] = {}
 
     def here(self) -> int:
@@ -211,19 +210,19 @@ class Origins:
         number = self._numbers[key] = len(self.stacks) - 1
         return number
 
-    def _place(self, frame: FrameType) -> Place | None:
+    def _place(self, frame: FrameType) -> SourceLine | None:
         key = (frame.f_code, frame.f_lasti)
         if key not in self._places:
             code = frame.f_code
             name = code.co_filename
             is_package = name.startswith(_PACKAGES)
             is_other = name.startswith((_OURS, _TORCH, "<")) or (name.startswith(_LIBRARY) and not is_package)
-            self._places[key] = None if is_other else Place(name, frame.f_lineno, code.co_qualname, is_package)
+            self._places[key] = None if is_other else SourceLine(name, frame.f_lineno, code.co_qualname, is_package)
         return self._places[key]
 
 
 _MOST_UNTAKEN = 4096  # executions; the rest is taken with them
-_TENSORS = 4  # the category of new storages, as in neurontools.profile.kinds.CATEGORIES
+_TENSORS = 4  # the category of new storages, as in neurontools.profile.definitions.CATEGORIES
 
 
 class Taker(Protocol):
@@ -274,8 +273,8 @@ class Ring:
         self.last_end_ns = 0
         self.origins = Origins()
         self.names: list[str] = []
-        self.graphs: list[Graph] = []
-        self.operators: list[Operator] = []
+        self.graphs: list[GraphDefinition] = []
+        self.operators: list[OperatorDefinition] = []
         self.at_steps: list[Callable[[int], None]] = []  # called with the number of the step that begins
         self.at_flushes: list[Callable[[], None]] = []  # called when what was pending has been executed
         self.before_start: list[Callable[[], None]] = []  # called before the first taker gets anything
@@ -393,25 +392,25 @@ class Ring:
         """A graph was compiled, or found in the cache."""
         ended_ns = perf_counter_ns()
         self.last_end_ns = ended_ns
-        self.span(Kind.COMPILE, name, core, begun_ns, ended_ns)
+        self.span(SpanKind.COMPILE, name, core, begun_ns, ended_ns)
 
-    def transferred(self, kind: Kind, core: int, begun_ns: int, nbytes: int) -> None:
+    def transferred(self, kind: SpanKind, core: int, begun_ns: int, nbytes: int) -> None:
         """Bytes were moved; what was executed for that meanwhile is not counted."""
         ended_ns = perf_counter_ns()
         begun_ns = max(begun_ns, self.last_end_ns)
-        name = "to device" if kind is Kind.TO_DEVICE else "from device"
+        name = "to device" if kind is SpanKind.TO_DEVICE else "from device"
         self.span(kind, name, core, begun_ns, ended_ns, nbytes, self.origins.here())
 
     def waited_for_input(self, begun_ns: int) -> None:
         """The script waited for its loader."""
-        self.span(Kind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
+        self.span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
 
     def collected(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
         """A collective of CPU tensors was carried out."""
-        self.span(Kind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
+        self.span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
 
     def span(
-        self, kind: Kind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
+        self, kind: SpanKind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
     ) -> None:
         """Something else took time; `core` is -1 for the host."""
         self._spans.append((int(kind), self.name(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neurontools.profile.definitions import Operator
-from neurontools.profile.engines import engine_of
-from neurontools.profile.kinds import Engine
+from neurontools.profile.definitions import Engine, OperatorDefinition, engine_of
 from neurontools.runtime.operators.layout import Layout
 from neurontools.runtime.profiling.ring import Origins
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use, flattened
@@ -24,7 +22,7 @@ def operators_of(
     origins: Mapping[int, tuple[int, bool]],
     known: Origins,
     graph: int,
-) -> list[Operator]:
+) -> list[OperatorDefinition]:
     """The operators of a program, in its order.
 
     `flops` are theirs; `origins` has the stack of an operator by its position, and whether it is of a backward pass.
@@ -36,7 +34,7 @@ def operators_of(
         used, first = _layouts(instruction, compiled)
         counted = flops[position]
         described.append(
-            Operator(
+            OperatorDefinition(
                 graph=graph,
                 position=position,
                 name=name,
@@ -62,7 +60,7 @@ def name_of(instruction: Instruction) -> str:
     return name
 
 
-def output_origins(compiled: CompiledGraph, described: Sequence[Operator]) -> list[int]:
+def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefinition]) -> list[int]:
     """The stack of what made each output; -1 where that is unknown."""
     made: dict[int, int] = {}
     for instruction, operator in zip(compiled.instructions, described, strict=True):

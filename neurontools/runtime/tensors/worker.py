@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from neurontools.profile.metadata import Metadata
+from neurontools.profile.definitions import ProfileMetadata
 from neurontools.runtime.profiling.recorder import LiveBlock
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
@@ -30,13 +30,13 @@ class Worker:
         self.instance_type: str | None = None
         self.logical_neuroncore_config: int | None = None
 
-    def metadata(self) -> Metadata:
+    def metadata(self) -> ProfileMetadata:
         """Who it is, beginning now."""
         rank = _number("RANK")
         boot_id = ""
         with contextlib.suppress(OSError):
             boot_id = _BOOT_ID.read_text().strip()
-        return Metadata(
+        return ProfileMetadata(
             worker=f"rank {rank}",
             rank=rank,
             local_rank=_number("LOCAL_RANK"),

@@ -17,7 +17,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler_util import FunctionEvent
 
 from neurontools.profile import Engine, Profile
-from neurontools.profile.formats.chrome_trace import merged
+from neurontools.profile.formats.chrome_trace import merge_into_trace
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.recorder import Window
 from neurontools.runtime.profiling.ring import ring
@@ -110,7 +110,7 @@ def _export_chrome_trace(original: Any, self: Any, path: str, *arguments: Any, *
     if profile is not None:
         try:
             file = Path(path)
-            file.write_text(merged(file.read_text(), profile))
+            file.write_text(merge_into_trace(file.read_text(), profile))
         except (OSError, ValueError) as error:
             say_once("merge", f"the trace has no tracks of NeuronCores: {path}: {error}")
     return result

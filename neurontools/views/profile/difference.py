@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neurontools.profile.analysis.comparison import Comparison, Difference, OperatorDifference, Unit
-from neurontools.profile.analysis.graphs import GraphUse
-from neurontools.profile.analysis.report import Report
-from neurontools.profile.kinds import ENGINE_NAMES
+from neurontools.profile.analysis.comparison import Comparison, OperatorDifference, QuantityDifference, QuantityUnit
+from neurontools.profile.analysis.operators import GraphUse
+from neurontools.profile.analysis.report import RunReport
+from neurontools.profile.definitions import ENGINE_NAMES
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
@@ -72,41 +72,41 @@ def difference_json(names: Sequence[str], compared: Comparison) -> str:
     )
 
 
-def _side(where: str, report: Report) -> dict[str, object]:
+def _side(where: str, report: RunReport) -> dict[str, object]:
     return {"path": where, "ranks": len(report.ranks), "steps_total": report.step_count}
 
 
-def _about(where: str, report: Report) -> str:
+def _about(where: str, report: RunReport) -> str:
     kind = name(report.ranks[0].profile.metadata.instance_type or "unknown instance type")
     return (
         f"{escape_controls(where)}, {kind}, {counted(len(report.ranks), 'rank')}, {counted(report.step_count, 'step')}"
     )
 
 
-def _differs(each: Difference) -> bool:
-    if each.a is None or each.b is None or each.quantity.unit is Unit.COUNT:
+def _differs(each: QuantityDifference) -> bool:
+    if each.a is None or each.b is None or each.quantity.unit is QuantityUnit.COUNT:
         return each.a != each.b
     return abs(each.b - each.a) > NOISE_RATIO * max(abs(each.a), abs(each.b))
 
 
-def _quantity_line(each: Difference) -> str:
+def _quantity_line(each: QuantityDifference) -> str:
     one, other = (_value_text(value, each.quantity.unit) for value in (each.a, each.b))
     return f"{each.quantity.title:<{_TITLE_CELLS}}{one:>{_VALUE_CELLS}}{other:>{_VALUE_CELLS}}  {_change_text(each)}"
 
 
-def _value_text(value: float | None, unit: Unit) -> str:
+def _value_text(value: float | None, unit: QuantityUnit) -> str:
     if value is None:
         return UNKNOWN
-    if unit is Unit.SECONDS:
+    if unit is QuantityUnit.SECONDS:
         return duration_text(value)
-    if unit is Unit.RATIO:
+    if unit is QuantityUnit.RATIO:
         return percent_text(value)
-    if unit is Unit.FLOPS:
+    if unit is QuantityUnit.FLOPS:
         return flop_text(value)
-    return bytes_text(round(value)) if unit is Unit.BYTES else count_text(round(value))
+    return bytes_text(round(value)) if unit is QuantityUnit.BYTES else count_text(round(value))
 
 
-def _change_text(each: Difference) -> str:
+def _change_text(each: QuantityDifference) -> str:
     ratio = each.ratio
     if ratio is None:
         return ""
@@ -121,7 +121,7 @@ def _matters(each: OperatorDifference, compared: Comparison) -> bool:
     return change > _LEAST_STEP_RATIO * step and change > NOISE_RATIO * max(each.a_seconds, each.b_seconds)
 
 
-def _step_seconds(report: Report) -> float:
+def _step_seconds(report: RunReport) -> float:
     return report.split.total_seconds / report.split_steps
 
 

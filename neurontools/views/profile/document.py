@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from neurontools.profile import Place
-from neurontools.profile.analysis import Report
-from neurontools.profile.analysis.graphs import GraphUse
-from neurontools.profile.analysis.memory import Peak
-from neurontools.profile.analysis.operators import OperatorUse
-from neurontools.profile.analysis.report import Rank
-from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, Split
-from neurontools.profile.kinds import ENGINE_NAMES
+from neurontools.profile import SourceLine
+from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.memory import MemoryPeak
+from neurontools.profile.analysis.operators import GraphUse, OperatorUse
+from neurontools.profile.analysis.report import RankReport
+from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
+from neurontools.profile.definitions import ENGINE_NAMES
 from neurontools.util.formats import json_text as as_json
 
 SCHEMA_VERSION = 1
@@ -164,10 +163,10 @@ class ProfileDocument:
     collectives: tuple[CollectivePart, ...]
 
 
-def document(report: Report) -> ProfileDocument:
+def document(report: RunReport) -> ProfileDocument:
     """The document of a report."""
     first = report.ranks[0].profile.metadata
-    awaited = report.waited_for
+    awaited = report.straggler
     return ProfileDocument(
         schema_version=SCHEMA_VERSION,
         instance_type=first.instance_type,
@@ -188,17 +187,17 @@ def document(report: Report) -> ProfileDocument:
     )
 
 
-def json_text(report: Report) -> str:
+def json_text(report: RunReport) -> str:
     """The document as JSON, without a newline at its end."""
     return as_json(asdict(document(report)), indent=2)
 
 
-def line_text(place: Place | None) -> str | None:
+def line_text(place: SourceLine | None) -> str | None:
     """A line of the script with its whole path."""
     return None if place is None else str(place)
 
 
-def _split(split: Split) -> SplitPart:
+def _split(split: TimeSplit) -> SplitPart:
     return SplitPart(
         split.total_seconds,
         split.host_seconds,
@@ -211,7 +210,7 @@ def _split(split: Split) -> SplitPart:
     )
 
 
-def _rank(rank: Rank) -> RankPart:
+def _rank(rank: RankReport) -> RankPart:
     metadata, state, times = rank.profile.metadata, rank.profile.state, rank.times
     return RankPart(
         rank=rank.number,
@@ -246,7 +245,7 @@ def _slow_step(slow: SlowStep) -> SlowStepPart:
     return SlowStepPart(slow.step, _split(slow.split))
 
 
-def _peak(peak: Peak) -> PeakPart:
+def _peak(peak: MemoryPeak) -> PeakPart:
     shares = tuple(
         ShareOfMemory(
             share.category,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools.profile.analysis import Report
-from neurontools.profile.analysis.graphs import GraphUse
+from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.operators import GraphUse
 from neurontools.util.units import UNKNOWN, counted, duration_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
@@ -13,7 +13,7 @@ from neurontools.views.profile.parts import flop_text, heading, name, plain_line
 _SHORT_HASH = 10
 
 
-def graph_lines(report: Report, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
     """The graphs in the order of their first steps; of more than so many, those that took longest to compile."""
     graphs = report.graphs
     compiled = [graph for graph in graphs if not graph.was_cached]

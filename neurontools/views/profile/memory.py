@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from neurontools.profile.analysis import Report
-from neurontools.profile.analysis.collectives import CollectiveUse
-from neurontools.profile.analysis.memory import Share
-from neurontools.profile.analysis.operators import UNKNOWN_PLACE
+from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.memory import LineMemory
+from neurontools.profile.analysis.operators import UNKNOWN_LINE
+from neurontools.profile.analysis.report import CollectiveUse
 from neurontools.util.units import bytes_text, counted, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
@@ -15,7 +15,7 @@ from neurontools.views.profile.parts import heading, labelled, name, plain_line,
 _MOST_CATEGORIES = 5
 
 
-def memory_lines(report: Report, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
     """The rank and core with the highest peak, by category and by line of the script."""
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
@@ -43,7 +43,7 @@ def memory_lines(report: Report, width: int, glyphs: Glyphs, most: int) -> list[
     return lines
 
 
-def collective_lines(report: Report, width: int, glyphs: Glyphs) -> list[Line]:
+def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     """Each kind of collective with its time on all ranks; nothing where there was none."""
     uses = report.collectives
     if not uses:
@@ -52,7 +52,7 @@ def collective_lines(report: Report, width: int, glyphs: Glyphs) -> list[Line]:
     note = "times include the wait for other ranks, bytes are in and out"
     lines = [heading("Collectives", note, width, glyphs), title_line(columns, width)]
     lines += [row_line(columns, use, width) for use in uses]
-    awaited = report.waited_for
+    awaited = report.straggler
     if awaited is not None:
         ratio = percent_text(awaited.split.ratio(awaited.split.collective_seconds), 1)
         told = f"rank {awaited.number} waits least ({ratio} of its time): the others wait for it"
@@ -65,13 +65,13 @@ def category_text(category: str) -> str:
     return category.replace("_", " ")
 
 
-def _who(share: Share) -> str:
+def _who(share: LineMemory) -> str:
     if share.place is None:
-        return UNKNOWN_PLACE
+        return UNKNOWN_LINE
     return f"{shown_place(share.place)} {name(share.place.function)}"
 
 
-_SHARE_COLUMNS: tuple[Column[Share], ...] = (
+_SHARE_COLUMNS: tuple[Column[LineMemory], ...] = (
     Column("BYTES", 10, 0, lambda share: bytes_text(share.bytes)),
     count_column("COUNT", 8, 1, lambda share: share.count),
     Column("CATEGORY", 18, 1, lambda share: category_text(share.category), True),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurontools.profile.analysis import Report
-from neurontools.profile.analysis.operators import OperatorUse, largest
-from neurontools.profile.kinds import ENGINE_NAMES
+from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.operators import OperatorUse, largest_uses
+from neurontools.profile.definitions import ENGINE_NAMES
 from neurontools.util.units import UNKNOWN, bytes_text, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
@@ -30,12 +30,12 @@ class _Row:
     spread: str  # of its time over the ranks
 
 
-def operator_lines(report: Report, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
     """Three tables: by time, by FLOPs and by bytes, each with at most so many rows."""
     lines: list[Line] = []
     for order, quantity in _ORDERS:
         whole = sum(map(quantity, report.operators))
-        uses = largest(report.operators, quantity, most)
+        uses = largest_uses(report.operators, quantity, most)
         columns = chosen(_columns(len(report.ranks) > 1), width)
         more = len(report.operators) - len(uses)
         note = f"{len(report.operators)} in all" if more else ""

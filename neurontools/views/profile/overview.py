@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neurontools.profile.analysis import Report
+from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.operators import seconds_by_engine
-from neurontools.profile.analysis.report import Rank
+from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import SlowStep
-from neurontools.profile.kinds import ENGINE_NAMES
+from neurontools.profile.definitions import ENGINE_NAMES
 from neurontools.util.units import (
     UNKNOWN,
     bytes_text,
@@ -30,7 +30,7 @@ _DROPPED_CELLS = 9
 _PART_STYLES = ("warn", "text", "system", "memory", "busy", "held")
 
 
-def title_lines(report: Report, width: int) -> list[Line]:
+def title_lines(report: RunReport, width: int) -> list[Line]:
     """What was profiled, when, and of what its times are."""
     first = report.ranks[0].profile.metadata
     hosts = len({rank.profile.metadata.host for rank in report.ranks})
@@ -51,7 +51,7 @@ def title_lines(report: Report, width: int) -> list[Line]:
     return lines + [plain_line(f"rank {rank} failed: {name(failure)}", width, "bad") for rank, failure in failures]
 
 
-def step_lines(report: Report, width: int, glyphs: Glyphs) -> list[Line]:
+def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     """The split of the time, the slowest steps, and how much of the NeuronCores was used."""
     split = report.split
     times = [rank.times for rank in report.ranks if rank.times is not None]
@@ -88,18 +88,18 @@ def step_lines(report: Report, width: int, glyphs: Glyphs) -> list[Line]:
     return lines
 
 
-def rank_lines(report: Report, width: int, glyphs: Glyphs) -> list[Line]:
+def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     """The ranks beside each other; nothing where there is one."""
     if len(report.ranks) < 2:
         return []
-    awaited = report.waited_for
+    awaited = report.straggler
     note = "" if awaited is None else f"the others wait for rank {awaited.number}"
     columns = chosen(_RANK_COLUMNS, width)
     lines = [heading("Ranks", note, width, glyphs), title_line(columns, width)]
     return lines + [row_line(columns, rank, width) for rank in report.ranks]
 
 
-def _slow_steps(report: Report) -> list[SlowStep]:
+def _slow_steps(report: RunReport) -> list[SlowStep]:
     """Of the rank that has the longest step, those that took more than twice what its steps usually take."""
     ranks = [rank for rank in report.ranks if rank.times is not None and rank.times.count > 2]
     if not ranks:
@@ -115,7 +115,7 @@ def _slow_text(slow: SlowStep) -> str:
     return f"step {count_text(slow.step)} took {duration_text(slow.seconds)}: {part} {duration_text(seconds)}, {ratio}"
 
 
-def _use_text(report: Report) -> str:
+def _use_text(report: RunReport) -> str:
     split = report.split
     busy = split.busy_ratio
     idle = None if busy is None else 1.0 - busy
@@ -124,16 +124,16 @@ def _use_text(report: Report) -> str:
     return f"busy {percent_text(busy, 1)}, idle {percent_text(idle, 1)}; {rate}, MFU {mfu} of the bf16 peak"
 
 
-def _part(position: int, rank: Rank) -> str:
+def _part(position: int, rank: RankReport) -> str:
     return percent_text(rank.split.ratio(rank.split.parts()[position][1]), 1)
 
 
-def _dropped(rank: Rank) -> str:
+def _dropped(rank: RankReport) -> str:
     dropped = sum(rank.profile.state.dropped.values())
     return short_count_text(dropped, _DROPPED_CELLS) if dropped else ""
 
 
-_RANK_COLUMNS: tuple[Column[Rank], ...] = (
+_RANK_COLUMNS: tuple[Column[RankReport], ...] = (
     Column("RANK", 5, 0, lambda rank: str(rank.number)),
     Column("HOST", 12, 7, lambda rank: name(rank.profile.metadata.host), True),
     Column("CORES", 8, 3, lambda rank: ranges_text(rank.profile.metadata.cores) or UNKNOWN, True),

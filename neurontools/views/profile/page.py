@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.profile.analysis import Report
+from neurontools.profile.analysis import RunReport
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page
 from neurontools.views.profile.graphs import graph_lines
@@ -11,7 +11,7 @@ from neurontools.views.profile.operators import operator_lines
 from neurontools.views.profile.overview import rank_lines, step_lines, title_lines
 
 
-def profile_page(report: Report, width: int, glyphs: Glyphs, most: int) -> Page:
+def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Page:
     """All sections; each table has at most `most` rows, that of the ranks all."""
     page = Page(title_lines(report, width))
     for lines in (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neurontools.profile import Place
-from neurontools.profile.analysis.operators import UNKNOWN_PLACE, place_text
+from neurontools.profile import SourceLine
+from neurontools.profile.analysis.operators import UNKNOWN_LINE, source_text
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import flops_text
 from neurontools.views.drawing.glyphs import Glyphs
@@ -37,9 +37,9 @@ def plain_line(text: str, width: int, style: str = "text") -> Line:
     return fit_marked(((f" {text}", style),), width)
 
 
-def shown_place(place: Place | None) -> str:
+def shown_place(place: SourceLine | None) -> str:
     """A line of the script, fit to show: the file without its directory."""
-    return UNKNOWN_PLACE if place is None else name(place_text(place))
+    return UNKNOWN_LINE if place is None else name(source_text(place))
 
 
 def name(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from neurontools.profile.analysis import Report
+from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND
 from neurontools.util.formats import csv_line, foreign_cell
 from neurontools.views.profile.document import GraphPart, OperatorPart, RankPart, document
@@ -22,7 +22,7 @@ _RANK_COLUMNS = (
 )
 
 
-def csv_lines(report: Report, table: str) -> Iterator[str]:
+def csv_lines(report: RunReport, table: str) -> Iterator[str]:
     """The lines of one of TABLES, a header first; what is unknown is an empty cell."""
     if table == "steps":
         yield from _steps(report)
@@ -43,7 +43,7 @@ def _plain_fields(kind: type[OperatorPart | GraphPart | RankPart]) -> tuple[str,
     return tuple(field.name for field in fields(kind) if field.name != "seconds_by_rank")
 
 
-def _steps(report: Report) -> Iterator[str]:
+def _steps(report: RunReport) -> Iterator[str]:
     parts = [name.removesuffix("_ns") + "_seconds" for name in _STEP_COLUMNS]
     yield csv_line(["rank", "step", "total_seconds", "host_seconds", *parts, "executions", "flop_total"])
     for rank in report.ranks:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.profile import Kind, Profile, read_directory
-from neurontools.profile.analysis import report
+from neurontools.profile import Profile, SpanKind, read_directory
+from neurontools.profile.analysis import build_report
 from tests.harness import python_process
 from tests.harness.chromium import PROGRAM, chromium
 from tests.harness.command import calls
@@ -120,9 +120,11 @@ def _check_the_steps_are_whole(profile: Profile) -> None:
     assert {step.executions for step in steps.values()} == {1}
     assert len({step.flops for step in steps.values()}) == 1
     assert all(step.compile_ns == 0 for step in steps.values())
-    executed = [event for event in profile.execution_events() if event.kind is Kind.EXECUTION and event.step in steps]
+    executed = [
+        event for event in profile.execution_events() if event.kind is SpanKind.EXECUTION and event.step in steps
+    ]
     assert len(executed) == len(steps)
-    lines = {use.place.line for use in report([profile]).operators if use.place is not None}
+    lines = {use.place.line for use in build_report([profile]).operators if use.place is not None}
     assert {BACKWARD_LINE, STEP_LINE} <= lines
     assert all(each.stack is not None for each in profile.operators)
 

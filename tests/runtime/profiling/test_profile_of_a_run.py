@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from neurontools.cli.run.profile import ask_for
-from neurontools.profile import Engine, Kind, Profile, read_directory
+from neurontools.profile import Engine, Profile, SpanKind, read_directory
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.neuron_run import TRAINING, Started, neuron_run
 from tests.harness.profiled_scripts import TWELVE_STEPS
@@ -61,7 +61,7 @@ def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_scr
     assert sum(total.executions for total in profile.graph_totals) == summary["executions_total"]
     flops = {total.graph: total.executions for total in profile.graph_totals}
     assert sum(flops[each.graph] * each.flops for each in profile.operators) == summary["flop_total"]
-    moved = [event for event in profile.span_events() if event.kind is Kind.TO_DEVICE]
+    moved = [event for event in profile.span_events() if event.kind is SpanKind.TO_DEVICE]
     assert sum(event.bytes or 0 for event in moved) == summary["ranks"][0]["to_device_bytes"]
     assert profile.metadata.instance_type == "trn1.2xlarge"
     assert profile.metadata.script.endswith("script.py")

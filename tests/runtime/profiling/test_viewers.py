@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.profile import Engine, Kind, Profile, read_directory
-from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
+from neurontools.profile import Engine, Profile, SpanKind, read_directory
+from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES
 from tests.harness.chromium import PROGRAM
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.profiled_scripts import TWELVE_STEPS, output_of
@@ -107,7 +107,7 @@ def test_holistic_trace_analysis_splits_it_into_compute_communication_and_idle(r
         computed = [
             event.duration_ns // 1_000  # it counts in whole microseconds
             for event in profile.execution_events()
-            if event.kind is Kind.OPERATOR and event.step is not None and event.step < last
+            if event.kind is SpanKind.OPERATOR and event.step is not None and event.step < last
         ]
         assert split["compute_time(us)"] == pytest.approx(sum(computed), rel=0.01, abs=len(computed))
     kinds = {row["kernel_type"] for row in answers["kernels"]}
@@ -118,10 +118,10 @@ def tracks(profile: Profile) -> Counter[tuple[int, str]]:
     """How many slices a trace is to have of a profile, by process and thread."""
     counts: Counter[tuple[int, str]] = Counter()
     of_cores = {
-        Kind.EXECUTION: "graphs",
-        Kind.TO_DEVICE: "transfers",
-        Kind.FROM_DEVICE: "transfers",
-        Kind.COLLECTIVE: ENGINE_NAMES[Engine.COLLECTIVES],
+        SpanKind.EXECUTION: "graphs",
+        SpanKind.TO_DEVICE: "transfers",
+        SpanKind.FROM_DEVICE: "transfers",
+        SpanKind.COLLECTIVE: ENGINE_NAMES[Engine.COLLECTIVES],
     }
     for event in profile.events():
         name = of_cores.get(event.kind)
@@ -178,8 +178,8 @@ def test_a_trace_is_right_for_torch_and_has_a_track_a_core_and_arrows_from_each_
         assert len(kernels) == len(profile.operator_ns)
         assert {event["pid"] for event in kernels} == {core}
         operators = [event for event in profile.execution_events() if event.operator is not None]
-        assert {operator.kind for operator in operators} == {Kind.OPERATOR, Kind.COLLECTIVE}
-        collectives = {(each.name, each.engine) for each in operators if each.kind is Kind.COLLECTIVE}
+        assert {operator.kind for operator in operators} == {SpanKind.OPERATOR, SpanKind.COLLECTIVE}
+        collectives = {(each.name, each.engine) for each in operators if each.kind is SpanKind.COLLECTIVE}
         assert collectives == {("neuron::all_reduce", Engine.COLLECTIVES)}
         assert sum(step.collective_ns for step in profile.steps) > 0, "in one step nobody may have had to wait"
         assert profile.metadata.world_size == 2

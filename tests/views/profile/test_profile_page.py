@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neurontools.profile import Place, Profile
-from neurontools.profile.analysis import report
+from neurontools.profile import Profile, SourceLine
+from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.comparison import compare
-from neurontools.profile.analysis.operators import flame
+from neurontools.profile.analysis.operators import build_flame_tree
 from neurontools.util.formats import Markup, element, escape_markup
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import ascii_only, line_width, plain
@@ -39,7 +39,7 @@ _quick = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, m
 
 
 def lines(made: list[Profile], width: int = WIDTH, most: int = 10) -> list[str]:
-    return [plain(line) for line in profile_page(report(made), width, UNICODE, most).lines]
+    return [plain(line) for line in profile_page(build_report(made), width, UNICODE, most).lines]
 
 
 def section(shown: list[str], title: str) -> list[str]:
@@ -50,7 +50,7 @@ def section(shown: list[str], title: str) -> list[str]:
 
 def hostile() -> list[Profile]:
     (profile,) = trained(3)
-    place = Place(f"/home/{HOSTILE}.py", 1, HOSTILE)
+    place = SourceLine(f"/home/{HOSTILE}.py", 1, HOSTILE)
     return [
         replace(
             profile,
@@ -103,12 +103,12 @@ def test_several_ranks_stand_beside_each_other_and_the_slow_one_is_named() -> No
 
 
 def test_what_comes_from_a_profile_is_harmless_and_no_line_is_wider_than_the_screen() -> None:
-    made = report(hostile())
+    made = build_report(hostile())
     for width in (60, 80, 120, 200):
-        for each in (made, report(trained(10, 3, slow_rank=1))):
+        for each in (made, build_report(trained(10, 3, slow_rank=1))):
             page = profile_page(each, width, UNICODE, 10)
             assert all(line_width(line) <= width and plain(line).isprintable() for line in page.lines)
-    difference = difference_text(["a", "b"], compare(report(trained(3)), made), 10)
+    difference = difference_text(["a", "b"], compare(build_report(trained(3)), made), 10)
     assert all(line.isprintable() for line in difference.splitlines())
     assert json_text(made).isascii()
 
@@ -116,13 +116,13 @@ def test_what_comes_from_a_profile_is_harmless_and_no_line_is_wider_than_the_scr
 @_quick
 @given(made=st.lists(profiles(), min_size=1, max_size=3), width=st.integers(20, 200))
 def test_whatever_a_profile_has_is_shown(made: list[Profile], width: int) -> None:
-    found = report(made)
+    found = build_report(made)
     assert len(found.ranks) == len(made)
-    assert flame(made).flops == sum(use.flops for use in found.operators)
+    assert build_flame_tree(made).flops == sum(use.flops for use in found.operators)
     page = profile_page(found, width, ASCII, 5)
     assert all(plain(ascii_only(line)).isascii() and line_width(line) <= width for line in page.lines)
     json.loads(json_text(found))
-    json.loads(difference_json(["a", "b"], compare(found, report(trained(2)))))
+    json.loads(difference_json(["a", "b"], compare(found, build_report(trained(2)))))
     for table in TABLES:
         assert list(csv_lines(found, table))
     texts_of(html_page(found))
@@ -146,7 +146,7 @@ def texts_of(page: str) -> list[str]:
 
 
 def test_texts_of_a_profile_are_texts_on_the_page() -> None:
-    found = texts_of(html_page(report(hostile())))
+    found = texts_of(html_page(build_report(hostile())))
     assert any("<script>alert(1)" in each for each in found)
     assert not any("\x1b" in each or "\u202e" in each for each in found)
 
@@ -157,7 +157,7 @@ def test_markup_escapes_what_is_no_markup() -> None:
 
 
 def test_the_page_has_every_section_and_its_figures() -> None:
-    found = texts_of(html_page(report(trained(300, 2, slow_rank=1))))
+    found = texts_of(html_page(build_report(trained(300, 2, slow_rank=1))))
     titles = ("Ranks", "Operators by module and line", "Memory", "Collectives", "Graphs, and why each was compiled")
     assert set(titles) <= set(found)
     assert "The latest steps, steps 298 to 300, on one clock" in found
@@ -167,7 +167,7 @@ def test_the_page_has_every_section_and_its_figures() -> None:
 
 
 def test_the_document_has_the_exact_counts() -> None:
-    found = json.loads(json_text(report(trained(10, 2))))
+    found = json.loads(json_text(build_report(trained(10, 2))))
     assert found["flop_total"] == sum(each["flop_total"] for each in found["operators"]) == 20 * FLOPS
     assert [each["rank"] for each in found["ranks"]] == [0, 1]
     assert found["ranks"][0]["peak"]["shares"][0]["line"] == "/home/me/train.py:31"
@@ -175,7 +175,7 @@ def test_the_document_has_the_exact_counts() -> None:
 
 
 def table(made: list[Profile], name: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO("".join(csv_lines(report(made), name)))))
+    return list(csv.DictReader(io.StringIO("".join(csv_lines(build_report(made), name)))))
 
 
 def test_tables_have_a_row_for_each_thing() -> None:
@@ -192,11 +192,13 @@ def test_tables_have_a_row_for_each_thing() -> None:
 
 
 def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
-    told = difference_text(["a", "b"], compare(report(trained(10, 2)), report(trained(10, 2, slow_rank=1))), 10)
+    told = difference_text(
+        ["a", "b"], compare(build_report(trained(10, 2)), build_report(trained(10, 2, slow_rank=1))), 10
+    )
     assert re.search(r"^execute +450\.0 us +600\.0 us +\+33\.3 %$", told, re.MULTILINE)
     assert re.search(r"^ +\+150\.0 us +200\.0 us +350\.0 us .* aten::mm +train\.py:12$", told, re.MULTILINE)
     assert "input wait" not in told
-    same = difference_text(["a", "b"], compare(report(trained(10)), report(trained(10))), 10)
+    same = difference_text(["a", "b"], compare(build_report(trained(10)), build_report(trained(10))), 10)
     assert "nothing differs" in same
 
 
@@ -205,7 +207,7 @@ def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
 def test_a_browser_shows_the_page_without_asking_anybody(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for made in (trained(300, 2, slow_rank=1), hostile()):
-        page.write_text(html_page(report(made)), "utf-8")
+        page.write_text(html_page(build_report(made)), "utf-8")
         with browser() as shown:
             shown.load(page.as_uri())
             assert shown.problems == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neurontools.profile.analysis.operators import Frame
+from neurontools.profile.analysis.operators import FlameFrame
 from neurontools.util.formats import Markup, element
 from neurontools.util.units import bytes_text, duration_text, percent_text
 from neurontools.views.profile.parts import flop_text
@@ -17,7 +17,7 @@ _MOST_LEVELS = 40
 _MOST_LETTERS = 200
 
 
-def flame_graph(root: Frame) -> Markup:
+def flame_graph(root: FlameFrame) -> Markup:
     """The picture; what a frame is and took is shown by the pointer."""
     drawn = list(_frames(root, root.seconds or 1.0, 0.0, 0))
     levels = 1 + max((level for level, _ in drawn), default=0)
@@ -27,7 +27,7 @@ def flame_graph(root: Frame) -> Markup:
     )
 
 
-def _frames(frame: Frame, whole: float, left: float, level: int) -> Iterator[tuple[int, Markup]]:
+def _frames(frame: FlameFrame, whole: float, left: float, level: int) -> Iterator[tuple[int, Markup]]:
     width = WIDTH * frame.seconds / whole
     if width < _LEAST_WIDTH or level >= _MOST_LEVELS:
         return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES
-from neurontools.profile.analysis.timeline import Lane, Timeline
+from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, Lane, StepTimeline
 from neurontools.util.formats import Markup, element
 from neurontools.util.units import duration_text
 from neurontools.views.profile.web.charts import WIDTH
@@ -15,7 +14,7 @@ _LEAST_WIDTH = 0.3  # narrower pieces are drawn so wide
 _MOST_PIECES = 2000  # in a lane; later ones are left out
 
 
-def lanes(timeline: Timeline) -> Markup:
+def lanes(timeline: StepTimeline) -> Markup:
     """The picture; what a piece is and how long it took is shown by the pointer."""
     height = len(timeline.lanes) * (_LANE + _GAP) + _BOTTOM
     span = max(1, timeline.end_ns - timeline.start_ns)

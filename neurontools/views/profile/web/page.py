@@ -7,12 +7,12 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 
 from neurontools.profile import Profile
-from neurontools.profile.analysis import Report, timeline
+from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.memory import levels_over_time
-from neurontools.profile.analysis.operators import OperatorUse, flame, largest, seconds_by_engine
-from neurontools.profile.analysis.report import Rank
-from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, stretches
-from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
+from neurontools.profile.analysis.operators import OperatorUse, build_flame_tree, largest_uses, seconds_by_engine
+from neurontools.profile.analysis.report import RankReport
+from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, group_steps, latest_steps_timeline
+from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES
 from neurontools.util.formats import Markup, element, join_markup
 from neurontools.util.units import (
     UNKNOWN,
@@ -46,7 +46,7 @@ _SHOWN_STEPS = 3
 Cell = tuple[str, str]  # a text, and its class: "", "text" or "text wide"
 
 
-def html_page(report: Report) -> str:
+def html_page(report: RunReport) -> str:
     """The whole page, which may load nothing and run nothing; all that comes from the profile is text in it."""
     script = report.ranks[0].profile.metadata.script.rpartition("/")[2] or "a training run"
     digest = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -63,7 +63,7 @@ def html_page(report: Report) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'
 
 
-def _sections(report: Report, script: str) -> Iterator[Markup]:
+def _sections(report: RunReport, script: str) -> Iterator[Markup]:
     yield from _title(report, script)
     yield from _step_time(report)
     yield from _timeline(report)
@@ -75,7 +75,7 @@ def _sections(report: Report, script: str) -> Iterator[Markup]:
     yield element("p", f"made by neuron-profile {__version__}", class_="dim")
 
 
-def _title(report: Report, script: str) -> Iterator[Markup]:
+def _title(report: RunReport, script: str) -> Iterator[Markup]:
     first, split = report.ranks[0].profile.metadata, report.split
     began = date_text(first.began_ns / NS_PER_SECOND)
     what = (first.instance_type or "unknown instance type", counted(len(report.ranks), "rank"), began)
@@ -102,7 +102,7 @@ def _title(report: Report, script: str) -> Iterator[Markup]:
     yield element("div", *told, class_="facts")
 
 
-def _step_time(report: Report) -> Iterator[Markup]:
+def _step_time(report: RunReport) -> Iterator[Markup]:
     yield element("h2", "Where the time of a step goes")
     split, count = report.split, report.split_steps
     parts = split.parts()
@@ -118,7 +118,7 @@ def _step_time(report: Report) -> Iterator[Markup]:
     yield part_bar([seconds for _, seconds in parts], shares)
     yield key(shares)
     for rank in report.ranks[:_MOST_RANK_CHARTS]:
-        made = stretches(rank.steps, _MOST_STRETCHES)
+        made = group_steps(rank.steps, _MOST_STRETCHES)
         if not made:
             continue
         length = made[0].last_step - made[0].first_step + 1
@@ -147,8 +147,8 @@ def _step_time(report: Report) -> Iterator[Markup]:
                 yield element("p", f"{_rank_name(report, rank)}{_slow_text(slow)}")
 
 
-def _timeline(report: Report) -> Iterator[Markup]:
-    made = timeline.latest(report.profiles[:_MOST_RANK_CHARTS], _SHOWN_STEPS)
+def _timeline(report: RunReport) -> Iterator[Markup]:
+    made = latest_steps_timeline(report.profiles[:_MOST_RANK_CHARTS], _SHOWN_STEPS)
     if made is None:
         return
     yield element("h2", f"The latest steps, {_steps_text(made.first_step, made.last_step)}, on one clock")
@@ -156,7 +156,7 @@ def _timeline(report: Report) -> Iterator[Markup]:
     yield key(PART_NAMES)
 
 
-def _ranks(report: Report) -> Iterator[Markup]:
+def _ranks(report: RunReport) -> Iterator[Markup]:
     if len(report.ranks) < 2:
         return
     yield element("h2", "Ranks")
@@ -179,13 +179,13 @@ def _ranks(report: Report) -> Iterator[Markup]:
     yield _table(titles, rows)
 
 
-def _operators(report: Report) -> Iterator[Markup]:
+def _operators(report: RunReport) -> Iterator[Markup]:
     yield element("h2", "Operators by module and line")
     if not report.operators:
         yield element("p", "none was executed", class_="dim")
         return
     yield element("p", "as wide as they took long; point at one to see what it took", class_="dim")
-    yield flame_graph(flame(report.profiles))
+    yield flame_graph(build_flame_tree(report.profiles))
     engines = seconds_by_engine(report.operators)
     whole = sum(engines.values()) or 1.0
     told = [f"{ENGINE_NAMES[engine]} {percent_text(seconds / whole, 1)}" for engine, seconds in engines.items()]
@@ -200,7 +200,7 @@ def _operators(report: Report) -> Iterator[Markup]:
         yield _operator_table(report, quantity)
 
 
-def _operator_table(report: Report, quantity: Callable[[OperatorUse], float]) -> Markup:
+def _operator_table(report: RunReport, quantity: Callable[[OperatorUse], float]) -> Markup:
     whole = sum(map(quantity, report.operators)) or 1.0
     several = report.ranks if 1 < len(report.ranks) <= _MOST_RANK_COLUMNS else ()
     titles = ["share", "time", "count", "FLOP", "bytes", "engine", "operator", "line", "result"]
@@ -218,12 +218,12 @@ def _operator_table(report: Report, quantity: Callable[[OperatorUse], float]) ->
             (use.main_result, "text"),
             *((duration_text(seconds), "") for seconds in (use.seconds_by_rank if several else ())),
         ]
-        for use in largest(report.operators, quantity, _MOST_OPERATORS)
+        for use in largest_uses(report.operators, quantity, _MOST_OPERATORS)
     ]
     return _table(titles, rows)
 
 
-def _memory(report: Report) -> Iterator[Markup]:
+def _memory(report: RunReport) -> Iterator[Markup]:
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
     yield element("h2", "Memory")
@@ -266,12 +266,12 @@ def _memory_chart(profile: Profile, core: int) -> Iterator[Markup]:
     yield key([category_text(category) for category in CATEGORIES])
 
 
-def _collectives(report: Report) -> Iterator[Markup]:
+def _collectives(report: RunReport) -> Iterator[Markup]:
     if not report.collectives:
         return
     yield element("h2", "Collectives")
     yield element("p", "times include the wait for other ranks, bytes are in and out", class_="dim")
-    awaited = report.waited_for
+    awaited = report.straggler
     if awaited is not None:
         yield element("p", f"rank {awaited.number} waits least: the others wait for it", class_="warn")
     rows = [
@@ -299,12 +299,12 @@ def _collectives(report: Report) -> Iterator[Markup]:
     )
 
 
-def _collective_text(rank: Rank) -> str:
+def _collective_text(rank: RankReport) -> str:
     seconds = rank.split.collective_seconds
     return f"{duration_text(seconds)}, {percent_text(rank.split.ratio(seconds), 1)} of its steps"
 
 
-def _graphs(report: Report) -> Iterator[Markup]:
+def _graphs(report: RunReport) -> Iterator[Markup]:
     yield element("h2", "Graphs, and why each was compiled")
     shown = sorted(report.graphs, key=lambda graph: -(graph.compile_seconds or 0.0))[:_MOST_GRAPHS]
     rows = [
@@ -342,7 +342,7 @@ def _slow_text(slow: SlowStep) -> str:
     return f"step {count_text(slow.step)} took {duration_text(slow.seconds)}: {part} {duration_text(seconds)}"
 
 
-def _rank_name(report: Report, rank: Rank) -> str:
+def _rank_name(report: RunReport, rank: RankReport) -> str:
     return f"rank {rank.number}: " if len(report.ranks) > 1 else ""
 
 

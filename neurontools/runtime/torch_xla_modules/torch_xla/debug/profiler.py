@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from neurontools.profile.definitions import SpanKind
 from neurontools.profile.formats.outputs import PLUGIN, peaks_of, run_name, worker_name
 from neurontools.profile.formats.xplane import write_xplane
-from neurontools.profile.kinds import Kind
 from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.profiling.recorder import Window
 from neurontools.runtime.profiling.ring import ring
@@ -106,7 +106,7 @@ class Trace(torch.profiler.record_function):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if ring.is_on:
-            ring.span(Kind.ANNOTATION, self.name, -1, self._begun_ns, time.perf_counter_ns())
+            ring.span(SpanKind.ANNOTATION, self.name, -1, self._begun_ns, time.perf_counter_ns())
 
 
 class StepTrace(Trace):
