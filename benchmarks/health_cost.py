@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 from measuring import Figure, compile_sources, report
-from neurond.actions import Actions, ActionSettings
-from neurond.journal.state_files import Audit, LineFile
-from neurond.system.kernel_log import KernelLog
-from neurond.verdicts.device_rules import KernelErrors
-from neurond.verdicts.rule_evaluator import Changes
+from neurond.actions import ActionSettings, FindingActions
+from neurond.journal.state_files import AuditLog, LineFile
+from neurond.system.kernel_log import KernelLogReader
+from neurond.verdicts.device_rules import KernelErrorRule
+from neurond.verdicts.rule_evaluator import FindingDiff
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model import Finding, Health, Severity
@@ -33,10 +33,10 @@ def main() -> None:
         kernel_log.touch()
         noise = b"".join(KernelRecord(1, 1, f"eth0: frame {number}").line() for number in range(OTHERS_A_TICK))
         error = KernelRecord(1, 1, HardwareError("HBM_UNCORRECTABLE_ERROR", 3, 0).text()).line()
-        log, errors, changes = KernelLog(str(kernel_log)), KernelErrors(), Changes()
-        audit = Audit(LineFile(f"{directory}/state", "audit", "the audit"))
+        log, errors, changes = KernelLogReader(str(kernel_log)), KernelErrorRule(), FindingDiff()
+        audit = AuditLog(LineFile(f"{directory}/state", "audit", "the audit"))
         settings = ActionSettings(Asked(), frozenset(("begins", "ends")), ("/bin/true",), most_per_hour=3600)
-        actions = Actions(settings, audit)
+        actions = FindingActions(settings, audit)
         finding = Finding(Kind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move it", 1.0, (3,), part="hbm")
         healths = Health(tuple(range(16))), Health(tuple(range(16)), (), (finding,))
 
@@ -49,9 +49,9 @@ def main() -> None:
 
         def act(number: int) -> None:
             health = healths[number // A_FINDING_BEGINS_EVERY_TICKS % 2]
-            audit.attaches(quiet, (), 1.0)
+            audit.record_attaches(quiet, (), 1.0)
             began, ended = changes.look(health)
-            audit.findings(began, ended, 1.0)
+            audit.record_findings(began, ended, 1.0)
             actions.tell(began, ended, quiet)
 
         log_seconds = 0.0

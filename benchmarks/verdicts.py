@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from neurond.snapshots.rates import Rates
-from neurond.snapshots.store import Verdicts
-from neurond.verdicts.rule_evaluator import Announcer, Judge
+from neurond.snapshots.rates import RateCalculator
+from neurond.snapshots.store import HealthMessageCache
+from neurond.verdicts.rule_evaluator import FindingLogger, RuleEvaluator
 
 from neurontools.model import Health
 from neurontools.rpc import neuron_pb2
@@ -35,7 +35,7 @@ def main() -> None:
 def measure(scenario: str) -> None:
     host = ScenarioHost("trn1.32xlarge", scenario)
     bare = [replace(host.at(float(second)), health=None) for second in range(1, SECONDS + 1)]
-    judge, announcer = Judge(), Announcer()
+    judge, announcer = RuleEvaluator(), FindingLogger()
     judged, spent = [], []
     for one in bare:
         began = time.thread_time()
@@ -46,7 +46,7 @@ def measure(scenario: str) -> None:
     sample = range(0, SECONDS, 10)
     more = cpu_seconds(lambda: bytes_of([one.health for one in judged if one.health is not None])) / SECONDS
     before = cpu_seconds(lambda: [to_message(bare[at]).SerializeToString() for at in sample]) / len(sample)
-    rates = Rates()
+    rates = RateCalculator()
     derived = cpu_seconds(lambda: [rates.derive(one, processes_read=True) for one in bare]) / SECONDS
     judging = statistics.fmean(spent)
     whole, reference = judging + more, derived + before
@@ -59,7 +59,7 @@ def measure(scenario: str) -> None:
 
 def bytes_of(verdicts: list[Health]) -> None:
     """Serializes the findings as the store does."""
-    known = Verdicts()
+    known = HealthMessageCache()
     for health in verdicts:
         message = neuron_pb2.Snapshot()
         message.health.CopyFrom(known.message(health))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.startup.configuration import Configuration
+from neurond.startup.configuration import DaemonConfiguration
 
 from neurontools.fleet.prometheus import job_queries, quantities
 from tests.harness.consumers import consumer
@@ -133,10 +133,10 @@ def test_unit_is_one_that_systemd_takes() -> None:
 
 def test_neurond_toml_shows_every_key_with_its_default() -> None:
     text = (DEPLOY / "neurond.toml").read_text("utf-8")
-    assert tomllib.loads(text) == {table: {} for table in Configuration.model_fields}, "nothing is in force"
+    assert tomllib.loads(text) == {table: {} for table in DaemonConfiguration.model_fields}, "nothing is in force"
     shown = tomllib.loads(re.sub(r"^#(\w+ = )", r"\1", text, flags=re.MULTILINE))
-    Configuration.model_validate(shown)  # the examples of those without a default are right too
-    for table, defaults in Configuration().model_dump().items():
+    DaemonConfiguration.model_validate(shown)  # the examples of those without a default are right too
+    for table, defaults in DaemonConfiguration().model_dump().items():
         assert shown[table].keys() == defaults.keys()
         for key, default in defaults.items():
             comment = re.search(rf"((?:^# .*\n)*)^#{key} = ", text, re.MULTILINE)

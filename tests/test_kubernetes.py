@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.startup.configuration import Configuration
+from neurond.startup.configuration import DaemonConfiguration
 
 from neurontools.util.version import __version__
 from tests.harness.consumers import consumer
@@ -106,7 +106,7 @@ def test_manifests_are_what_the_chart_makes(tmp_path: Path) -> None:
 
 def test_configuration_in_the_manifest_is_valid() -> None:
     written = manifest("neurond.yaml")[1]["data"]["neurond.toml"]
-    assert Configuration.model_validate(tomllib.loads(written)).metrics.listen == ":8000"
+    assert DaemonConfiguration.model_validate(tomllib.loads(written)).metrics.listen == ":8000"
 
 
 def test_daemon_set_finds_nodes_by_label_and_runs_on_those_that_are_kept_apart_too() -> None:

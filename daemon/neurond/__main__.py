@@ -50,9 +50,9 @@ def _serve(text: str) -> int:
     import asyncio
 
     from neurond.daemon import Daemon
-    from neurond.system.lifecycle import begin, timed_loop
+    from neurond.system.lifecycle import configure_logging, timed_loop
 
-    begin(settings.log_level)
+    configure_logging(settings.log_level)
 
     async def run() -> None:
         await Daemon(settings).run()

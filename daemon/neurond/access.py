@@ -19,7 +19,7 @@ def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls |
     return ServerTls(files, "tls.", protocols)
 
 
-def subjects(settings: Settings) -> Subjects:
+def allowed_subjects(settings: Settings) -> Subjects:
     """Whose certificates may see what."""
     return Subjects(settings.tls_summary or (), settings.tls_full or ())
 
@@ -72,7 +72,7 @@ def metrics_access(settings: Settings) -> HttpAccess:
         files = ServerFiles(settings.metrics_tls_certificate, settings.metrics_tls_key, settings.metrics_tls_client_ca)
         tls = ServerTls(files, "metrics.tls_")
     elif settings.metrics_tls:
-        tls, named = server_tls(settings), subjects(settings)
+        tls, named = server_tls(settings), allowed_subjects(settings)
     return HttpAccess(
         tls,
         bearer_token_file=settings.metrics_bearer_token_file,

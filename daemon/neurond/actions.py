@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neurond.journal.state_files import Audit
+from neurond.journal.state_files import AuditLog
 from neurond.webhook import WEBHOOK_VARIABLE
 from neurontools.model import Finding, Severity, Snapshot
 from neurontools.model.host_verdict import Asked
@@ -33,7 +33,7 @@ _tell_trouble = RateLimitedLogger(_log, logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class _Occasion:
+class _ActionEvent:
     """One thing to do something about, as a document."""
 
     event: str
@@ -41,23 +41,23 @@ class _Occasion:
     document: bytes
 
 
-class Actions:
+class FindingActions:
     """Belongs to the event loop's thread, which it never keeps waiting; `audit` is told what came of each.
 
     A failed command is tried again after `first_pause_seconds`; each further pause is twice as long.
     """
 
     def __init__(
-        self, settings: ActionSettings, audit: Audit, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
+        self, settings: ActionSettings, audit: AuditLog, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
     ) -> None:
         self._settings = settings
         self._audit = audit
         self._first_pause_seconds = first_pause_seconds
-        self._limit = RateLimit(settings.most_per_hour, time.monotonic())
+        self._limit = HourlyTokenBucket(settings.most_per_hour, time.monotonic())
         self._host = socket.gethostname()
-        self._waiting: queue.Queue[_Occasion | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.Queue[_ActionEvent | None] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
-        self._runner = BoundedRun()
+        self._runner = BoundedCommand()
         self._runs: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
         if settings.command is not None:
             self._runs.append(("command", settings.command, {}))
@@ -83,7 +83,7 @@ class Actions:
         self._thread.join(_CLOSE_SECONDS)
 
     def _ask_for(self, event: str, finding: Finding, snapshot: Snapshot) -> None:
-        key = key_of(finding)
+        key = finding_key(finding)
         document = {
             "version": 1,
             "event": event,
@@ -95,7 +95,7 @@ class Actions:
             "key": key,
             "finding": described(finding),
         }
-        occasion = _Occasion(event, key, json_text(document).encode() + b"\n")
+        occasion = _ActionEvent(event, key, json_text(document).encode() + b"\n")
         if not self._limit.admits(time.monotonic()):
             self._give_up(occasion, "rate_limited", f"more than {self._settings.most_per_hour} an hour")
             return
@@ -104,26 +104,26 @@ class Actions:
         except queue.Full:
             self._give_up(occasion, "dropped", f"{_MOST_WAITING} wait already")
 
-    def _give_up(self, occasion: _Occasion, outcome: str, why: str) -> None:
+    def _give_up(self, occasion: _ActionEvent, outcome: str, why: str) -> None:
         _tell_trouble("no action on %s, which %s: %s", occasion.key, occasion.event, why)
         self._note(occasion, {"action": None, "outcome": outcome})
 
-    def _note(self, occasion: _Occasion, fields: Mapping[str, object]) -> None:
-        self._audit.note("action", time.time(), {"on": occasion.event, "key": occasion.key, **fields})
+    def _note(self, occasion: _ActionEvent, fields: Mapping[str, object]) -> None:
+        self._audit.record("action", time.time(), {"on": occasion.event, "key": occasion.key, **fields})
 
     def _work(self) -> None:
         while (occasion := self._waiting.get()) is not None and not self._ending.is_set():
             for action, command, environment in self._runs:
                 self._try(action, command, environment, occasion)
 
-    def _try(self, action: str, command: tuple[str, ...], environment: dict[str, str], occasion: _Occasion) -> None:
+    def _try(self, action: str, command: tuple[str, ...], environment: dict[str, str], occasion: _ActionEvent) -> None:
         """Runs it until it is done, with growing pauses in between, as often as is configured."""
         pause_seconds = self._first_pause_seconds
         for attempt in range(1, self._settings.retries + 2):
             began_seconds = time.monotonic()
             ended = self._runner.run(command, occasion.document, self._settings.timeout_seconds, environment)
             if self._ending.is_set() and ended.outcome != "done":
-                ended = Ended("interrupted", "the daemon ends")
+                ended = RunOutcome("interrupted", "the daemon ends")
             took_seconds = round(time.monotonic() - began_seconds, 3)
             fields = {"action": action, "attempt": attempt, "outcome": ended.outcome, "seconds": took_seconds}
             self._note(occasion, fields | ({"detail": ended.detail} if ended.detail else {}))
@@ -135,7 +135,7 @@ class Actions:
         _tell_trouble("the %s of [actions] did not take %s: %s", action, occasion.key, ended.detail)
 
 
-def key_of(finding: Finding) -> str:
+def finding_key(finding: Finding) -> str:
     """A text that is the same when a finding begins and when it ends, and that no other has at that time."""
     return "/".join(str(part) for part in finding.identity if part not in (None, ()))
 
@@ -172,14 +172,14 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunOutcome:
     """How it ended: "done", "failed", "timed_out" or "not_started"; `detail` says more, for the log."""
 
     outcome: str
     detail: str = ""
 
 
-class BoundedRun:
+class BoundedCommand:
     """Runs one program at a time; `close`, from any thread, ends the one that runs, and none is begun after it."""
 
     def __init__(self) -> None:
@@ -189,13 +189,13 @@ class BoundedRun:
 
     def run(
         self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
-    ) -> Ended:
+    ) -> RunOutcome:
         """Runs it with the document on its standard input. What it says on standard error goes where ours goes."""
         passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
         try:
             with self._lock:
                 if self._is_closed:
-                    return Ended("not_started", "the end has begun")
+                    return RunOutcome("not_started", "the end has begun")
                 child = self._child = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
@@ -205,19 +205,19 @@ class BoundedRun:
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
-            return Ended("not_started", str(error))
+            return RunOutcome("not_started", str(error))
         try:
             child.communicate(document, timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             self._kill()
             child.wait()
-            return Ended("timed_out", f"no end within {timeout_seconds:g} s")
+            return RunOutcome("timed_out", f"no end within {timeout_seconds:g} s")
         finally:
             if child.stdin is not None:
                 child.stdin.close()  # `communicate` leaves the pipe open when it times out
             with self._lock:
                 self._child = None
-        return Ended("done") if child.returncode == 0 else Ended("failed", _how(child.returncode))
+        return RunOutcome("done") if child.returncode == 0 else RunOutcome("failed", _how(child.returncode))
 
     def close(self) -> None:
         """Ends what runs, with what it has started in its session."""
@@ -239,7 +239,7 @@ def _how(returncode: int) -> str:
 _HOUR_SECONDS = 3600.0
 
 
-class RateLimit:
+class HourlyTokenBucket:
     """A bucket of tokens that holds those of an hour."""
 
     def __init__(self, most_per_hour: int, now_seconds: float) -> None:

@@ -13,7 +13,7 @@ from neurontools.util.units import bytes_text
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class HostShape:
     """Cores and HBM of a host. Cores are physical and numbered across devices, in the logical order of each device."""
 
     device_count: int
@@ -67,7 +67,7 @@ class CoreReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RuntimeReport:
     """One report of a process, checked; `cores` by process-local index. Subgraphs name process-local cores."""
 
     measured_at_seconds: float
@@ -85,7 +85,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class Holding:
+class CoreLease:
     """One attached process: who it is, the logical cores it holds, and its latest report.
 
     Without cores it is an observer. The range of logical cores is under its own LNC.
@@ -101,10 +101,10 @@ class Holding:
     count: int = 0
     tag: str = ""
     runtime_version: str | None = None
-    report: Report | None = None
+    report: RuntimeReport | None = None
     cores: dict[int, CoreReport] = field(default_factory=dict)  # latest by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
-    """By local index: what a process that is older than the ledger had counted on a core when it first told."""
+    """By local index: what a process that is older than the allocator had counted on a core when it first told."""
     peak_device_memory_bytes: int | None = None  # the most that it reported at once; None before it did
 
     @property
@@ -116,7 +116,7 @@ class Holding:
         """The global physical cores it holds; empty for an observer."""
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
-    def devices(self, shape: Shape) -> tuple[int, ...]:
+    def devices(self, shape: HostShape) -> tuple[int, ...]:
         """The devices of its cores; all devices for an observer, which watches the whole host."""
         if not self.count:
             return tuple(range(shape.device_count))
@@ -150,7 +150,7 @@ def share(memory: model.DeviceMemory, position: int, parts: int) -> model.Device
 
 
 def memory_table(
-    shape: Shape, stack: int, holders: Sequence[tuple[Holding, int]], asking: Holding, asked_bytes: int
+    shape: HostShape, stack: int, holders: Sequence[tuple[CoreLease, int]], asking: CoreLease, asked_bytes: int
 ) -> str:
     """What is asked for and who holds the stack, a line each; sizes as text and, to the byte, as numbers.
 
@@ -180,7 +180,7 @@ _LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its own
 
 
 class Refusal(Exception):
-    """The ledger refuses; the text says why and what to do. The kind decides the gRPC status."""
+    """The allocator refuses; the text says why and what to do. The kind decides the gRPC status."""
 
 
 class UnknownToken(Refusal):
@@ -195,11 +195,11 @@ class ImpossibleRequest(Refusal):
     """The host can't have what is asked for, whoever holds what."""
 
 
-class CoresUnavailable(Refusal):
+class CoresInUse(Refusal):
     """The cores exist but are held by others."""
 
 
-class OutOfDeviceMemory(Refusal):
+class DeviceMemoryExhausted(Refusal):
     """More memory than an HBM stack has."""
 
 
@@ -217,7 +217,7 @@ class CoreCounters:
     last_execution_at_unix_seconds: float | None = None
 
 
-class Ledger:
+class CoreAllocator:
     """Ownership and reports of one host. Not safe for threads: the daemon calls it from its event loop.
 
     `began_seconds`: CLOCK_MONOTONIC since when it counts. What a process counted before, attached to an earlier daemon
@@ -225,102 +225,102 @@ class Ledger:
     """
 
     def __init__(
-        self, shape: Shape, on_ownership_change: Callable[[], None] = lambda: None, began_seconds: float = 0.0
+        self, shape: HostShape, on_ownership_change: Callable[[], None] = lambda: None, began_seconds: float = 0.0
     ) -> None:
         self.shape = shape
         self.began_seconds = began_seconds
         self.counters = [CoreCounters() for _ in range(shape.core_count)]
-        self._owners: list[Holding | None] = [None] * shape.core_count
-        self._holdings: dict[str, Holding] = {}
-        self._departed: deque[Holding] = deque(maxlen=_MOST_DEPARTED)
+        self._owners: list[CoreLease | None] = [None] * shape.core_count
+        self._leases: dict[str, CoreLease] = {}
+        self._departed: deque[CoreLease] = deque(maxlen=_MOST_DEPARTED)
         self._on_ownership_change = on_ownership_change
 
     @property
-    def holdings(self) -> Iterable[Holding]:
+    def leases(self) -> Iterable[CoreLease]:
         """Everyone who is attached, observers too, in the order they came."""
-        return self._holdings.values()
+        return self._leases.values()
 
-    def owner(self, core_index: int) -> Holding | None:
+    def owner(self, core_index: int) -> CoreLease | None:
         """Who holds a physical core; None: it is free."""
         return self._owners[core_index]
 
     def enter(
         self, token: str, pid: int, uid: int | None, now_unix_seconds: float, *, synthetic: bool = False
-    ) -> Holding:
+    ) -> CoreLease:
         """Takes in a process as an observer; `token` is its secret and must be new."""
-        if token in self._holdings:
+        if token in self._leases:
             raise AlreadyAttached("this token is in use; connect to the attach socket for a new one")
-        holding = Holding(token, pid, uid, now_unix_seconds, self.shape.default_lnc, synthetic=synthetic, tag=str(pid))
-        self._holdings[token] = holding
+        lease = CoreLease(token, pid, uid, now_unix_seconds, self.shape.default_lnc, synthetic=synthetic, tag=str(pid))
+        self._leases[token] = lease
         self._on_ownership_change()
-        return holding
+        return lease
 
     def leave(self, token: str) -> None:
         """Lets a process go: its cores are free at once. Nothing happens for an unknown token."""
-        holding = self._holdings.pop(token, None)
-        if holding is None:
+        lease = self._leases.pop(token, None)
+        if lease is None:
             return
-        for core_index in holding.physical_cores():
+        for core_index in lease.physical_cores():
             self._owners[core_index] = None
-            self.counters[core_index] = self.counters_of(core_index, holding)
-        if holding.count:
-            self._departed.append(holding)
+            self.counters[core_index] = self.counters_of(core_index, lease)
+        if lease.count:
+            self._departed.append(lease)
         self._on_ownership_change()
 
-    def take_departed(self) -> tuple[Holding, ...]:
+    def take_departed(self) -> tuple[CoreLease, ...]:
         """Who held cores and has left since this was last asked: nobody else sees what it told last."""
         departed = tuple(self._departed)
         self._departed.clear()
         return departed
 
-    def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> Holding:
+    def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> CoreLease:
         """Gives a process the cores it asks for; Refusal when it can't have them, and then nothing changes."""
-        holding = self.known(token)
-        if any(other.count and other.pid == holding.pid for other in self._holdings.values()):
-            raise AlreadyAttached(f"PID {holding.pid} holds cores already; a process attaches once")
+        lease = self.known(token)
+        if any(other.count and other.pid == lease.pid for other in self._leases.values()):
+            raise AlreadyAttached(f"PID {lease.pid} holds cores already; a process attaches once")
         lnc = self._checked_lnc(request.logical_neuroncore_config)
         first, count = self._chosen(request, lnc)
-        holding.lnc, holding.first, holding.count = lnc, first, count
-        holding.tag = tag or str(holding.pid)
-        holding.runtime_version = runtime_version
-        for core_index in holding.physical_cores():
-            self._owners[core_index] = holding
+        lease.lnc, lease.first, lease.count = lnc, first, count
+        lease.tag = tag or str(lease.pid)
+        lease.runtime_version = runtime_version
+        for core_index in lease.physical_cores():
+            self._owners[core_index] = lease
         self._on_ownership_change()
-        return holding
+        return lease
 
-    def report(self, token: str, report: Report) -> None:
+    def report(self, token: str, report: RuntimeReport) -> None:
         """Takes a report as a whole, or refuses it as a whole."""
-        holding = self.known(token)
-        if not holding.count:
+        lease = self.known(token)
+        if not lease.count:
             raise InvalidReport("this process holds no cores; call Attach before Report")
         for local_index, core in report.cores.items():
-            if not 0 <= local_index < holding.count:
-                raise InvalidReport(f"core {local_index} is not one of the {holding.count} cores of this process")
-            _check_counters(holding.cores.get(local_index), core, local_index)
-        if holding.report is not None:
-            _check_progress(holding.report, report)
-        self._check_memory(holding, report.cores)
+            if not 0 <= local_index < lease.count:
+                raise InvalidReport(f"core {local_index} is not one of the {lease.count} cores of this process")
+            _check_counters(lease.cores.get(local_index), core, local_index)
+        if lease.report is not None:
+            _check_progress(lease.report, report)
+        self._check_memory(lease, report.cores)
         since_seconds = report.counted_since_seconds
         if since_seconds is not None and since_seconds < self.began_seconds:
             for local_index, core in report.cores.items():
-                holding.counted_before.setdefault(local_index, core)
-        holding.report = report
-        holding.cores.update(report.cores)
-        used_bytes = sum(core.memory.total_bytes or 0 for core in holding.cores.values())
-        holding.peak_device_memory_bytes = max(used_bytes, holding.peak_device_memory_bytes or 0)
+                lease.counted_before.setdefault(local_index, core)
+        lease.report = report
+        lease.cores.update(report.cores)
+        used_bytes = sum(core.memory.total_bytes or 0 for core in lease.cores.values())
+        lease.peak_device_memory_bytes = max(used_bytes, lease.peak_device_memory_bytes or 0)
 
-    def counters_of(self, core_index: int, holding: Holding) -> CoreCounters:
-        """The counters of a physical core that `holding` holds, its report included.
+    def counters_of(self, core_index: int, lease: CoreLease) -> CoreCounters:
+        """The counters of a physical core that `lease` holds, its report included.
 
         Busy time and executions of a logical core are those of each of its physical cores; FLOPs are shared out.
         """
         base = self.counters[core_index]
-        local, position = divmod(core_index - holding.first * holding.lnc, holding.lnc)
-        report = holding.cores.get(local)
+        local, position = divmod(core_index - lease.first * lease.lnc, lease.lnc)
+        report = lease.cores.get(local)
         if report is None:
             return base
-        before = holding.counted_before.get(local, _NOTHING)
-        flop, rest = divmod(report.flop_total - before.flop_total, holding.lnc)
+        before = lease.counted_before.get(local, _NOTHING)
+        flop, rest = divmod(report.flop_total - before.flop_total, lease.lnc)
         return CoreCounters(
             base.busy_seconds_total + report.busy_seconds_total - before.busy_seconds_total,
             min(base.flop_total + flop + (rest if position == 0 else 0), _LARGEST_COUNT),
@@ -328,10 +328,10 @@ class Ledger:
             report.last_execution_at_unix_seconds or base.last_execution_at_unix_seconds,
         )
 
-    def known(self, token: str) -> Holding:
+    def known(self, token: str) -> CoreLease:
         """Who has this token; UnknownToken when nobody has."""
         try:
-            return self._holdings[token]
+            return self._leases[token]
         except KeyError:
             raise UnknownToken(
                 "no process with this token is attached; connect to the attach socket and keep the connection open"
@@ -360,7 +360,7 @@ class Ledger:
         busy = [index for index in range(first, last + 1) if self._holders(index, lnc)]
         if busy:
             text = cores_not_available(first, last, count - len(busy), lnc)
-            raise CoresUnavailable(f"{text}; {self._held_by(busy, lnc)}")
+            raise CoresInUse(f"{text}; {self._held_by(busy, lnc)}")
         return first, count
 
     def _first_fit(self, count: int, lnc: int) -> int:
@@ -381,9 +381,9 @@ class Ledger:
                     return index - count + 1
         text = core_count_not_available(count, free, lnc)
         apart = " (free ones are not contiguous)" if free >= count else ""
-        raise CoresUnavailable(f"{text}{apart}; {self._held_by(busy, lnc)}")
+        raise CoresInUse(f"{text}{apart}; {self._held_by(busy, lnc)}")
 
-    def _holders(self, logical_index: int, lnc: int) -> list[Holding]:
+    def _holders(self, logical_index: int, lnc: int) -> list[CoreLease]:
         owners = (self._owners[core] for core in self.shape.physical_cores(logical_index, lnc))
         return [owner for owner in owners if owner is not None]
 
@@ -393,31 +393,31 @@ class Ledger:
         more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
         return f"held by PID {', '.join(listed[:4])}{more}; end them or ask for other cores"
 
-    def _check_memory(self, holding: Holding, cores: dict[int, CoreReport]) -> None:
+    def _check_memory(self, lease: CoreLease, cores: dict[int, CoreReport]) -> None:
         """OutOfDeviceMemory when a stack would hold more than it can, counting everybody who shares it."""
         asked: dict[int, int] = {}
-        for local_index in {*holding.cores, *cores}:
-            core = cores.get(local_index) or holding.cores[local_index]
-            physical = self.shape.physical_cores(holding.first + local_index, holding.lnc)[0]
+        for local_index in {*lease.cores, *cores}:
+            core = cores.get(local_index) or lease.cores[local_index]
+            physical = self.shape.physical_cores(lease.first + local_index, lease.lnc)[0]
             stack = self.shape.stack_of(physical)
             asked[stack] = asked.get(stack, 0) + (core.memory.total_bytes or 0)
         for stack, size_bytes in asked.items():
             holders = [(holder, self.stack_bytes_of(holder, stack)) for holder in self.holders_of_stack(stack)]
-            used_bytes = sum(held_bytes for holder, held_bytes in holders if holder is not holding)
+            used_bytes = sum(held_bytes for holder, held_bytes in holders if holder is not lease)
             if size_bytes + used_bytes > self.shape.stack_bytes:
-                raise OutOfDeviceMemory(memory_table(self.shape, stack, holders, holding, size_bytes))
+                raise DeviceMemoryExhausted(memory_table(self.shape, stack, holders, lease, size_bytes))
 
-    def holders_of_stack(self, stack: int) -> list[Holding]:
+    def holders_of_stack(self, stack: int) -> list[CoreLease]:
         """Those who hold a core that allocates from this stack."""
         holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
         return list({holder.token: holder for holder in holders if holder is not None}.values())
 
-    def stack_bytes_of(self, holding: Holding, stack: int) -> int:
+    def stack_bytes_of(self, lease: CoreLease, stack: int) -> int:
         """What a process has on a stack, by its latest report."""
         return sum(
             core.memory.total_bytes or 0
-            for local_index, core in holding.cores.items()
-            if self.shape.stack_of((holding.first + local_index) * holding.lnc) == stack
+            for local_index, core in lease.cores.items()
+            if self.shape.stack_of((lease.first + local_index) * lease.lnc) == stack
         )
 
 
@@ -428,7 +428,7 @@ def _check_counters(before: CoreReport | None, now: CoreReport, local_index: int
             raise InvalidReport(f"{name} of core {local_index} fell from {earlier} to {getattr(now, name)}")
 
 
-def _check_progress(before: Report, now: Report) -> None:
+def _check_progress(before: RuntimeReport, now: RuntimeReport) -> None:
     if before.counted_since_seconds != now.counted_since_seconds:
         raise InvalidReport("counted_since_seconds is another than in the report before; a new count attaches anew")
     if now.measured_at_seconds < before.measured_at_seconds:

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from neurond.system.processes import content, environment, run_id
+from neurond.system.processes import read_environment, read_limited, run_id
 from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 from neurontools.rpc import wire
 from neurontools.util.terminal import excerpt
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class KubeletTimeouts:
     """How often a kubelet is asked, and for how long its last answer holds when it gives no other."""
 
     interval_seconds: float = 10.0
@@ -48,11 +48,11 @@ class KubeletWatcher:
         self,
         on_allocations: Callable[[tuple[PodAllocation, ...]], None],
         socket: str,
-        patience: Patience | None = None,
+        patience: KubeletTimeouts | None = None,
     ) -> None:
         self._on_allocations = on_allocations
         self._socket = socket
-        self._patience = patience or Patience()
+        self._patience = patience or KubeletTimeouts()
         self._task: asyncio.Task[None] | None = None
         self._answered_at_seconds: float | None = None  # None: there is no answer that holds
         self._failures = 0
@@ -238,7 +238,7 @@ _NOTHING = Attribution()
 _Key = tuple[int, float | None, float | None]
 
 
-class Attributions:
+class ProcessAttributor:
     """Remembers what each process runs in; a process is looked at when it is first seen and again while it is young.
 
     Belongs to the event loop's thread. `proc` is where the /proc file system is.
@@ -292,15 +292,15 @@ def _key(process: Process) -> _Key:
 def read_attribution(directory: Path) -> Attribution:
     """What a /proc/PID directory tells; what can't be read (other users' environments) is None."""
     return attribution_from(
-        content(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
+        read_limited(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
         {
             name.decode("ascii", "replace"): value.decode("utf-8", "replace")
-            for name, value in environment(directory, _VARIABLES).items()
+            for name, value in read_environment(directory, _VARIABLES).items()
         },
     )
 
 
-def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution:
+def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attribution:
     """What the text of /proc/PID/cgroup and an environment tell."""
     cgroup = "\n".join(line for line in cgroup.splitlines() if not _OF_USERS.match(line))
     containers = _CONTAINER.findall(cgroup)
@@ -308,13 +308,13 @@ def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution
     slurm = _SLURM.search(cgroup)
     found = Attribution(
         container_id=containers[-1] if containers else None,  # the innermost
-        container_name=name_of_kubernetes(environment.get("CONTAINER_NAME")) if pod else None,
+        container_name=name_of_kubernetes(read_environment.get("CONTAINER_NAME")) if pod else None,
         pod_uid=pod[1].replace("_", "-") if pod else None,
-        pod_name=name_of_kubernetes(environment.get("POD_NAME")) if pod else None,
-        pod_namespace=name_of_kubernetes(environment.get("POD_NAMESPACE")) if pod else None,
+        pod_name=name_of_kubernetes(read_environment.get("POD_NAME")) if pod else None,
+        pod_namespace=name_of_kubernetes(read_environment.get("POD_NAMESPACE")) if pod else None,
         slurm_job_id=slurm[1] if slurm else None,
-        slurm_step_id=(slurm[2] or _step(slurm[1], environment)) if slurm else None,
-        pod_group=_pod_group(environment) if pod else None,
+        slurm_step_id=(slurm[2] or _step(slurm[1], read_environment)) if slurm else None,
+        pod_group=_pod_group(read_environment) if pod else None,
     )
     return _NOTHING if found == _NOTHING else found
 
@@ -379,16 +379,16 @@ _VARIABLES = frozenset(
 )
 
 
-def _pod_group(environment: Mapping[str, str]) -> str | None:
+def _pod_group(read_environment: Mapping[str, str]) -> str | None:
     """What the pods of a job have in common, by the first of the variables that tell it."""
     for variable in _POD_GROUPS:
-        if told := environment.get(variable.decode("ascii")):
+        if told := read_environment.get(variable.decode("ascii")):
             return name_of_kubernetes(told.partition(".")[0])
     return None
 
 
-def _step(job_id: str, environment: Mapping[str, str]) -> str | None:
+def _step(job_id: str, read_environment: Mapping[str, str]) -> str | None:
     """The step of a job whose cgroup has no steps."""
-    text = environment.get("SLURM_STEP_ID", "")
+    text = read_environment.get("SLURM_STEP_ID", "")
     is_step = len(text) <= 20 and text.isascii() and text.isdigit()
-    return text if is_step and environment.get("SLURM_JOB_ID") == job_id else None
+    return text if is_step and read_environment.get("SLURM_JOB_ID") == job_id else None

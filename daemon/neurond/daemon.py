@@ -1,4 +1,4 @@
-"""The daemon: wires source, ledger, sampler, store and services together and runs them until it is told to end."""
+"""The daemon: wires source, allocator, sampler, store and services together and runs them until it is told to end."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from neurond.actions import Actions, ActionSettings
-from neurond.attribution import Attributions, KubeletWatcher
-from neurond.exports.metrics import Exports
+from neurond.actions import ActionSettings, FindingActions
+from neurond.attribution import KubeletWatcher, ProcessAttributor
+from neurond.exports.metrics import Exporters
 from neurond.faults import LoseHost
-from neurond.host import kernel_log, watched_host
-from neurond.journal.accounts import Accounts
-from neurond.journal.state_files import Audit, EndedFile, EndedLog, audit_file, kept
-from neurond.peers.connection_proxy import Gate
-from neurond.peers.limits import Peers, limits_for
+from neurond.host import open_host, open_kernel_log
+from neurond.journal.accounts import ProcessAccounts
+from neurond.journal.state_files import AuditLog, EndedFile, EndedLog, open_audit_file, open_state_file
+from neurond.peers.connection_proxy import ConnectionProxy
+from neurond.peers.limits import PeerLimiter, limits_for
 from neurond.reloading import RELOADABLE, changes, reread
 from neurond.service.attach_socket import AttachSocket
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.server import (
-    AfterFloods,
-    Calls,
+    MemoryTrimmer,
+    OpenCalls,
     announce_health,
+    build_server,
+    handle_loop_exception,
     is_out_of_memory,
-    make_server,
-    tell_out_of_memory,
-    told_in_a_line,
+    log_out_of_memory,
 )
 from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
 from neurond.snapshots.sampler import Sampler
-from neurond.snapshots.store import Refresher, Store, Ticks
+from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
 from neurond.system.clocks import SteadyClock, by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
-from neurond.system.kernel_log import KernelLogFile
+from neurond.system.kernel_log import KernelLogWriter
 from neurond.system.lifecycle import (
-    asked_to_end,
-    change,
+    finish_other_tasks,
     has_terminal,
-    most_files,
-    notify,
     notify_ready,
-    others_end,
+    notify_systemd,
+    raise_file_limit,
+    set_log_level,
+    termination_event,
     turns,
     watchdog_seconds,
 )
 from neurond.system.processes import is_alive
-from neurond.verdicts.evidence import Thresholds
-from neurond.verdicts.rule_evaluator import Announcer, Changes, Judge
+from neurond.verdicts.evidence import HealthThresholds
+from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator
 from neurontools.driver.environment import Roots
 from neurontools.faults.request import FaultRequest
 from neurontools.rpc import socket_path
@@ -64,7 +64,7 @@ from neurontools.util.errors import UserError
 from neurontools.util.version import __version__
 
 if TYPE_CHECKING:
-    from neurond.exports.sysfs_export import SysfsExport
+    from neurond.exports.sysfs_export import SysfsExporter
     from neurond.service.network_api import NetworkApi
     from neurontools.model import InjectedFault, Snapshot
 
@@ -91,40 +91,40 @@ class Daemon:
         self._reloading: asyncio.Task[None] | None = None
         self._is_serving = self._is_reload_due = False
         self._clock = SteadyClock()
-        host = watched_host(settings, self._on_ownership_change, self._clock)
-        self._ledger = host.ledger
+        host = open_host(settings, self._on_ownership_change, self._clock)
+        self._allocator = host.allocator
         self._faults = host.faults
         self._fault_due: asyncio.TimerHandle | None = None
         if host.faults is not None:
-            host.faults.around.changed = self._on_fault_change
-            host.faults.around.healed = self._on_healed
-            host.faults.around.lose_host = lose_host
+            host.faults.effects.on_change = self._on_fault_change
+            host.faults.effects.on_healed = self._on_healed
+            host.faults.effects.lose_host = lose_host
         self._first_faults = faults
-        self._ticks = Ticks(settings.interval_seconds, time.monotonic())
+        self._ticks = TickSchedule(settings.interval_seconds, time.monotonic())
         roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
-        self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, roots, self._clock)
-        self._refresher = Refresher(host.source)
-        self._export: SysfsExport | None = None
-        self._written_kernel_log: KernelLogFile | None = None
-        self._store = Store(settings.history_seconds, settings.history_bytes)
+        self._sampler = Sampler(host.source, host.allocator, host.load, settings.interval_seconds, roots, self._clock)
+        self._refresher = SourceRefresher(host.source)
+        self._export: SysfsExporter | None = None
+        self._written_kernel_log: KernelLogWriter | None = None
+        self._store = SnapshotStore(settings.history_seconds, settings.history_bytes)
         # The processes of a simulated host are those of this one.
         proc_root = "/proc" if settings.simulate else settings.proc_root
-        self._attributions = Attributions(proc_root)
-        self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
-        self._kernel_log = kernel_log(settings)
-        self._announcer = Announcer()
+        self._attributions = ProcessAttributor(proc_root)
+        self._judge = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self._kernel_log = open_kernel_log(settings)
+        self._announcer = FindingLogger()
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
-        self._exports = Exports(settings, self._store)
-        self._accounts = Accounts(partial(is_alive, proc_root))
+        self._exports = Exporters(settings, self._store)
+        self._accounts = ProcessAccounts(partial(is_alive, proc_root))
         group = None if settings.group is None else group_id(settings.group)
-        self._ended = EndedLog(time.time(), kept(settings.state_directory, group, "what ended", EndedFile))
-        self._changes = Changes()
-        self._audit = Audit(kept(settings.state_directory, group, "the audit", audit_file))
+        self._ended = EndedLog(time.time(), open_state_file(settings.state_directory, group, "what ended", EndedFile))
+        self._changes = FindingDiff()
+        self._audit = AuditLog(open_state_file(settings.state_directory, group, "the audit", open_audit_file))
         self._network: NetworkApi | None = None
-        self._actions = Actions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
+        self._actions = FindingActions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
         self._monitor = MonitorService(self._store, self._ended, self._settle)
         self._runtime = RuntimeService(
-            self._ledger, host.source.instance.instance_type, self._ticks, self._clock, host.faults
+            self._allocator, host.source.instance.instance_type, self._ticks, self._clock, host.faults
         )
 
     async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -136,19 +136,21 @@ class Daemon:
         # Asked before anything can hang up: of a terminal that is gone nobody could tell that there was one.
         reloads = is_own_process and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal()
         # First of all: a signal must never leave the sockets behind.
-        ending = ending or asked_to_end(by_hang_up=not reloads)
+        ending = ending or termination_event(by_hang_up=not reloads)
         if reloads:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
-        asyncio.get_running_loop().set_exception_handler(told_in_a_line)
+        asyncio.get_running_loop().set_exception_handler(handle_loop_exception)
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        files_each = most_files() // (1 if self._settings.listen is None else 2)  # for the API on each of its sides
-        peers = Peers(limits_for(files_each), time.monotonic)
-        gate = Gate(peers)
-        calls = Calls(peers, gate.who)
-        attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end, self._faults, self._audit)
+        files_each = raise_file_limit() // (
+            1 if self._settings.listen is None else 2
+        )  # for the API on each of its sides
+        peers = PeerLimiter(limits_for(files_each), time.monotonic)
+        gate = ConnectionProxy(peers)
+        calls = OpenCalls(peers, gate.who)
+        attach_socket = AttachSocket(self._allocator, peers, self._clock, self._accounts.end, self._faults, self._audit)
         self._network = _network_api(self._settings, self._monitor, files_each, self._audit)
-        server, health = make_server(self._monitor, self._runtime, FaultService(self._faults), calls)
+        server, health = build_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
             first = self._store.put(self._judge.judge(self._sampler.sample(warnings=self._refresher.warnings))).snapshot
@@ -156,7 +158,7 @@ class Daemon:
                 self._export = _export(self._settings, first)
             self._written_kernel_log = _written_kernel_log(self._settings, first)
             if self._written_kernel_log is not None and self._faults is not None:
-                self._faults.around.log = self._written_kernel_log.write
+                self._faults.effects.log_error = self._written_kernel_log.write
             with closed_umask():
                 server.add_insecure_port(socket_path.grpc_target(files.inner_path))
                 await server.start()
@@ -179,7 +181,7 @@ class Daemon:
             on_ready()
             if is_own_process:
                 self._serve_supervisor()
-            self._audit.note("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
+            self._audit.record("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
             await self._tick_until(ending, peers)
         finally:
             _log.info("ending")
@@ -195,10 +197,10 @@ class Daemon:
             if self._written_kernel_log is not None:
                 self._written_kernel_log.close()
             await server.stop(_GRACE_SECONDS)
-            await others_end(_GRACE_SECONDS)
+            await finish_other_tasks(_GRACE_SECONDS)
             if self._actions is not None:
                 self._actions.close()
-            self._audit.note("daemon_ends", time.time(), {"pid": os.getpid()})
+            self._audit.record("daemon_ends", time.time(), {"pid": os.getpid()})
             self._audit.close()
             self._ended.close()
             files.release()
@@ -213,7 +215,7 @@ class Daemon:
         if pause_seconds is not None:
 
             def tell() -> None:
-                notify("WATCHDOG=1")
+                notify_systemd("WATCHDOG=1")
                 loop.call_later(pause_seconds, tell)
 
             tell()
@@ -231,7 +233,7 @@ class Daemon:
 
     async def _reread(self) -> None:
         """Takes over what has changed in the configuration and can change; all else stays until a restart."""
-        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             after = await reread(sys.argv[1:])
         except (UserError, OSError) as error:
@@ -242,34 +244,34 @@ class Daemon:
             _log.info("the configuration was read again; changed: %s", ", ".join(taken) or "nothing")
             if left:
                 _log.warning("these settings change with a restart: %s", ", ".join(left))
-            self._audit.note("configuration_read", time.time(), {"changed": taken, "left": left})
+            self._audit.record("configuration_read", time.time(), {"changed": taken, "left": left})
         finally:
-            notify("READY=1")
+            notify_systemd("READY=1")
 
     def _take_over(self, after: Settings) -> None:
         """Goes by the settings that can change from here on."""
         before = self._settings
         if after.log_level != before.log_level:
-            change(after.log_level)
+            set_log_level(after.log_level)
         if after.health_thresholds != before.health_thresholds:
-            self._judge.change(Thresholds(**after.health_thresholds))  # type: ignore[arg-type]
+            self._judge.change(HealthThresholds(**after.health_thresholds))  # type: ignore[arg-type]
         if after.actions != before.actions:
             if self._actions is not None:
                 self._actions.close()
-            self._actions = Actions(ActionSettings.made(after.actions), self._audit) if after.actions else None
+            self._actions = FindingActions(ActionSettings.made(after.actions), self._audit) if after.actions else None
         if (after.tls_summary, after.tls_full) != (before.tls_summary, before.tls_full):
-            from neurond.access import subjects
+            from neurond.access import allowed_subjects
 
-            self._exports.allow(subjects(after))
+            self._exports.allow(allowed_subjects(after))
             if self._network is not None:
-                self._network.gate.allow(subjects(after))
+                self._network.gate.allow(allowed_subjects(after))
         self._settings = replace(before, **{name: getattr(after, name) for name in RELOADABLE})
 
-    async def _tick_until(self, ending: asyncio.Event, peers: Peers) -> None:
+    async def _tick_until(self, ending: asyncio.Event, peers: PeerLimiter) -> None:
         """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""
         loop = asyncio.get_running_loop()
         due = self._ticks.began_seconds
-        after_floods = AfterFloods()
+        after_floods = MemoryTrimmer()
         while not ending.is_set():
             due = self._ticks.after(due, loop.time())
             with contextlib.suppress(TimeoutError):
@@ -301,7 +303,7 @@ class Daemon:
         """Has it in the audit who took faults back."""
         moved_seconds = self._clock.moved_seconds()
         shown = (fault_by_wall_clock(fault, moved_seconds) for fault in faults)
-        self._audit.healed(shown, by_uid, by_pid, self._clock.now() + moved_seconds)
+        self._audit.record_healed(shown, by_uid, by_pid, self._clock.now() + moved_seconds)
 
     def _advance_faults(self) -> None:
         if self._faults is not None:
@@ -330,9 +332,11 @@ class Daemon:
                 judged = self._judge.carry(attributed)
             moved_seconds = self._clock.moved_seconds()
             self._note_ended(attributed, moved_seconds)
-            self._audit.attaches(attributed, self._sampler.departures, attributed.taken_at_unix_seconds + moved_seconds)
+            self._audit.record_attaches(
+                attributed, self._sampler.departures, attributed.taken_at_unix_seconds + moved_seconds
+            )
             shown = self._with_ended(by_wall_clock(judged, moved_seconds))
-            self._audit.faults(shown)
+            self._audit.record_faults(shown)
             entry = self._store.put(shown, remember=whole)
             if whole:
                 self._announcer.tell(entry.snapshot)
@@ -343,7 +347,7 @@ class Daemon:
         except Exception as error:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
             if is_out_of_memory(error):
-                tell_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
+                log_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
             else:
                 _log.exception("a snapshot could not be taken")
             return
@@ -354,7 +358,7 @@ class Daemon:
         """Has done what is to be done about findings that have begun or ended with this snapshot."""
         began, ended = self._changes.look(snapshot.health)
         if began or ended:
-            self._audit.findings(began, ended, snapshot.taken_at_unix_seconds)
+            self._audit.record_findings(began, ended, snapshot.taken_at_unix_seconds)
             if self._actions is not None:
                 self._actions.tell(began, ended, snapshot)
 
@@ -369,24 +373,26 @@ class Daemon:
         return replace(snapshot, ended=recent) if recent else snapshot
 
 
-def _network_api(settings: Settings, monitor: MonitorService, most_files: int, audit: Audit) -> NetworkApi | None:
+def _network_api(
+    settings: Settings, monitor: MonitorService, raise_file_limit: int, audit: AuditLog
+) -> NetworkApi | None:
     if settings.listen is None:
         return None
     from neurond.service.network_api import NetworkApi
 
-    return NetworkApi(settings, monitor, most_files, audit.note)
+    return NetworkApi(settings, monitor, raise_file_limit, audit.record)
 
 
-def _export(settings: Settings, first: Snapshot) -> SysfsExport:
-    from neurond.exports.sysfs_export import SysfsExport
+def _export(settings: Settings, first: Snapshot) -> SysfsExporter:
+    from neurond.exports.sysfs_export import SysfsExporter
 
     try:
-        return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)
+        return SysfsExporter(settings.export_sysfs or "", first, settings.export_driver_version)
     except UserError as error:
         raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
 
 
-def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | None:
+def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogWriter | None:
     """Where injected faults make the kernel log their lines; None: nowhere."""
     path = settings.export_kernel_log
     if path is None and settings.export_sysfs is not None:
@@ -396,4 +402,4 @@ def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | 
     if path is None:
         return None
     serial_numbers = {device.index: device.serial_number for device in first.devices}
-    return KernelLogFile(path, first.instance.instance_id or "", serial_numbers)
+    return KernelLogWriter(path, first.instance.instance_id or "", serial_numbers)

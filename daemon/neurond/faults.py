@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from neurond.allocator import Holding, Ledger, UnknownToken
+from neurond.allocator import CoreAllocator, CoreLease, UnknownToken
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.faults.kind import FaultKind, Lasting
 from neurontools.faults.request import FaultRequest
@@ -34,45 +34,42 @@ class NoSuchFault(Exception):
     """There is no fault of this number; the text says so."""
 
 
-Healed = Callable[[Sequence[InjectedFault], int | None, int | None], None]
+OnHealed = Callable[[Sequence[InjectedFault], int | None, int | None], None]
 LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
 
 
 @dataclass(slots=True)
-class Surroundings:
-    """What faults act on. `changed` is called when snapshots have something new to show, `armed` when a process has
-    said that it knows of a fault, `healed` with the faults that were taken back, as they were, and by which user and
-    process.
+class FaultEffects:
+    """The callbacks and clocks that a `FaultInjector` works with.
 
-    `now`: CLOCK_MONOTONIC in seconds. `say` writes a line to the process with a token; `log` writes an error to the
-    kernel's log. `unix_at` tells the Unix time of a moment. `lose_host` has the host vanish, for so many seconds or for
-    good, and return as if booted anew, but with the faults that have not begun; None: it can't vanish.
+    `lose_host` takes the host away for a number of seconds, or for good when None. The host returns as if rebooted and
+    keeps the faults that have not begun. Without the callback a host can't be lost.
     """
 
-    now: Callable[[], float]
-    unix_at: Callable[[float], float]
-    changed: Callable[[], None] = lambda: None
-    armed: Callable[[], None] = lambda: None
-    healed: Healed = lambda _faults, _uid, _pid: None
-    say: Callable[[str, bytes], None] = lambda _token, _line: None
-    log: Callable[[HardwareError], None] = lambda _error: None
+    now: Callable[[], float]  # CLOCK_MONOTONIC, in seconds
+    unix_at: Callable[[float], float]  # Unix time of a moment of CLOCK_MONOTONIC
+    on_change: Callable[[], None] = lambda: None  # snapshots have something new to show
+    on_acknowledged: Callable[[], None] = lambda: None  # a process has acknowledged a fault
+    on_healed: OnHealed = lambda _faults, _uid, _pid: None
+    send: Callable[[str, bytes], None] = lambda _token, _line: None  # a line to the process with a token
+    log_error: Callable[[HardwareError], None] = lambda _error: None  # an error to the kernel log
     lose_host: LoseHost | None = None
 
 
-class Faults:
+class FaultInjector:
     """All faults that were injected and not healed. Belongs to the event loop's thread.
 
     `tells_health`: the driver of such devices says which parts are unhealthy. `lost_devices` are those that are gone.
     """
 
-    def __init__(self, ledger: Ledger, around: Surroundings, *, tells_health: bool = True) -> None:
-        self.around = around
+    def __init__(self, allocator: CoreAllocator, effects: FaultEffects, *, tells_health: bool = True) -> None:
+        self.effects = effects
         self._tells_health = tells_health
         self.lost_devices: frozenset[int] = frozenset()
-        self._ledger = ledger
-        self._held: dict[int, HeldFault] = {}
+        self._allocator = allocator
+        self._held: dict[int, ActiveFault] = {}
         self._last_number = 0
-        self._traces = Traces()
+        self._traces = FaultCounters()
         self._shown: tuple[InjectedFault, ...] = ()
         self._health: dict[int, ReportedHealth] = {}
         self._unarmed: set[tuple[str, int]] = set()  # processes that have not said yet that they know of a fault
@@ -93,15 +90,15 @@ class Faults:
         """Takes in faults, all or none, from a user and a process; NoTarget, TooMany."""
         if len(self._held) + len(requests) > MOST_FAULTS:
             raise TooMany(f"{len(self._held)} faults are there, and {MOST_FAULTS} can be; heal some first")
-        placed = [(request, *self._place(request)) for request in requests]
+        placed = [(request, *self._locate(request)) for request in requests]
         made = []
         for request, devices, cores in placed:
             self._last_number += 1
-            fault = HeldFault(self._last_number, request, devices, cores, self.around.now(), by_uid, by_pid)
+            fault = ActiveFault(self._last_number, request, devices, cores, self.effects.now(), by_uid, by_pid)
             self._held[fault.number] = fault
             made.append(fault)
         self.advance()
-        self._changed()
+        self._publish_change()
         numbers = {fault.number for fault in made}
         return tuple(fault for fault in self._shown if fault.number in numbers)
 
@@ -116,47 +113,47 @@ class Faults:
         healed = [self._held.pop(number) for number in sorted(set(numbers) or self._held)]
         for fault in healed:
             self._traces.forget(fault.number)
-            self._tell_over(fault)
+            self._send_end(fault)
         if healed:
-            offset_seconds = self.around.unix_at(0.0)
-            self.around.healed([fault.shown(offset_seconds) for fault in healed], by_uid, by_pid)
-            self._changed()
+            offset_seconds = self.effects.unix_at(0.0)
+            self.effects.on_healed([fault.to_model(offset_seconds) for fault in healed], by_uid, by_pid)
+            self._publish_change()
         return len(healed)
 
     def advance(self) -> None:
         """Brings all up to now."""
-        now_seconds, has_changed = self.around.now(), False
+        now_seconds, has_changed = self.effects.now(), False
         for fault in sorted(self._held.values(), key=lambda fault: fault.due_seconds):
             was_armed, had_begun = fault.is_armed, fault.began_seconds is not None
             if not fault.advance(now_seconds):
                 continue
             has_changed = True
             if not had_begun and fault.began_seconds is not None:
-                self._begin(fault)
+                self._apply_fault(fault)
             if fault.ended_seconds is not None:
-                self._tell_over(fault)
+                self._send_end(fault)
             elif not was_armed and fault.is_armed:
-                for holding in self._ledger.holdings:
-                    self._tell(fault, holding)
+                for lease in self._allocator.leases:
+                    self._send_fault(fault, lease)
         if has_changed:
-            self._changed()
+            self._publish_change()
 
-    def greet(self, token: str) -> None:
+    def send_active_faults(self, token: str) -> None:
         """A process has got its cores: it is told which faults it is to meet."""
-        holding = self._ledger.known(token)
+        lease = self._allocator.known(token)
         for fault in self._held.values():
             if fault.is_armed and fault.ended_seconds is None:
-                self._tell(fault, holding)
+                self._send_fault(fault, lease)
 
-    def left(self, token: str) -> None:
+    def forget_process(self, token: str) -> None:
         """A process has gone."""
         self._unarmed = {pair for pair in self._unarmed if pair[0] != token}
 
-    def heard(self, token: str, line: bytes) -> None:
+    def handle_line(self, token: str, line: bytes) -> None:
         """Takes a line of an attached process; one that can't be meant is passed over."""
         said = _HEARD.fullmatch(line)
         try:
-            holding = self._ledger.known(token)
+            lease = self._allocator.known(token)
         except UnknownToken:
             return
         fault = self._held.get(int(said[2])) if said is not None else None
@@ -164,17 +161,17 @@ class Faults:
             return
         if said[1] == b"armed":
             self._unarmed.discard((token, fault.number))
-            self.around.armed()
+            self.effects.on_acknowledged()
             return
         local = int(said[3] or b"0")
-        if local not in self._met_cores(fault, holding):
+        if local not in self._affected_cores(fault, lease):
             return
-        core_index = holding.physical_cores()[local * holding.lnc]
+        core_index = lease.physical_cores()[local * lease.lnc]
         if said[1] == b"met":
-            self._met(fault, token)
+            self._record_execution(fault, token)
         else:
-            self._told(fault, core_index, *self._position(holding, local))
-        self._changed()
+            self._record_report(fault, core_index, *self._position(lease, local))
+        self._publish_change()
 
     def is_known_to_all(self, numbers: Collection[int]) -> bool:
         """Whether all processes that are to meet these faults have said that they know."""
@@ -195,13 +192,13 @@ class Faults:
     def loses_reports(self, token: str) -> bool:
         """Whether what a process reports is lost."""
         losing = [fault for fault in self._held.values() if fault.kind.loses_reports and fault.holds]
-        return bool(losing) and any(self._cores_on(fault, self._ledger.known(token)) for fault in losing)
+        return bool(losing) and any(self._cores_on(fault, self._allocator.known(token)) for fault in losing)
 
-    def _place(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
+    def _locate(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
         """The devices and physical cores of a target; NoTarget."""
-        shape = self._ledger.shape
+        shape = self._allocator.shape
         if request.definition.loses_host:
-            if self.around.lose_host is None:
+            if self.effects.lose_host is None:
                 raise NoTarget("this host can't be lost: it is none of a simulated fleet; see neuron-fleet-sim")
             return (), frozenset()
         if request.definition.takes_part and not self._tells_health:
@@ -217,7 +214,7 @@ class Faults:
                 raise NoTarget(f"no NeuronCore {request.neuroncore_index}: there are NeuronCores 0 to {count - 1}")
             cores = shape.physical_cores(request.neuroncore_index, shape.default_lnc)
         else:
-            holder = next((one for one in self._ledger.holdings if one.pid == request.pid and one.count), None)
+            holder = next((one for one in self._allocator.leases if one.pid == request.pid and one.count), None)
             if holder is None:
                 raise NoTarget(f"PID {request.pid} holds no NeuronCores; neuron-ls shows who does")
             if holder.synthetic:
@@ -225,50 +222,50 @@ class Faults:
             cores = tuple(holder.physical_cores())
         return tuple(dict.fromkeys(map(shape.device_of, cores))), frozenset(cores)
 
-    def _met_cores(self, fault: HeldFault, holding: Holding) -> list[int]:
+    def _affected_cores(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
         """The cores of a process, by local index, whose executions are to meet a fault."""
-        return self._cores_on(fault, holding) if fault.kind.is_met and not holding.synthetic else []
+        return self._cores_on(fault, lease) if fault.kind.is_met and not lease.synthetic else []
 
-    def _cores_on(self, fault: HeldFault, holding: Holding) -> list[int]:
+    def _cores_on(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
         """The cores of a process, by local index, that a fault is on."""
-        if fault.request.pid is not None and fault.request.pid != holding.pid:
+        if fault.request.pid is not None and fault.request.pid != lease.pid:
             return []
-        physical = holding.physical_cores()
+        physical = lease.physical_cores()
         return [
             local
-            for local in range(holding.count)
-            if not fault.core_indices.isdisjoint(physical[local * holding.lnc : (local + 1) * holding.lnc])
+            for local in range(lease.count)
+            if not fault.core_indices.isdisjoint(physical[local * lease.lnc : (local + 1) * lease.lnc])
         ]
 
-    def _position(self, holding: Holding, local: int) -> tuple[int, int]:
+    def _position(self, lease: CoreLease, local: int) -> tuple[int, int]:
         """The device of a core of a process, and which NeuronCore of it that is under the process's LNC."""
-        core_index, per_device = holding.physical_cores()[local * holding.lnc], self._ledger.shape.cores_per_device
-        return core_index // per_device, core_index % per_device // holding.lnc
+        core_index, per_device = lease.physical_cores()[local * lease.lnc], self._allocator.shape.cores_per_device
+        return core_index // per_device, core_index % per_device // lease.lnc
 
-    def _tell(self, fault: HeldFault, holding: Holding) -> None:
-        cores = [(local, *self._position(holding, local)) for local in self._met_cores(fault, holding)]
+    def _send_fault(self, fault: ActiveFault, lease: CoreLease) -> None:
+        cores = [(local, *self._position(lease, local)) for local in self._affected_cores(fault, lease)]
         if cores:
-            self._unarmed.add((holding.token, fault.number))
-            self.around.say(holding.token, fault.line(cores))
+            self._unarmed.add((lease.token, fault.number))
+            self.effects.send(lease.token, fault.encode(cores))
 
-    def _tell_over(self, fault: HeldFault) -> None:
+    def _send_end(self, fault: ActiveFault) -> None:
         self._unarmed = {pair for pair in self._unarmed if pair[1] != fault.number}
-        for holding in self._ledger.holdings:
-            if self._met_cores(fault, holding):
-                self.around.say(holding.token, b"heal %d\n" % fault.number)
+        for lease in self._allocator.leases:
+            if self._affected_cores(fault, lease):
+                self.effects.send(lease.token, b"heal %d\n" % fault.number)
 
-    def _begin(self, fault: HeldFault) -> None:
+    def _apply_fault(self, fault: ActiveFault) -> None:
         """What the hardware counts at once, whether or not anybody uses it."""
         kind = fault.kind
         events = int(fault.request.effective_amount or 1) if kind.amount is not None else 1
-        if kind.loses_host and self.around.lose_host is not None:
-            self.around.lose_host(fault.request.for_seconds, self._to_come())
+        if kind.loses_host and self.effects.lose_host is not None:
+            self.effects.lose_host(fault.request.for_seconds, self._pending_requests())
         if kind.ecc:
             self._traces.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
 
-    def _to_come(self) -> tuple[FaultRequest, ...]:
+    def _pending_requests(self) -> tuple[FaultRequest, ...]:
         """What was asked for and has not begun, as it would be asked for now."""
-        now_seconds = self.around.now()
+        now_seconds = self.effects.now()
         return tuple(
             fault.request
             if fault.request.after_seconds is None
@@ -277,31 +274,31 @@ class Faults:
             if fault.began_seconds is None and fault.ended_seconds is None
         )
 
-    def _met(self, fault: HeldFault, token: str) -> None:
+    def _record_execution(self, fault: ActiveFault, token: str) -> None:
         had_begun = fault.began_seconds is not None
-        fault.met(self.around.now())
+        fault.record_execution(self.effects.now())
         if had_begun:
             return
-        self._begin(fault)
-        for holding in self._ledger.holdings:
-            if holding.token != token and fault.kind.outlives_process:
-                self._tell(fault, holding)  # it is there from now on
+        self._apply_fault(fault)
+        for lease in self._allocator.leases:
+            if lease.token != token and fault.kind.outlives_process:
+                self._send_fault(fault, lease)  # it is there from now on
 
-    def _told(self, fault: HeldFault, core_index: int, device_index: int, position: int) -> None:
+    def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
         kind = fault.kind
         had_ended = fault.ended_seconds is not None
-        fault.told(self.around.now())
+        fault.record_report(self.effects.now())
         if kind.counter is not None:
             self._traces.count_status(fault.number, core_index, kind.counter)
         if kind.kernel_error is not None:
-            self.around.log(HardwareError(kind.kernel_error, device_index, position))
+            self.effects.log_error(HardwareError(kind.kernel_error, device_index, position))
         if not had_ended and fault.ended_seconds is not None:
-            self._tell_over(fault)
+            self._send_end(fault)
 
-    def _changed(self) -> None:
-        offset_seconds = self.around.unix_at(0.0)
+    def _publish_change(self) -> None:
+        offset_seconds = self.effects.unix_at(0.0)
         before = {fault.number: fault for fault in self._shown}
-        now = [fault.shown(offset_seconds) for fault in self._held.values()]
+        now = [fault.to_model(offset_seconds) for fault in self._held.values()]
         self._shown = tuple(old if (old := before.get(fault.number)) == fault else fault for fault in now)
         self._health = (
             {index: ReportedHealth(parts) for index, parts in self._unhealthy()} if self._tells_health else {}
@@ -312,7 +309,7 @@ class Faults:
             if fault.holds and fault.kind.loses_device
             for index in fault.device_indices
         )
-        self.around.changed()
+        self.effects.on_change()
 
     def _unhealthy(self) -> Iterator[tuple[int, tuple[str, ...]]]:
         parts: dict[int, list[str]] = {}
@@ -334,7 +331,7 @@ def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
 
 
 @dataclass(slots=True)
-class HeldFault:
+class ActiveFault:
     """A fault, where it is, and how far it has come. `core_indices` are physical; those of a process go with it."""
 
     number: int
@@ -386,18 +383,18 @@ class HeldFault:
                 self.ended_seconds = end_seconds
         return before != (self.is_armed, self.began_seconds, self.ended_seconds)
 
-    def met(self, now_seconds: float) -> None:
+    def record_execution(self, now_seconds: float) -> None:
         """An execution meets it."""
         self.met_total += 1
         if self.began_seconds is None:
             self.began_seconds = now_seconds
 
-    def told(self, now_seconds: float) -> None:
+    def record_report(self, now_seconds: float) -> None:
         """The runtime has told of it: what is met once is over then."""
         if self.kind.lasts in (Lasting.ONE_EXECUTION, Lasting.PROCESS) and self.ended_seconds is None:
             self.ended_seconds = now_seconds
 
-    def line(self, cores: list[tuple[int, int, int]]) -> bytes:
+    def encode(self, cores: list[tuple[int, int, int]]) -> bytes:
         """What a process is told of it; of its cores the local index, the device and the NeuronCore on that."""
         request = self.request
         told = {
@@ -411,7 +408,7 @@ class HeldFault:
         }
         return f"fault {json.dumps(told, separators=(',', ':'))}\n".encode()
 
-    def shown(self, unix_minus_monotonic_seconds: float) -> InjectedFault:
+    def to_model(self, unix_minus_monotonic_seconds: float) -> InjectedFault:
         """As a snapshot has it."""
 
         def at(seconds: float | None) -> float | None:
@@ -441,7 +438,7 @@ class HeldFault:
         )
 
 
-class Traces:
+class FaultCounters:
     """The counts of all faults. Answers are the same objects for as long as nothing was counted."""
 
     def __init__(self) -> None:

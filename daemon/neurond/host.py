@@ -1,4 +1,4 @@
-"""The host that a daemon watches: its source of devices, the ledger of its cores, and a load if one is asked for."""
+"""The host that a daemon watches: its source of devices, the allocator of its cores, and a load if one is asked for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurond.allocator import Ledger, Shape
-from neurond.faults import Faults, Surroundings
+from neurond.allocator import CoreAllocator, HostShape
+from neurond.faults import FaultEffects, FaultInjector
 from neurond.settings import Settings
-from neurond.sources.simulated import SimulatedSource, SyntheticLoad, shape_of
-from neurond.sources.source import Source
+from neurond.sources.simulated import SimulatedSource, SyntheticLoad, simulated_shape
+from neurond.sources.source import DeviceSource
 from neurond.system.clocks import SteadyClock
-from neurond.system.kernel_log import KernelLog
+from neurond.system.kernel_log import KernelLogReader
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.model import Instance
@@ -25,13 +25,13 @@ FIRST_THAT_TELLS = 3  # generation whose driver tells the health of parts: Train
 class WatchedHost:
     """What a daemon works with; `load` is None where no processes are invented, `faults` where devices are real."""
 
-    source: Source
-    ledger: Ledger
+    source: DeviceSource
+    allocator: CoreAllocator
     load: SyntheticLoad | None
-    faults: Faults | None = None
+    faults: FaultInjector | None = None
 
 
-def watched_host(
+def open_host(
     settings: Settings, on_ownership_change: Callable[[], None], clock: SteadyClock | None = None
 ) -> WatchedHost:
     """The simulated instance the settings name, else the devices of this host; UserError when there is neither."""
@@ -39,21 +39,21 @@ def watched_host(
         return _own_devices(settings, on_ownership_change)
     try:
         instance_type = catalog.load(settings.simulate)
-        shape = shape_of(instance_type, settings.lnc)
+        shape = simulated_shape(instance_type, settings.lnc)
         place = None if settings.ultraserver is None else asked_place(settings.ultraserver, instance_type)
     except catalog.UnknownInstanceType as error:
         raise UserError(f"--simulate: {error}", EXIT_USAGE) from None
     except ValueError as error:
         raise UserError(str(error), EXIT_USAGE) from None
-    ledger = Ledger(shape, on_ownership_change, time.monotonic())
-    load = _load(settings, ledger, instance_type) if settings.load else None
-    faults = Faults(
-        ledger,
-        Surroundings(time.monotonic, (clock or SteadyClock()).at),
+    allocator = CoreAllocator(shape, on_ownership_change, time.monotonic())
+    load = _load(settings, allocator, instance_type) if settings.load else None
+    faults = FaultInjector(
+        allocator,
+        FaultEffects(time.monotonic, (clock or SteadyClock()).at),
         tells_health=instance_type.family.generation >= FIRST_THAT_TELLS,
     )
-    source = SimulatedSource(instance_type, ledger, load.ecc if load else None, place, faults)
-    return WatchedHost(source, ledger, load, faults)
+    source = SimulatedSource(instance_type, allocator, load.ecc if load else None, place, faults)
+    return WatchedHost(source, allocator, load, faults)
 
 
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
@@ -80,11 +80,11 @@ def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) ->
             f"{source.instance.instance_type}: use {' or '.join(map(str, possible))}",
             EXIT_USAGE,
         )
-    return WatchedHost(source, Ledger(_shape(source.instance), on_ownership_change, time.monotonic()), None)
+    return WatchedHost(source, CoreAllocator(_shape(source.instance), on_ownership_change, time.monotonic()), None)
 
 
-def _shape(instance: Instance) -> Shape:
-    return Shape(
+def _shape(instance: Instance) -> HostShape:
+    return HostShape(
         device_count=instance.device_count,
         cores_per_device=instance.physical_cores_per_device,
         stacks_per_device=instance.device_memory_bytes // instance.hbm_stack_bytes,
@@ -94,10 +94,10 @@ def _shape(instance: Instance) -> Shape:
     )
 
 
-def _load(settings: Settings, ledger: Ledger, instance_type: catalog.InstanceType) -> SyntheticLoad:
+def _load(settings: Settings, allocator: CoreAllocator, instance_type: catalog.InstanceType) -> SyntheticLoad:
     peak_flops = catalog.peak_flops_per_core(instance_type.name) or 0.0
     return SyntheticLoad(
-        ledger,
+        allocator,
         settings.load or "idle",
         seed=settings.load_seed,
         neuroncores=settings.load_neuroncores,
@@ -105,8 +105,8 @@ def _load(settings: Settings, ledger: Ledger, instance_type: catalog.InstanceTyp
     )
 
 
-def kernel_log(settings: Settings) -> KernelLog | None:
+def open_kernel_log(settings: Settings) -> KernelLogReader | None:
     """The log that tells of these devices; None where there is none, as of simulated ones."""
     if settings.kmsg is not None:
-        return KernelLog(settings.kmsg) if settings.kmsg else None
-    return None if settings.simulate else KernelLog(f"{settings.dev_root}/kmsg", is_named=False)
+        return KernelLogReader(settings.kmsg) if settings.kmsg else None
+    return None if settings.simulate else KernelLogReader(f"{settings.dev_root}/kmsg", is_named=False)

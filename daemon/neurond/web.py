@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from neurond.settings import Settings
-from neurond.snapshots.store import Store
+from neurond.snapshots.store import SnapshotStore
 from neurontools.client.history.feed import Feed, FeedStatus, Link
 from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
 from neurontools.net.client_roles import Role
@@ -22,7 +22,7 @@ from neurontools.web.render_cache import RenderCache
 class DaemonPages:
     """Draws while somebody looks; nothing of it costs anything else. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, store: Store, access: HttpAccess) -> None:
+    def __init__(self, settings: Settings, store: SnapshotStore, access: HttpAccess) -> None:
         self._gallery = RenderCache()
 
         def view(hiding: PrivacyFilter) -> HostView:
@@ -58,7 +58,7 @@ class StoreFeed(Feed):
     It has no thread: `drain` looks, and what is remembered is read by a task of the event loop, in small pieces.
     """
 
-    def __init__(self, store: Store, interval_seconds: float, hiding: PrivacyFilter) -> None:
+    def __init__(self, store: SnapshotStore, interval_seconds: float, hiding: PrivacyFilter) -> None:
         self.interval_seconds = interval_seconds
         super().__init__(FilteredTimeline(_MOST_BYTES, hiding))
         self._store = store

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from neurond.verdicts.evidence import Thresholds
-from neurond.verdicts.rule_evaluator import Judge
+from neurond.verdicts.evidence import HealthThresholds
+from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools.client.history.events import Severity, events_between
 from neurontools.model import Finding, Snapshot
@@ -69,13 +69,13 @@ def test_a_clock_that_was_set_is_told(seconds: float, moved_seconds: float, text
     assert found == ([] if text is None else [("clock", text)])
 
 
-def judged(judge: Judge, snapshot: Snapshot) -> Snapshot:
+def judged(judge: RuleEvaluator, snapshot: Snapshot) -> Snapshot:
     return judge.judge(replace(snapshot, health=None))
 
 
 def test_what_the_daemon_judges_is_told_when_it_begins_to_and_in_its_words() -> None:
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
-    judge = Judge(Thresholds(stuck_seconds=60.0, idle_seconds=20.0))
+    judge = RuleEvaluator(HealthThresholds(stuck_seconds=60.0, idle_seconds=20.0))
     begun, at = judged(judge, host.at(10.0)), 10.0
     found: dict[float, list[tuple[str, str]]] = {}
     for _ in range(100):

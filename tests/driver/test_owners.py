@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from neurond.sources.sysfs.core_owners import OwnerTracker
-from neurond.sources.sysfs.device_reader import Pacing
+from neurond.sources.sysfs.device_reader import GilYield
 
 from neurontools import catalog
 from neurontools.driver.devices import DeviceDirectory, read_placements
@@ -151,7 +151,7 @@ def test_a_command_name_with_parentheses_does_not_confuse_the_times(tmp_path: Pa
 
 def _tracker(proc: Path) -> OwnerTracker:
     directories = [DeviceDirectory(index, index, f"/nowhere/{index}", None) for index in range(2)]
-    return OwnerTracker(OwnerScan(Roots(proc=str(proc), dev=str(proc)), directories), Pacing())
+    return OwnerTracker(OwnerScan(Roots(proc=str(proc), dev=str(proc)), directories), GilYield())
 
 
 def test_all_are_found_in_a_whole_round(tmp_path: Path) -> None:

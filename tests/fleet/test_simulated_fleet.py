@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from neurond.fleet.command import HostPlan, main, parse_mix, plan
+from neurond.fleet.command import HostPlan, main, parse_mix, plan_fleet
 
 from neurontools.client import Client
 from neurontools.faults.request import FaultRequest
@@ -32,21 +32,21 @@ def kinds(plans: tuple[HostPlan, ...]) -> list[tuple[str | None, str | None]]:
 
 def test_shares_are_kept_and_a_seed_gives_the_same_fleet_again() -> None:
     mix = parse_mix("trn1.32xlarge/steady=3,inf2.48xlarge")
-    fleet = plan(10, mix, "/d", seed=7)
+    fleet = plan_fleet(10, mix, "/d", seed=7)
     assert kinds(fleet).count(("trn1.32xlarge", "steady")) == 8
     assert kinds(fleet).count(("inf2.48xlarge", None)) == 2
-    assert fleet == plan(10, mix, "/d", seed=7)
-    assert kinds(fleet) != kinds(plan(10, mix, "/d", seed=8))
+    assert fleet == plan_fleet(10, mix, "/d", seed=7)
+    assert kinds(fleet) != kinds(plan_fleet(10, mix, "/d", seed=8))
     assert [host.place.name for host in fleet] == [f"host-{number:03d}" for number in range(10)]
     assert len({host.settings.load_seed for host in fleet}) == 10
     # Nodes fill one UltraServer after the other.
-    places = [host.settings.ultraserver for host in plan(6, parse_mix("trn2u.48xlarge"), "/d")]
+    places = [host.settings.ultraserver for host in plan_fleet(6, parse_mix("trn2u.48xlarge"), "/d")]
     assert places == ["us-1:0", "us-1:1", "us-1:2", "us-1:3", "us-2:0", "us-2:1"]
     # Every host has a port of its own.
-    listens = [host.settings.metrics_listen for host in plan(3, mix, "/d", first_metrics_port=9000)]
+    listens = [host.settings.metrics_listen for host in plan_fleet(3, mix, "/d", first_metrics_port=9000)]
     assert listens == ["127.0.0.1:9000", "127.0.0.1:9001", "127.0.0.1:9002"]
     with pytest.raises(ValueError, match="there are no 10 ports from 65530 on"):
-        plan(10, mix, "/d", first_metrics_port=65530)
+        plan_fleet(10, mix, "/d", first_metrics_port=65530)
 
 
 def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurond.allocator import Ledger
-from neurond.snapshots.rates import Rates
-from neurond.snapshots.sampler import process_record
-from neurond.sources.simulated import STEP_SECONDS, SimulatedSource, SyntheticLoad, shape_of
-from neurond.verdicts.rule_evaluator import Judge
+from neurond.allocator import CoreAllocator
+from neurond.snapshots.rates import RateCalculator
+from neurond.snapshots.sampler import build_process
+from neurond.sources.simulated import STEP_SECONDS, SimulatedSource, SyntheticLoad, simulated_shape
+from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools import catalog
 from neurontools.model import Host, Snapshot, VcpuTimes, VcpuUsage
@@ -32,7 +32,7 @@ class ScenarioHost:
         place: tuple[str, int] | None = None,
     ) -> None:
         kind = catalog.load(instance_type)
-        self.ledger = Ledger(shape_of(kind, lnc))
+        self.ledger = CoreAllocator(simulated_shape(kind, lnc))
         self.load = SyntheticLoad(
             self.ledger,
             scenario,
@@ -42,11 +42,11 @@ class ScenarioHost:
             started_at_seconds=STARTED_AT_SECONDS,
             started_at_unix_seconds=STARTED_AT_UNIX_SECONDS,
         )
-        for holding in self.ledger.holdings:
+        for holding in self.ledger.leases:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
         self.source = SimulatedSource(kind, self.ledger, self.load.ecc, place=place)
-        self._rates = Rates()
-        self._judge = Judge()
+        self._rates = RateCalculator()
+        self._judge = RuleEvaluator()
         self._sequence = 0
 
     def at(self, seconds: float, *, frozen: bool = False) -> Snapshot:
@@ -58,8 +58,8 @@ class ScenarioHost:
         reading = self.source.read()
         shape = self.ledger.shape
         processes = tuple(
-            process_record(holding, self.load.facts(holding), shape, now_seconds, 1.0)
-            for holding in sorted(self.ledger.holdings, key=lambda holding: holding.pid)
+            build_process(holding, self.load.facts(holding), shape, now_seconds, 1.0)
+            for holding in sorted(self.ledger.leases, key=lambda holding: holding.pid)
         )
         snapshot = Snapshot(
             sequence=self._sequence,

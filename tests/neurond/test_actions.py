@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.actions import Actions, ActionSettings, BoundedRun, RateLimit
-from neurond.journal.state_files import Audit, audit_file
-from neurond.startup.configuration import resolve
+from neurond.actions import ActionSettings, BoundedCommand, FindingActions, HourlyTokenBucket
+from neurond.journal.state_files import AuditLog, open_audit_file
+from neurond.startup.configuration import resolve_settings
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
@@ -74,10 +74,12 @@ class Host:
     def actions(self, table: str) -> Iterator[Callable[..., None]]:
         """The actions alone; gives what tells them of an error that begins, or ends."""
         flags = {"simulate": {"instance_type": "trn1.2xlarge"}, "daemon": {"socket": str(self.directory / "n.sock")}}
-        settings = resolve(flags, self._configuration(table), {})
+        settings = resolve_settings(flags, self._configuration(table), {})
         assert settings.actions is not None
-        with closing(Audit(audit_file(str(self.state), None))) as audit:
-            with closing(Actions(ActionSettings.made(settings.actions), audit, first_pause_seconds=0.01)) as actions:
+        with closing(AuditLog(open_audit_file(str(self.state), None))) as audit:
+            with closing(
+                FindingActions(ActionSettings.made(settings.actions), audit, first_pause_seconds=0.01)
+            ) as actions:
 
                 def tell(event: str = "begins", name: str = "HBM_UNCORRECTABLE_ERROR") -> None:
                     found = [Finding(Kind.KERNEL_ERROR, Severity.CRITICAL, "reason", "action", 1.0, (3,), part=name)]
@@ -238,13 +240,13 @@ def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
     ],
 )
 def test_how_a_program_ended(command: list[str], timeout_seconds: float, outcome: str, detail: str) -> None:
-    ended = BoundedRun().run(command, b"x" * 10**6, timeout_seconds, {})
+    ended = BoundedCommand().run(command, b"x" * 10**6, timeout_seconds, {})
     assert ended.outcome == outcome
     assert detail in ended.detail
 
 
 def test_no_program_is_started_after_the_end(tmp_path: Path) -> None:
-    runner = BoundedRun()
+    runner = BoundedCommand()
     runner.close()
     assert runner.run(["/bin/touch", str(tmp_path / "begun")], b"{}", HANG_SECONDS, {}).outcome == "not_started"
     assert not (tmp_path / "begun").exists()
@@ -252,7 +254,7 @@ def test_no_program_is_started_after_the_end(tmp_path: Path) -> None:
 
 @given(st.integers(1, 100), st.lists(st.floats(0, 10_000), max_size=300))
 def test_never_more_than_two_hours_worth_in_one(most: int, pauses: list[float]) -> None:
-    limit, now, admitted = RateLimit(most, 0.0), 0.0, []
+    limit, now, admitted = HourlyTokenBucket(most, 0.0), 0.0, []
     for pause in pauses:
         now += pause
         if limit.admits(now):

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neurond.attribution import (
-    Attributions,
+    KubeletTimeouts,
     KubeletWatcher,
-    Patience,
+    ProcessAttributor,
     attribution_from,
     read_allocations,
     read_attribution,
@@ -153,7 +153,7 @@ def attribute(tmp_path: Path) -> Attribute:
         directory.mkdir(exist_ok=True)
         (directory / "cgroup").write_text(f"0::{cgroup}\n")
         (directory / "environ").write_text("".join(f"{name}={value}\0" for name, value in environment.items()))
-        attributions = Attributions(str(tmp_path))
+        attributions = ProcessAttributor(str(tmp_path))
         attributions.take_allocations(allocations)
         found = attributions.attribute(replace(HOST, processes=(replace(process, synthetic=False, job=job), *others)))
         assert found.pod_allocations == allocations
@@ -283,7 +283,7 @@ class Heard(list[tuple[PodAllocation, ...]]):
 async def test_one_bad_answer_after_the_other_changes_nothing(kubelet: Kubelet) -> None:
     kubelet.start()
     heard = Heard()
-    watcher = KubeletWatcher(heard, str(kubelet.path), Patience(reply_seconds=HANG_SECONDS))
+    watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(reply_seconds=HANG_SECONDS))
     await watcher.ask_once()
     assert (heard, watcher.warnings) == ([ALLOCATIONS], ())
 
@@ -318,7 +318,7 @@ async def test_it_goes_by_the_next_good_answer_also_by_one_without_pods(kubelet:
 async def test_an_answer_does_not_hold_for_ever(kubelet: Kubelet) -> None:
     kubelet.start()
     heard = Heard()
-    watcher = KubeletWatcher(heard, str(kubelet.path), Patience(held_seconds=0.0))
+    watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(held_seconds=0.0))
     await watcher.ask_once()
     kubelet.fault = grpc.StatusCode.UNAVAILABLE
     for _ in range(3):
@@ -332,7 +332,7 @@ async def test_an_answer_does_not_hold_for_ever(kubelet: Kubelet) -> None:
 
 async def test_a_host_without_a_kubelet_is_no_trouble_and_one_that_does_not_answer_is(kubelet: Kubelet) -> None:
     heard = Heard()
-    watcher = KubeletWatcher(heard, str(kubelet.path), Patience(reply_seconds=0.05))
+    watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(reply_seconds=0.05))
     assert await watcher.ask_once() == 10.0
     assert (watcher.warnings, heard) == ((), [])
     start = f"the kubelet at unix:{kubelet.path} doesn't tell its pods"

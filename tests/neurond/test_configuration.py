@@ -14,7 +14,7 @@ import pytest
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
 from neurond.startup.command_line import settings_from
-from neurond.startup.configuration import FLAGS, Configuration, resolve
+from neurond.startup.configuration import FLAGS, DaemonConfiguration, resolve_settings
 
 from neurontools import catalog
 from neurontools.util.errors import EXIT_USAGE, UserError
@@ -53,7 +53,7 @@ def refusal_of_file(tmp_path: Path, content: str | bytes) -> str:
 
 
 def test_the_defaults() -> None:
-    assert resolve({}, None, {"XDG_RUNTIME_DIR": "/r"}) == Settings(socket="/r/neurontools/neurond.sock")
+    assert resolve_settings({}, None, {"XDG_RUNTIME_DIR": "/r"}) == Settings(socket="/r/neurontools/neurond.sock")
 
 
 def test_a_file_with_every_key(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_file_with_every_key(tmp_path: Path) -> None:
         group = "users"
         """
     )
-    assert resolve({}, str(file), {}) == Settings(
+    assert resolve_settings({}, str(file), {}) == Settings(
         socket="/s.sock",
         interval_seconds=2.0,
         history_seconds=60.5,
@@ -174,7 +174,8 @@ def test_every_key_that_is_wrong_is_named_with_its_line(tmp_path: Path, line: st
 
 def test_every_key_of_the_tables_was_tried() -> None:
     """So that a key added later gets its row above."""
-    keys = {f"{table}.{key}" for table, of in Configuration.model_fields.items() for key in of.annotation.model_fields}  # type: ignore[union-attr]
+    tables = DaemonConfiguration.model_fields.items()
+    keys = {f"{table}.{key}" for table, of in tables for key in of.annotation.model_fields}  # type: ignore[union-attr]
     tried = {line.split(" ")[0] for line, _ in WRONG_LINES}
     assert keys <= tried
     assert set(FLAGS) <= keys
@@ -208,14 +209,14 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
     file.write_text('[daemon]\nsocket = "/file"\ninterval_seconds = 5\n[simulate]\ninstance_type = "trn2.48xlarge"\n')
     environment = {"NEURONTOOLS_SOCKET": "/environment", "NEURON_LOGICAL_NC_CONFIG": "1"}
     flags: dict[str, dict[str, Any]] = {"daemon": {"socket": "/flag"}, "simulate": {"logical_neuroncore_config": 2}}
-    assert resolve({}, str(file), {}).socket == "/file"
-    assert resolve({}, str(file), environment).socket == "/environment"
-    assert resolve(flags, str(file), environment).socket == "/flag"
-    assert resolve({}, str(file), {}).lnc is None
-    assert resolve({}, str(file), environment).lnc == 1
-    assert resolve(flags, str(file), environment).lnc == 2
-    assert resolve({"daemon": {"interval_seconds": 0.5}}, str(file), {}).interval_seconds == 0.5
-    assert resolve(flags, str(file), environment).interval_seconds == 5
+    assert resolve_settings({}, str(file), {}).socket == "/file"
+    assert resolve_settings({}, str(file), environment).socket == "/environment"
+    assert resolve_settings(flags, str(file), environment).socket == "/flag"
+    assert resolve_settings({}, str(file), {}).lnc is None
+    assert resolve_settings({}, str(file), environment).lnc == 1
+    assert resolve_settings(flags, str(file), environment).lnc == 2
+    assert resolve_settings({"daemon": {"interval_seconds": 0.5}}, str(file), {}).interval_seconds == 0.5
+    assert resolve_settings(flags, str(file), environment).interval_seconds == 5
 
 
 @pytest.mark.parametrize(

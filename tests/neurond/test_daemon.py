@@ -22,7 +22,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from neurond.peers.limits import Kind, limits_for
+from neurond.peers.limits import ResourceKind, limits_for
 
 from neurontools import model
 from neurontools.client import Client
@@ -263,10 +263,10 @@ def test_connections_that_end_while_they_have_to_wait_take_nobody_s_place(daemon
     """One process asks for far more than it may at once, on connections that it closes without reading an answer."""
     limits = limits_for(2**20)
     calls = b"".join(request(stream_id, "GetSnapshot") for stream_id in range(1, 41, 2))
-    for _ in range(2 * limits.open[Kind.CONNECTION].by_process):
+    for _ in range(2 * limits.open[ResourceKind.CONNECTION].by_process):
         with opened(daemon.socket) as connection:
             connection.sendall(calls)
-    for _ in range(limits.open[Kind.CONNECTION].by_process):
+    for _ in range(limits.open[ResourceKind.CONNECTION].by_process):
         assert ask(daemon.socket, f"{MONITOR}/GetSnapshot", b"", HANG_SECONDS)
 
 
@@ -352,7 +352,7 @@ def test_a_stop_ends_the_streams_and_is_one_line_in_the_log(daemon: RunningDaemo
 
 
 def test_health_and_reflection_are_calls_like_others(daemon: RunningDaemon) -> None:
-    most = limits_for(2**20).open[Kind.CALL].by_process
+    most = limits_for(2**20).open[ResourceKind.CALL].by_process
     with ExitStack() as channels:
 
         def connected() -> grpc.Channel:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from neurond.journal.accounts import Accounts, Departure, Outcome, Use
+from neurond.journal.accounts import CoreUsage, Departure, ProcessAccounts, ProcessOutcome
 from neurond.journal.state_files import (
     ENDED_FILE,
     MOST_ENDED,
@@ -24,11 +24,11 @@ from neurond.journal.state_files import (
     RECENT_SECONDS,
     EndedFile,
     EndedLog,
-    from_line,
-    kept,
-    to_line,
+    decode_ended,
+    encode_ended,
+    open_state_file,
 )
-from neurond.startup.configuration import resolve
+from neurond.startup.configuration import resolve_settings
 
 from neurontools.catalog import peak_flops_per_core
 from neurontools.client import Client
@@ -83,8 +83,8 @@ def at(seconds: float, *processes: Process, core: NeuronCore | None = None) -> S
     )
 
 
-def accounts(*, lives: bool = False) -> Accounts:
-    return Accounts(lambda _process: lives)
+def accounts(*, lives: bool = False) -> ProcessAccounts:
+    return ProcessAccounts(lambda _process: lives)
 
 
 def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
@@ -93,9 +93,9 @@ def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
     last = attached(executions=ExecutionCounters(completed_total=40, timed_out_total=2))
     peak = peak_flops_per_core("trn1.32xlarge")
     assert peak
-    use = Use(busy_seconds_total=10.0, flop_total=int(peak * 2), peak_device_memory_bytes=99)
+    use = CoreUsage(busy_seconds_total=10.0, flop_total=int(peak * 2), peak_device_memory_bytes=99)
     assert of.observe(at(10), [Departure(TOKEN, last, use)]) == []
-    of.end(TOKEN, Outcome(-9))
+    of.end(TOKEN, ProcessOutcome(-9))
     (ended,) = of.observe(at(11), ())
     assert (ended.pid, ended.job, ended.exit_status, ended.how) == (7, "Slurm job 3", -9, "signal 9")
     assert ended.held_seconds == 10.0
@@ -109,10 +109,10 @@ def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
 def test_how_it_ended_may_be_known_first_and_it_counts_from_when_it_began_and_not_from_when_it_attached_here() -> None:
     of = accounts()
     for since_seconds, use, known in (
-        (None, Use(), (0.0, None, None)),
-        (1000.0 - 3600.0, Use(busy_seconds_total=720.0), (3600.0, 0.1, None)),
+        (None, CoreUsage(), (0.0, None, None)),
+        (1000.0 - 3600.0, CoreUsage(busy_seconds_total=720.0), (3600.0, 0.1, None)),
     ):
-        of.end(TOKEN, Outcome(0))
+        of.end(TOKEN, ProcessOutcome(0))
         (ended,) = of.observe(at(0), [Departure(TOKEN, attached(counted_since_seconds=since_seconds), use)])
         assert (ended.exit_status, (ended.held_seconds, ended.utilization_ratio, ended.mfu_ratio)) == (0, known)
 
@@ -190,25 +190,25 @@ def held(directory: Path) -> list[EndedProcess]:
 
 
 def test_a_process_comes_back_as_it_was_whatever_a_later_version_adds() -> None:
-    assert from_line(to_line(PROCESS)) == PROCESS
-    assert to_line(PROCESS).isascii()
-    assert from_line(json.dumps(asdict(PROCESS) | {"mood": "fine"}).encode()) == PROCESS
+    assert decode_ended(encode_ended(PROCESS)) == PROCESS
+    assert encode_ended(PROCESS).isascii()
+    assert decode_ended(json.dumps(asdict(PROCESS) | {"mood": "fine"}).encode()) == PROCESS
 
 
 @given(parts(EndedProcess))
 def test_any_process_comes_back_or_is_refused(process: EndedProcess) -> None:
     try:
-        line = to_line(process)
-        assert from_line(line) == process
+        line = encode_ended(process)
+        assert decode_ended(line) == process
     except ValueError:
         pass
 
 
 @given(st.binary(max_size=300))
-@example(to_line(PROCESS).replace(b'"utilization_ratio":0.25', b'"utilization_ratio":1e999'))
+@example(encode_ended(PROCESS).replace(b'"utilization_ratio":0.25', b'"utilization_ratio":1e999'))
 def test_rubbish_is_no_process(line: bytes) -> None:
     with pytest.raises(ValueError):
-        from_line(line)
+        decode_ended(line)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_rubbish_is_no_process(line: bytes) -> None:
 )
 def test_a_line_that_could_not_be_shown_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        from_line(json.dumps(asdict(PROCESS) | changes).encode())
+        decode_ended(json.dumps(asdict(PROCESS) | changes).encode())
 
 
 def test_files_are_for_this_user_alone_or_for_a_group_to_read(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ file.close(300)
 def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
     """The kernel refuses to let the file grow in the middle of a line, as a full disk does."""
     command = [sys.executable, "-c", FILLED, str(tmp_path)]
-    subprocess.run(command, input=to_line(PROCESS), check=True, timeout=HANG_SECONDS)
+    subprocess.run(command, input=encode_ended(PROCESS), check=True, timeout=HANG_SECONDS)
     assert (tmp_path / ENDED_FILE).read_bytes().endswith(b"\n")
     assert [process.pid for process in held(tmp_path)] == [1, 2]
     written(tmp_path, numbered(9))
@@ -298,11 +298,11 @@ def test_no_file_of_another_place_and_no_directory_that_others_may_change_is_use
 
 
 def test_what_cannot_be_kept_is_told_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = kept(str(tmp_path), None, "what ended", EndedFile)
+    first = open_state_file(str(tmp_path), None, "what ended", EndedFile)
     assert first is not None
     with caplog.at_level(logging.WARNING):
-        assert kept(str(tmp_path), None, "what ended", EndedFile) is None
-        assert kept(str(tmp_path / ENDED_FILE), None, "what ended", EndedFile) is None
+        assert open_state_file(str(tmp_path), None, "what ended", EndedFile) is None
+        assert open_state_file(str(tmp_path / ENDED_FILE), None, "what ended", EndedFile) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}: another daemon keeps what ended there; this one keeps it in memory",
         f"{tmp_path / ENDED_FILE}: what ended is kept in memory alone: Not a directory",
@@ -313,7 +313,7 @@ def test_what_cannot_be_kept_is_told_and_stops_nothing(tmp_path: Path, caplog: p
 
 def test_systemd_names_the_directory(tmp_path: Path) -> None:
     environment = {"STATE_DIRECTORY": f"{tmp_path}/state:{tmp_path}/other", "XDG_RUNTIME_DIR": str(tmp_path)}
-    assert resolve({}, None, environment).state_directory == f"{tmp_path}/state"
+    assert resolve_settings({}, None, environment).state_directory == f"{tmp_path}/state"
 
 
 def ended(daemon: RunningDaemon, which: int | str) -> EndedProcess:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.allocator import Ledger
-from neurond.faults import MOST_FAULTS, Faults, NoSuchFault, NoTarget, Surroundings, TooMany
+from neurond.allocator import CoreAllocator
+from neurond.faults import MOST_FAULTS, FaultEffects, FaultInjector, NoSuchFault, NoTarget, TooMany
 
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -28,8 +28,8 @@ from neurontools.rpc import fault_calls, neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.testing import DriverTree
 from neurontools.util.errors import UserError
+from tests.harness.allocator_parts import TRN1, TRN2, entered
 from tests.harness.hostile_user import HOSTILE, needs_two_users
-from tests.harness.ledger_parts import TRN1, TRN2, entered
 from tests.harness.paths import PYTHONPATH
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -185,15 +185,15 @@ class Host:
         self.said: list[tuple[str, bytes]] = []
         self.logged: list[HardwareError] = []
         self.healed: list[tuple[int, int, int | None, int | None]] = []
-        self.ledger = Ledger(shape)
-        self.faults = Faults(
+        self.ledger = CoreAllocator(shape)
+        self.faults = FaultInjector(
             self.ledger,
-            Surroundings(
+            FaultEffects(
                 lambda: self.now,
                 lambda seconds: seconds + 1000.0,
-                say=lambda token, line: self.said.append((token, line)),
-                log=self.logged.append,
-                healed=self._take_healed,
+                send=lambda token, line: self.said.append((token, line)),
+                log_error=self.logged.append,
+                on_healed=self._take_healed,
             ),
         )
 
@@ -203,7 +203,7 @@ class Host:
     def attach(self, token: str, first: int, count: int = 1) -> str:
         entered(self.ledger, token)
         self.ledger.attach(token, CoreRequest(first, count))
-        self.faults.greet(token)
+        self.faults.send_active_faults(token)
         return token
 
     def inject(self, kind: str, **asked: Any) -> int:
@@ -217,8 +217,8 @@ class Host:
         return [json.loads(line[6:]) if line.startswith(b"fault ") else int(line[5:]) for line in told]
 
     def meets(self, token: str, number: int, local: int = 0) -> None:
-        self.faults.heard(token, b"met %d %d" % (number, local))
-        self.faults.heard(token, b"told %d %d" % (number, local))
+        self.faults.handle_line(token, b"met %d %d" % (number, local))
+        self.faults.handle_line(token, b"told %d %d" % (number, local))
 
     def state(self, number: int) -> FaultState:
         return next(fault.state for fault in self.faults.shown if fault.number == number)
@@ -364,8 +364,8 @@ def test_a_process_can_say_what_it_likes(lines: list[bytes]) -> None:
     token = host.attach("a", 0)
     host.inject("dma-abort", neuroncore_index=0)
     for line in lines:
-        host.faults.heard(token, line)
-        host.faults.heard("nobody", line)
+        host.faults.handle_line(token, line)
+        host.faults.handle_line("nobody", line)
     assert host.faults.shown[0].met_total == lines.count(b"met 1 0")
 
 
@@ -376,7 +376,7 @@ def test_the_driver_says_which_part_is_unhealthy_where_it_tells_health(host: Hos
     assert told is not None
     assert told.unhealthy_components == ("hbm", "link_intraserver")
     assert host.faults.reported_health(1) is None
-    silent = Faults(Ledger(TRN1), host.faults.around, tells_health=False)
+    silent = FaultInjector(CoreAllocator(TRN1), host.faults.effects, tells_health=False)
     with pytest.raises(NoTarget, match="tells no health of their parts"):
         silent.inject([FaultRequest("part-unhealthy", device_index=0)])
     silent.inject([FaultRequest("link-down", device_index=0)])
@@ -397,7 +397,7 @@ def test_devices_and_reports_that_are_lost_come_back(host: Host) -> None:
 
 def test_a_host_is_lost_with_what_is_still_to_come_as_it_is_then(host: Host) -> None:
     lost: list[Any] = []
-    host.faults.around.lose_host = lambda seconds, to_come: lost.append((seconds, to_come))
+    host.faults.effects.lose_host = lambda seconds, to_come: lost.append((seconds, to_come))
     host.inject("host-lost", after_seconds=10, for_seconds=30)
     host.inject("ecc-corrected", device_index=0, after_seconds=5)
     host.inject("ecc-corrected", device_index=1, after_seconds=60, amount=7)

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from neurond.service.server import AfterFloods, free_unused
+from neurond.service.server import MemoryTrimmer, trim_memory
 from neurond.system.host_metrics import HostReader
-from neurond.system.kernel_log import KernelLog
+from neurond.system.kernel_log import KernelLogReader
 from neurond.system.lifecycle import timed_loop, turns
 from neurond.system.processes import group_of
 
@@ -146,7 +146,7 @@ def test_a_turn_is_all_that_is_ready_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 def test_memory_is_freed_once_when_a_flood_has_ended(connections: list[int], freed_at: list[int]) -> None:
     """Connections that have ended so far, at each tenth of a second."""
     freed: list[int] = []
-    floods = AfterFloods(lambda: freed.append(tenth))
+    floods = MemoryTrimmer(lambda: freed.append(tenth))
     for tenth, ended_total in enumerate(connections):
         floods.look(ended_total, tenth / 10)
     assert freed == freed_at
@@ -161,7 +161,7 @@ def test_what_is_free_goes_back_to_the_system() -> None:
     pieces = [bytes([1]) * 8000 for _ in range(5000)]
     high_bytes, kept = resident_bytes(), pieces[::500]  # what stays is between what goes, so nothing goes by itself
     del pieces
-    free_unused()
+    trim_memory()
     assert resident_bytes() < high_bytes - 30_000_000
     assert len(kept) == 10
 
@@ -174,7 +174,7 @@ def line(text: str = TEXT, sequence: int = 1) -> bytes:
     return KernelRecord(sequence, int(time.monotonic() * 1e6), text).line()
 
 
-def texts(log: KernelLog) -> list[str]:
+def texts(log: KernelLogReader) -> list[str]:
     return [record.text for record in log.read()]
 
 
@@ -190,7 +190,7 @@ def add(path: Path, *texts: str) -> None:
 
 def test_a_file_is_followed_through_cuts_and_replacements(path: Path) -> None:
     path.write_bytes(line("neuron: nd1: a") + line("eth0: link is up") + line("nd2: b")[:-4])
-    log = KernelLog(str(path))
+    log = KernelLogReader(str(path))
     assert texts(log) == ["neuron: nd1: a"]
     with path.open("ab") as file:
         file.write(b" bb\n" + b" SUBSYSTEM=pci\n")
@@ -206,7 +206,7 @@ def test_a_file_is_followed_through_cuts_and_replacements(path: Path) -> None:
 
 def test_a_fifo_is_read_whenever_somebody_writes(path: Path) -> None:
     os.mkfifo(path)
-    log = KernelLog(str(path))
+    log = KernelLogReader(str(path))
     assert texts(log) == []
     for number in range(3):
         with path.open("wb") as writer:
@@ -220,7 +220,7 @@ def test_a_fifo_is_read_whenever_somebody_writes(path: Path) -> None:
 def test_a_file_that_comes_later_is_found_and_its_lack_is_told_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = KernelLog(str(path))
+    log = KernelLogReader(str(path))
     with caplog.at_level(logging.WARNING):
         assert not any(log.read() for _ in range(50))
     assert [record.getMessage() for record in caplog.records] == [
@@ -233,14 +233,14 @@ def test_a_file_that_comes_later_is_found_and_its_lack_is_told_once(
 
 def test_what_nobody_asked_for_is_missed_by_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert KernelLog(str(tmp_path / "kmsg"), is_named=False).read() == []
-        assert KernelLog(str(tmp_path), is_named=False).read() == []
+        assert KernelLogReader(str(tmp_path / "kmsg"), is_named=False).read() == []
+        assert KernelLogReader(str(tmp_path), is_named=False).read() == []
     assert not caplog.records
 
 
 def test_a_flood_is_read_in_pieces_and_loses_nothing(path: Path) -> None:
     add(path, *(f"nd{number}: {'x' * 200}" for number in range(1500)))
-    log = KernelLog(str(path))
+    log = KernelLogReader(str(path))
     first = texts(log)
     assert 0 < len(first) < 1500
     rest = []
@@ -254,7 +254,7 @@ def test_a_flood_is_read_in_pieces_and_loses_nothing(path: Path) -> None:
 @given(st.lists(st.binary(max_size=100), max_size=8))
 def test_rubbish_is_no_record_and_hides_none(path: Path, rubbish: list[bytes]) -> None:
     path.write_bytes(b"\n".join([*rubbish, b"nd" * 5000, b""]) + line())
-    log = KernelLog(str(path))
+    log = KernelLogReader(str(path))
     assert TEXT in texts(log)
     log.close()
 
@@ -264,7 +264,7 @@ def test_the_kernel_itself_is_read() -> None:
     text = f"kernel: neurontools-test-{os.getpid()} nd0 is as it was"
     with Path("/dev/kmsg").open("wb", buffering=0) as kernel:
         kernel.write(f"<7>{text}\n".encode())
-    log = KernelLog("/dev/kmsg")
+    log = KernelLogReader("/dev/kmsg")
     assert wait_until(lambda: [said for said in texts(log) if said == text]) == [text]
     log.close()
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.verdicts.evidence import Hysteresis, Level
-from neurond.verdicts.rule_evaluator import Judge
+from neurond.verdicts.evidence import Hysteresis, HysteresisLevel
+from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools.client.history.events import events_between
 from neurontools.model import Finding, LatencyHistogram, Snapshot, latency
@@ -27,7 +27,7 @@ class Watched:
     """A process that executes ten times a second and is judged once a second; it was fast before it was met."""
 
     def __init__(self, fast_before_seconds: int = 0) -> None:
-        self._judge = Judge()
+        self._judge = RuleEvaluator()
         self._still = ScenarioHost("trn1.2xlarge", neuroncores=1).at(10.0)
         self._counts = Counter({latency.bucket_index(FAST_SECONDS): fast_before_seconds * PER_SECOND})
         self._at_seconds = 0
@@ -132,8 +132,8 @@ def test_latencies_that_rise_much_further_are_told_anew() -> None:
     assert host.events == ["latency"]
 
 
-@given(st.lists(st.tuples(st.sampled_from(Level), st.integers(1, 40)), max_size=40))
-def test_a_state_changes_only_after_as_long_of_the_contrary(periods: list[tuple[Level, int]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(HysteresisLevel), st.integers(1, 40)), max_size=40))
+def test_a_state_changes_only_after_as_long_of_the_contrary(periods: list[tuple[HysteresisLevel, int]]) -> None:
     hysteresis: Hysteresis[str] = Hysteresis()
     levels = [level for level, count in periods for _ in range(count)]
     before = None
@@ -141,9 +141,9 @@ def test_a_state_changes_only_after_as_long_of_the_contrary(periods: list[tuple[
         since = hysteresis.holds_since("it", level, now, begins_after_seconds=10, ends_after_seconds=20)
         begun_by, ended_by = levels[max(0, now - 10) : now + 1], levels[max(0, now - 20) : now + 1]
         if before is None:
-            assert (since is not None) == (len(begun_by) == 11 and set(begun_by) == {Level.OVER})
+            assert (since is not None) == (len(begun_by) == 11 and set(begun_by) == {HysteresisLevel.OVER})
         else:
-            assert (since is None) == (len(ended_by) == 21 and set(ended_by) == {Level.BETTER})
+            assert (since is None) == (len(ended_by) == 21 and set(ended_by) == {HysteresisLevel.BETTER})
             assert since in (None, before), "the time at which it began stays"
         before = since
         assert hysteresis.is_known("it") or since is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from neurond.system.processes import Launch, launch_of, run_id
+from neurond.system.processes import Launch, parse_launch, run_id
 
 MACHINE, OTHER_MACHINE = "boot-1", "boot-2"
 
@@ -22,17 +22,17 @@ def torchrun(
 
 
 def run_of(variables: dict[bytes, bytes], machine: str = MACHINE) -> tuple[str, ...] | None:
-    return launch_of(variables, machine).run
+    return parse_launch(variables, machine).run
 
 
 def test_a_worker_of_torchrun_is_told_its_run_and_the_ranks_beside_it() -> None:
-    told = launch_of(torchrun(3, 1), MACHINE)
+    told = parse_launch(torchrun(3, 1), MACHINE)
     assert told == Launch(3, 4, 2, 2, ("torchrun", "exp1", "trn-1:29500", ""), "torchrun exp1")
     assert run_of(torchrun(0, 0), OTHER_MACHINE) == told.run
     one, two = torchrun(0, 0, run="none"), torchrun(0, 0, run="none", store="trn-9:29500")
     assert run_of(one) != run_of(two), "without an id the store tells runs apart"
     assert run_of(one) != run_of(torchrun(0, 0, run="none", store="trn-1:29501"))
-    assert launch_of(one, MACHINE).name == "torchrun at trn-1:29500"
+    assert parse_launch(one, MACHINE).name == "torchrun at trn-1:29500"
 
 
 def test_runs_of_one_host_are_of_that_host() -> None:
@@ -40,7 +40,7 @@ def test_runs_of_one_host_are_of_that_host() -> None:
         variables = torchrun(0, 0, run="none", store=f"{address}:29500")
         assert run_of(variables) == run_of(variables)
         assert run_of(variables) != run_of(variables, OTHER_MACHINE)
-    assert launch_of(torchrun(1, 1, world=2), MACHINE) == Launch(1, 2, 0, 2)
+    assert parse_launch(torchrun(1, 1, world=2), MACHINE) == Launch(1, 2, 0, 2)
     assert run_of(environment(RANK=0, WORLD_SIZE=1, MASTER_ADDR="a", MASTER_PORT=1)) is None
 
 
@@ -79,12 +79,12 @@ PJRT = environment(NEURON_PJRT_PROCESS_INDEX=1, NEURON_PJRT_PROCESSES_NUM_DEVICE
     ],
 )
 def test_what_other_launchers_tell(variables: dict[bytes, bytes], told: Launch) -> None:
-    assert launch_of(variables, MACHINE) == told
+    assert parse_launch(variables, MACHINE) == told
 
 
 def test_names_are_bounded_and_harmless_in_a_line() -> None:
-    assert len(launch_of(torchrun(0, 0, run="x" * 200), MACHINE).name or "") == 64
-    assert launch_of(torchrun(0, 0, run="a\x1b[2Jb"), MACHINE).name == "torchrun at trn-1:29500"
+    assert len(parse_launch(torchrun(0, 0, run="x" * 200), MACHINE).name or "") == 64
+    assert parse_launch(torchrun(0, 0, run="a\x1b[2Jb"), MACHINE).name == "torchrun at trn-1:29500"
     assert run_of(torchrun(0, 0, run="x" * 200)) != run_of(torchrun(0, 0, run="x" * 199))
     assert len(run_id("a", "b")) == 12
     assert run_id("a", "b") != run_id("ab")

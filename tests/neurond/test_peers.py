@@ -5,15 +5,15 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from neurond.peers.connection_proxy import BYTE, CALL, FRAME, FrameWeight
-from neurond.peers.limits import AtLimit, Credentials, Kind, Peers, limits_for
+from neurond.peers.connection_proxy import BYTE_COST, CALL_COST, FRAME_COST, RequestCost
+from neurond.peers.limits import LimitReached, PeerCredentials, PeerLimiter, ResourceKind, limits_for
 from neurond.service.server import MAX_REQUEST_BYTES, MAX_STREAMS
 
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from tests.harness.hostile_peer import frame, request
 
 MAN = Path(__file__).parents[2] / "man/neurond.8"
-A, B, OTHER = Credentials(1, 1000), Credentials(2, 1000), Credentials(3, 1001)
+A, B, OTHER = PeerCredentials(1, 1000), PeerCredentials(2, 1000), PeerCredentials(3, 1001)
 
 
 class Clock:
@@ -29,31 +29,33 @@ def test_nobody_can_take_it_all() -> None:
         limits = limits_for(files)
         for most in limits.open.values():
             assert 1 <= most.by_process <= most.by_user <= most.together
-        opened = limits.open[Kind.CONNECTION].together * 3 + limits.open[Kind.ATTACHMENT].together * 2
+        opened = limits.open[ResourceKind.CONNECTION].together * 3 + limits.open[ResourceKind.ATTACHMENT].together * 2
         assert opened <= max(files * 3 // 4, 5)
 
 
 def test_a_process_and_a_user_have_their_share() -> None:
     limits = limits_for(2**20)
-    peers = Peers(limits, Clock())
-    most = limits.open[Kind.HISTORY]
+    peers = PeerLimiter(limits, Clock())
+    most = limits.open[ResourceKind.HISTORY]
     for _ in range(most.by_process):
-        peers.take(A, Kind.HISTORY)
-    with pytest.raises(AtLimit, match=r"^PID 1 has 4 readers of the past open, as many as it may; end some of them$"):
-        peers.take(A, Kind.HISTORY)
+        peers.take(A, ResourceKind.HISTORY)
+    with pytest.raises(
+        LimitReached, match=r"^PID 1 has 4 readers of the past open, as many as it may; end some of them$"
+    ):
+        peers.take(A, ResourceKind.HISTORY)
     for pid in range(10, 10 + most.by_user - most.by_process):
-        peers.take(Credentials(pid, 1000), Kind.HISTORY)
-    with pytest.raises(AtLimit, match=r"^user 1000 has 16 readers"):
-        peers.take(B, Kind.HISTORY)
-    peers.take(OTHER, Kind.HISTORY)
-    peers.give_back(A, Kind.HISTORY)
-    peers.take(B, Kind.HISTORY)
+        peers.take(PeerCredentials(pid, 1000), ResourceKind.HISTORY)
+    with pytest.raises(LimitReached, match=r"^user 1000 has 16 readers"):
+        peers.take(B, ResourceKind.HISTORY)
+    peers.take(OTHER, ResourceKind.HISTORY)
+    peers.give_back(A, ResourceKind.HISTORY)
+    peers.take(B, ResourceKind.HISTORY)
 
 
 def test_who_asks_for_too_much_waits_and_nobody_else() -> None:
     clock = Clock()
     limits = limits_for(2**20)
-    peers = Peers(limits, clock)
+    peers = PeerLimiter(limits, clock)
     assert peers.spend(A, limits.process_pace.at_once) == 0
     assert peers.spend(A, 100) == pytest.approx(100 / limits.process_pace.per_second)
     for _ in range(100):
@@ -65,12 +67,12 @@ def test_who_asks_for_too_much_waits_and_nobody_else() -> None:
 
 def test_processes_that_are_gone_take_no_memory() -> None:
     clock = Clock()
-    peers = Peers(limits_for(2**20), clock)
+    peers = PeerLimiter(limits_for(2**20), clock)
     tracemalloc.start()
     try:
         for pid in range(1, 5_000):
-            peers.take(Credentials(pid, 1000), Kind.CALL)
-            peers.give_back(Credentials(pid, 1000), Kind.CALL)
+            peers.take(PeerCredentials(pid, 1000), ResourceKind.CALL)
+            peers.give_back(PeerCredentials(pid, 1000), ResourceKind.CALL)
             clock.seconds += 1
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
@@ -83,16 +85,16 @@ def test_frames_are_weighed_however_they_are_cut() -> None:
     sent = bytes(24) + frame(4, 0, 0) + request(1, "GetSnapshot") + pings + frame(0, 0, 1, bytes(3000))
     sent += request(3, "ListHistory") + frame(3, 0, 3, bytes(4))
     for piece in (1, 7, 9, 10, 64, 4096):
-        weight = FrameWeight()
+        weight = RequestCost()
         work = sum(weight.weigh(memoryview(sent[start : start + piece])) for start in range(0, len(sent), piece))
-        assert work == pytest.approx(2 * CALL + 15 * FRAME + len(sent) * BYTE)
+        assert work == pytest.approx(2 * CALL_COST + 15 * FRAME_COST + len(sent) * BYTE_COST)
 
 
 def test_the_manual_page_tells_the_limits() -> None:
     page = MAN.read_text("utf-8")
     limits = limits_for(2**20)
-    for kind in Kind:
-        name = {Kind.HISTORY: "calls of ListHistory"}.get(kind, kind.value)
+    for kind in ResourceKind:
+        name = {ResourceKind.HISTORY: "calls of ListHistory"}.get(kind, kind.value)
         most = limits.open[kind]
         assert f'.It "{name}" Ta {most.by_process} Ta {most.by_user} Ta {most.together}\n' in page
     text = re.sub(r"\s+", " ", page)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 import pytest
-from neurond.allocator import Holding, Ledger, Report, Shape
-from neurond.snapshots.sampler import process_record
+from neurond.allocator import CoreAllocator, CoreLease, HostShape, RuntimeReport
+from neurond.snapshots.sampler import build_process
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -175,23 +175,23 @@ def test_a_command_line_can_be_sent_whatever_it_is(argument: bytes) -> None:
     assert (len(command) == MAX_COMMAND_CHARACTERS) == (len(argument) == 100_000)
 
 
-TRN2 = Shape(2, 8, 4, 1000, 2, (1, 2))
+TRN2 = HostShape(2, 8, 4, 1000, 2, (1, 2))
 FACTS = ProcessFacts("ada", "python train.py", 900.0, 4096, 3.5, 0.5)
 
 
-def held(request: CoreRequest) -> Holding:
-    ledger = Ledger(TRN2)
+def held(request: CoreRequest) -> CoreLease:
+    ledger = CoreAllocator(TRN2)
     ledger.enter("secret", 71, 1000, 950.0)
     return ledger.attach("secret", request, "job", "2.34")
 
 
-def recorded(holding: Holding, now_seconds: float = 0.0, interval_seconds: float = 1.0) -> Process:
-    return process_record(holding, FACTS, TRN2, now_seconds, interval_seconds)
+def recorded(holding: CoreLease, now_seconds: float = 0.0, interval_seconds: float = 1.0) -> Process:
+    return build_process(holding, FACTS, TRN2, now_seconds, interval_seconds)
 
 
 def test_a_process_is_silent_after_three_seconds_and_three_intervals() -> None:
     holding = held(CoreRequest(0, 1))
-    holding.report = Report(100.0, {})
+    holding.report = RuntimeReport(100.0, {})
     for interval_seconds, last_second in ((0.05, 3.0), (1.0, 3.0), (5.0, 15.0)):
         assert recorded(holding, 100.0 + last_second, interval_seconds).reporting
         assert not recorded(holding, 100.1 + last_second, interval_seconds).reporting
@@ -211,7 +211,7 @@ def test_a_model_is_placed_on_the_cores_of_the_host(
     holding = held(request_)
     memory, host_memory = DeviceMemory(tensors_bytes=5), HostMemory(tensors_bytes=6)
     own = tuple(Subgraph(index, index, 0, memory, host_memory) for index in (0, 1))
-    holding.report = Report(1.0, {}, models=(LoadedModel(10001, "m.neff", "0" * 32, True, own, 8, 9.0),))
+    holding.report = RuntimeReport(1.0, {}, models=(LoadedModel(10001, "m.neff", "0" * 32, True, own, 8, 9.0),))
     (model,) = recorded(holding).models
     assert (model.model_id, model.name, model.running, model.executions_total) == (10001, "m.neff", True, 8)
     assert [part.index for part in model.subgraphs] == [0, 1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from neurond.snapshots.rates import Rates
+from neurond.snapshots.rates import RateCalculator
 
 from neurontools.model import (
     ExecutionCounters,
@@ -33,7 +33,7 @@ class Host:
     """A host with one core, whose snapshots are made by hand; `take` gives them their rates."""
 
     def __init__(self) -> None:
-        self._rates = Rates()
+        self._rates = RateCalculator()
         self._sequence = 0
 
     def take(

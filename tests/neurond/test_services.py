@@ -19,11 +19,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from neurond.allocator import InvalidReport, Ledger, Refusal, Report
+from neurond.allocator import CoreAllocator, InvalidReport, Refusal, RuntimeReport
 from neurond.service.runtime_service import read_report
 from neurond.snapshots.sampler import Sampler
-from neurond.snapshots.store import Store
-from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.snapshots.store import SnapshotStore
+from neurond.sources.simulated import SimulatedSource, simulated_shape
 
 from neurontools import catalog, model
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -388,7 +388,7 @@ def test_percentiles_of_more_executions_than_a_float_can_count(trn2: RunningDaem
 LARGEST = 2**63 - 1
 
 
-def read(core_count: int = 2, **fields: Any) -> Report:
+def read(core_count: int = 2, **fields: Any) -> RuntimeReport:
     return read_report(pb.Report(**fields), core_count, now_seconds=100.0)
 
 
@@ -486,10 +486,10 @@ reports = messages(pb.Report)
 @settings(max_examples=examples(200))
 def test_whatever_is_taken_can_be_shown(data: st.DataObject) -> None:
     """Reports of two owners, one after the other: refused, or in the next snapshot, which readers can be sent."""
-    host = Ledger(shape_of(catalog.load("trn2.3xlarge")))
+    host = CoreAllocator(simulated_shape(catalog.load("trn2.3xlarge")))
     source = SimulatedSource(catalog.load("trn2.3xlarge"), host)
     sampler = Sampler(source, host, None, 1.0)
-    store = Store(60, 2**20)
+    store = SnapshotStore(60, 2**20)
     for token in "ab":
         host.enter(token, 2**22 + 1, 0, 1.0)
         host.attach(token, CoreRequest(0, 2))

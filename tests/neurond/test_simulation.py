@@ -7,10 +7,10 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from neurond.allocator import CoreReport, Ledger, Report
+from neurond.allocator import CoreAllocator, CoreReport, RuntimeReport
 from neurond.snapshots.sampler import Sampler
-from neurond.sources.simulated import SCENARIOS, STEP_SECONDS, USERS, SimulatedSource, shape_of
-from neurond.verdicts.evidence import Thresholds
+from neurond.sources.simulated import SCENARIOS, STEP_SECONDS, USERS, SimulatedSource, simulated_shape
+from neurond.verdicts.evidence import HealthThresholds
 
 from neurontools import catalog, model
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -20,9 +20,9 @@ from tests.harness.scenario_host import STARTED_AT_SECONDS, STARTED_AT_UNIX_SECO
 EVERY = [(name, lnc) for name in catalog.names() for lnc in catalog.load(name).family.lnc_supported]
 
 
-def host(instance_type: str, lnc: int | None = None) -> tuple[Ledger, SimulatedSource]:
+def host(instance_type: str, lnc: int | None = None) -> tuple[CoreAllocator, SimulatedSource]:
     kind = catalog.load(instance_type)
-    ledger = Ledger(shape_of(kind, lnc))
+    ledger = CoreAllocator(simulated_shape(kind, lnc))
     return ledger, SimulatedSource(kind, ledger)
 
 
@@ -61,7 +61,7 @@ def test_what_did_not_change_is_the_same_object() -> None:
     now = source.read()
     assert [index for index in range(32) if now.cores[index] is not before.cores[index]] == [2]
     assert now.devices is before.devices, "nothing is allocated yet"
-    ledger.report("a", Report(1.0, {0: CoreReport(memory=DeviceMemory(tensors_bytes=5))}))
+    ledger.report("a", RuntimeReport(1.0, {0: CoreReport(memory=DeviceMemory(tensors_bytes=5))}))
     now = source.read()
     assert [index for index in range(16) if now.devices[index] is not before.devices[index]] == [1]
 
@@ -72,7 +72,7 @@ def test_memory_goes_with_its_owner_and_counters_stay() -> None:
     ledger.attach("a", CoreRequest(0, 1))
     core = source.read().cores[0]
     assert (core.owner_pid, core.measured_at_seconds, core.utilization_ratio) == (7, None, None)
-    ledger.report("a", Report(1.0, {0: CoreReport(2.5, 10, 3, DeviceMemory(tensors_bytes=5), 8.0, 7.0)}))
+    ledger.report("a", RuntimeReport(1.0, {0: CoreReport(2.5, 10, 3, DeviceMemory(tensors_bytes=5), 8.0, 7.0)}))
     held = source.read()
     assert held.cores[0].owner_pid == 7
     assert held.cores[0].memory.tensors_bytes == 5
@@ -95,7 +95,7 @@ def test_an_owner_between_two_reads_is_in_the_counters() -> None:
     for token in "ab":
         ledger.enter(token, 7, 0, 1.0)
         ledger.attach(token, CoreRequest(0, 1))
-        ledger.report(token, Report(1.0, {0: CoreReport(2.5, 10, 3)}))
+        ledger.report(token, RuntimeReport(1.0, {0: CoreReport(2.5, 10, 3)}))
         ledger.leave(token)
     core = source.read().cores[0]
     assert (core.owner_pid, core.executions_total, core.flop_total) == (None, 6, 20)
@@ -108,7 +108,7 @@ def test_a_node_of_an_ultraserver_says_what_is_only_concluded() -> None:
         ("trn3e.24xlarge", "switched", ("links", "name", "node_count")),
     ):
         kind = catalog.load(name)
-        instance = SimulatedSource(kind, Ledger(shape_of(kind)), place=("us-1", 1)).instance
+        instance = SimulatedSource(kind, CoreAllocator(simulated_shape(kind)), place=("us-1", 1)).instance
         node = instance.ultraserver_node
         assert kind.ultraserver is not None
         assert node is not None
@@ -133,11 +133,11 @@ class Loaded(ScenarioHost):
         self.load.advance(self.now_seconds)
 
     def state(self) -> object:
-        reports = [(holding.pid, holding.report) for holding in self.ledger.holdings]
+        reports = [(holding.pid, holding.report) for holding in self.ledger.leases]
         return reports, [self.load.ecc(index) for index in range(self.kind.device_count)]
 
-    def reports(self) -> list[Report]:
-        reports = [holding.report for holding in self.ledger.holdings]
+    def reports(self) -> list[RuntimeReport]:
+        reports = [holding.report for holding in self.ledger.leases]
         return [report for report in reports if report is not None]
 
     def cores(self) -> list[CoreReport]:
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_load_however_often_it_is_read(scenario: st
     assert (one.state() != other.state()) == (scenario != "idle")
     seldom.advance(130 * STEP_SECONDS)
     assert seldom.state() == one.state()
-    users = [one.load.facts(holding).user for holding in one.ledger.holdings]
+    users = [one.load.facts(holding).user for holding in one.ledger.leases]
     assert users == [USERS[5 % len(USERS)]] * len(users)
     assert all(user.startswith("synth-") for user in USERS), "that nobody has"
 
@@ -201,7 +201,7 @@ def test_a_leak_fills_the_memory_and_then_allocations_fail() -> None:
         sizes.append(loaded.cores()[0].memory.total_bytes or 0)
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[30] < sizes[-1]
-    share = Thresholds().memory_used_ratio
+    share = HealthThresholds().memory_used_ratio
     assert share is not None
     assert sizes[-1] > share * loaded.ledger.shape.stack_bytes, "the verdict that is named after it is reached"
     failures = [report.errors.runtime_total for report in loaded.reports()]
@@ -260,7 +260,7 @@ def test_a_ramp_loads_compiles_and_gets_faster() -> None:
 def test_a_load_stays_within_its_cores_and_their_peak() -> None:
     loaded = Loaded("steady", "trn1.32xlarge", neuroncores=5)
     assert [loaded.ledger.owner(index) is not None for index in range(32)] == [True] * 5 + [False] * 27
-    assert len(list(Loaded("steady", "trn1.2xlarge", neuroncores=1000).ledger.holdings)) == 2
+    assert len(list(Loaded("steady", "trn1.2xlarge", neuroncores=1000).ledger.leases)) == 2
     loaded.advance(100)
     peak = loaded.kind.family.peak_flops_per_physical_core("bf16")
     assert peak
@@ -278,7 +278,7 @@ def test_a_real_process_may_take_the_memory_that_a_load_wants() -> None:
     loaded.ledger.attach("real", CoreRequest(1, 1))
     used = loaded.cores()[0].memory.total_bytes or 0
     free = loaded.ledger.shape.stack_bytes - used
-    report = Report(1.0, {0: CoreReport(memory=DeviceMemory(tensors_bytes=free))})
+    report = RuntimeReport(1.0, {0: CoreReport(memory=DeviceMemory(tensors_bytes=free))})
     loaded.ledger.report("real", report)
     loaded.advance(10)
     assert loaded.cores()[0].memory.total_bytes == used

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.allocator import Ledger
-from neurond.snapshots.store import Refresher, Store, Ticks
-from neurond.sources.simulated import SimulatedSource, shape_of
-from neurond.sources.source import Reading
+from neurond.allocator import CoreAllocator
+from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
+from neurond.sources.simulated import SimulatedSource, simulated_shape
+from neurond.sources.source import DeviceReading
 
 from neurontools import catalog, model
 from neurontools.model import SourceKind
@@ -42,13 +42,13 @@ class _Hardware:
         if self.fault is not None:
             raise self.fault
 
-    def read(self) -> Reading:
-        return Reading((), ())
+    def read(self) -> DeviceReading:
+        return DeviceReading((), ())
 
 
 async def test_a_read_that_does_not_end_holds_nobody_up() -> None:
     hardware = _Hardware()
-    refresher = Refresher(hardware)
+    refresher = SourceRefresher(hardware)
     for _ in range(3):  # asked once, waited for thrice
         await refresher.refresh(0.001)
         assert refresher.warnings[0].startswith("the driver has not answered for ")
@@ -66,7 +66,7 @@ async def test_a_fault_is_told_and_the_next_read_made() -> None:
     hardware = _Hardware()
     hardware.may_answer.set()
     hardware.fault = RuntimeError("the moon")
-    refresher = Refresher(hardware)
+    refresher = SourceRefresher(hardware)
     await refresher.refresh(HANG_SECONDS)
     assert refresher.warnings == ("the devices could not be read: the moon",)
     hardware.fault = None
@@ -77,7 +77,7 @@ async def test_a_fault_is_told_and_the_next_read_made() -> None:
 async def test_a_source_in_memory_needs_no_thread() -> None:
     kind = catalog.load("trn1.2xlarge")
     before = set(threading.enumerate())
-    await Refresher(SimulatedSource(kind, Ledger(shape_of(kind)))).refresh(HANG_SECONDS)
+    await SourceRefresher(SimulatedSource(kind, CoreAllocator(simulated_shape(kind)))).refresh(HANG_SECONDS)
     assert set(threading.enumerate()) <= before
 
 
@@ -89,28 +89,32 @@ async def test_a_source_in_memory_needs_no_thread() -> None:
 def test_a_tick_that_is_late_is_taken_at_once_and_one_that_was_missed_left_out(
     now_seconds: float, following_seconds: float
 ) -> None:
-    assert Ticks(2.0, 50.0).after(100.0, now_seconds) == following_seconds
+    assert TickSchedule(2.0, 50.0).after(100.0, now_seconds) == following_seconds
 
 
 @given(st.integers(1, 2**22), st.floats(0.05, 60.0), st.integers(0, 1000))
 def test_between_two_ticks_there_is_one_report_far_from_either(pid: int, interval_seconds: float, ticks: int) -> None:
-    grid = Ticks(interval_seconds, 1000.0)
+    grid = TickSchedule(interval_seconds, 1000.0)
     tick = 1000.0 + ticks * interval_seconds
     since = (grid.report_at(pid) - tick) % interval_seconds
     assert 0.29 * interval_seconds < since < 0.71 * interval_seconds
-    assert len({Ticks(1.0, 0.0).report_at(pid) for pid in range(4711, 4743)}) == 16, "apart, if they start together"
+    assert len({TickSchedule(1.0, 0.0).report_at(pid) for pid in range(4711, 4743)}) == 16, (
+        "apart, if they start together"
+    )
 
 
 SNAPSHOT = snapshot_of("trn1.2xlarge")
 
 
-def put(store: Store, sequence: int, at_seconds: float | None = None, *, remember: bool = True, noise: int = 0) -> None:
+def put(
+    store: SnapshotStore, sequence: int, at_seconds: float | None = None, *, remember: bool = True, noise: int = 0
+) -> None:
     seconds = float(sequence) if at_seconds is None else at_seconds
     warning = Random(sequence).randbytes(noise).hex()
     store.put(replace(SNAPSHOT, sequence=sequence, taken_at_seconds=seconds, warnings=(warning,)), remember=remember)
 
 
-def sequences(store: Store, duration_seconds: float = 0.0, after: int = 0) -> list[int]:
+def sequences(store: SnapshotStore, duration_seconds: float = 0.0, after: int = 0) -> list[int]:
     return [
         pb.ListHistoryResponse.FromString(message).snapshot.sequence
         for message in store.history(duration_seconds, after)
@@ -118,7 +122,7 @@ def sequences(store: Store, duration_seconds: float = 0.0, after: int = 0) -> li
 
 
 def test_the_latest_message_is_the_snapshot() -> None:
-    store = Store(60, 2**20)
+    store = SnapshotStore(60, 2**20)
     with pytest.raises(RuntimeError, match="no snapshot has been taken yet"):
         _ = store.latest
     entry = store.put(SNAPSHOT)
@@ -127,7 +131,7 @@ def test_the_latest_message_is_the_snapshot() -> None:
 
 
 def test_the_past_is_bounded_by_bytes() -> None:
-    store = Store(1e6, 20_000)
+    store = SnapshotStore(1e6, 20_000)
     for sequence in range(1, 101):
         put(store, sequence, noise=1000)
     kept = sequences(store)
@@ -141,7 +145,7 @@ def test_the_past_is_bounded_by_bytes() -> None:
 
 
 def test_no_past_at_all() -> None:
-    for store in (Store(0, 2**20), Store(60, 0)):
+    for store in (SnapshotStore(0, 2**20), SnapshotStore(60, 0)):
         put(store, 1)
         put(store, 2)
         assert sequences(store) == []
@@ -149,7 +153,7 @@ def test_no_past_at_all() -> None:
 
 
 def test_a_part_of_the_past() -> None:
-    store = Store(10, 2**20)
+    store = SnapshotStore(10, 2**20)
     for sequence in range(1, 31):
         put(store, sequence)
     assert sequences(store) == list(range(20, 31)), "it is bounded by time"
@@ -168,7 +172,7 @@ def test_a_part_of_the_past() -> None:
 
 
 async def test_a_reader_waits_for_the_first_and_then_skips_to_the_latest() -> None:
-    store = Store(0, 0)
+    store = SnapshotStore(0, 0)
     reader = asyncio.create_task(store.after(-1))
     await asyncio.sleep(0)
     put(store, 1)
@@ -179,7 +183,7 @@ async def test_a_reader_waits_for_the_first_and_then_skips_to_the_latest() -> No
 
 
 async def test_all_waiting_readers_are_woken_but_those_that_gave_up() -> None:
-    store = Store(0, 0)
+    store = SnapshotStore(0, 0)
     put(store, 1)
     gives_up, *readers = (asyncio.create_task(store.after(1)) for _ in range(100))
     await asyncio.sleep(0)

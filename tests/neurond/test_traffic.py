@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from neurond.system.host_metrics import RdmaReader, Traffic, read_ports, with_rates
+from neurond.system.host_metrics import RdmaReader, TrafficReader, read_ports, with_rates
 
 from neurontools.model import Disk, NetworkInterface, RdmaPort
 from tests.harness.waiting import wait_until
@@ -40,8 +40,8 @@ class Host:
         (self.proc / "net/dev").write_text(_NET.format(received=received, sent=sent))
         (self.proc / "diskstats").write_text(_DISKS.format(read=read, written=written))
 
-    def traffic(self) -> Traffic:
-        return Traffic(str(self.sys), str(self.proc))
+    def traffic(self) -> TrafficReader:
+        return TrafficReader(str(self.sys), str(self.proc))
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_rubbish_counts_nothing(host: Host, text: str) -> None:
     (host.proc / "net/dev").write_text(text, "latin-1")
     (host.proc / "diskstats").write_text(text, "latin-1")
     assert host.traffic().read(100.0) == ((), ())
-    assert Traffic("/nothing", "/nothing").read(100.0) == ((), ())
+    assert TrafficReader("/nothing", "/nothing").read(100.0) == ((), ())
 
 
 def make_port(sys: Path, device: str = "rdmap0s6", **counters: int) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from neurond.snapshots.rates import LEAST_STEPS, Rates
-from neurond.verdicts.evidence import Thresholds
-from neurond.verdicts.rule_evaluator import Judge
+from neurond.snapshots.rates import LEAST_STEPS, RateCalculator
+from neurond.verdicts.evidence import HealthThresholds
+from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools.model import (
     Device,
@@ -30,7 +30,7 @@ from tests.harness.scenario_host import STARTED_AT_UNIX_SECONDS, ScenarioHost
 from tests.harness.snapshots import rank_of, snapshot_of
 
 
-def findings(judge: Judge, snapshot: Snapshot, *kinds: str) -> list[Finding]:
+def findings(judge: RuleEvaluator, snapshot: Snapshot, *kinds: str) -> list[Finding]:
     """What this judge finds in the next snapshot, of these kinds or of all."""
     judged = judge.judge(snapshot).health
     assert judged is not None
@@ -38,10 +38,10 @@ def findings(judge: Judge, snapshot: Snapshot, *kinds: str) -> list[Finding]:
 
 
 def verdicts(
-    snapshot: Snapshot, earlier: Snapshot | None = None, limits: Thresholds | None = None
+    snapshot: Snapshot, earlier: Snapshot | None = None, limits: HealthThresholds | None = None
 ) -> tuple[health.Verdict, ...]:
     """The verdicts of a daemon that had seen the earlier snapshot too."""
-    judge = Judge(limits)
+    judge = RuleEvaluator(limits)
     if earlier is not None:
         judge.judge(earlier)
     return health.verdicts(judge.judge(snapshot))
@@ -93,7 +93,7 @@ def test_a_stuck_core_is_one_finding_for_the_whole_job() -> None:
 def test_none_switches_a_check_off(name: str) -> None:
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
     host.at(5)
-    limits = replace(Thresholds(), **{name: None})  # type: ignore[arg-type]
+    limits = replace(HealthThresholds(), **{name: None})  # type: ignore[arg-type]
     found = {kind for each in kinds(verdicts(host.at(400), None, limits)).values() for kind in each}
     assert found == {"stuck", "idle"} - {name.removesuffix("_seconds")}
 
@@ -117,7 +117,7 @@ def test_the_minority_of_a_job_is_the_cause_and_idle_ranks_are_one_notice() -> N
             replace(process, synthetic=False, job=None if job is None else replace(job, rank=rank))
             for rank, process in enumerate(now.processes)
         )
-        return findings(Judge(), replace(now, cores=cores, processes=processes))
+        return findings(RuleEvaluator(), replace(now, cores=cores, processes=processes))
 
     job = Job("Slurm job 17")
     for in_flight, of, devices, reason in (
@@ -165,7 +165,7 @@ def status(snapshot: Snapshot, owner: int | None, core: int = 2, **totals: int) 
 
 def test_a_core_that_fails_for_one_process_after_the_other_needs_a_reset() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=1)
-    judge = Judge(Thresholds(idle_seconds=None, stuck_seconds=None))
+    judge = RuleEvaluator(HealthThresholds(idle_seconds=None, stuck_seconds=None))
     told = ["NeuronCore 2 has failed for 2 processes in a row (PID 7, 8)"]
     for second, owner, successes, timeouts, aborts, reasons in (
         (1, 7, 5, 0, 0, []),
@@ -185,7 +185,7 @@ def test_a_core_that_fails_for_one_process_after_the_other_needs_a_reset() -> No
 
 def test_cores_that_the_kubelet_has_given_and_nobody_holds_are_orphaned() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=3)
-    judge = Judge()
+    judge = RuleEvaluator()
     given = (
         PodAllocation("train-0", "ml", "main", neuroncore_indices=(2, 3)),
         PodAllocation("used", "ml", "main", neuroncore_indices=(0, 1)),
@@ -230,7 +230,7 @@ def test_growth_needs_an_earlier_snapshot() -> None:
         assert ("ecc_corrected" in {kind for found in kinds(verdicts(now, before)).values() for kind in found}) is grows
 
 
-def nearly_full(judge: Judge, *used_percents: int | None) -> list[Finding | None]:
+def nearly_full(judge: RuleEvaluator, *used_percents: int | None) -> list[Finding | None]:
     """What a judge says, second by second, of an HBM stack of which so much is used."""
     now = ScenarioHost("inf2.xlarge").at(1)
     told: list[Finding | None] = []
@@ -249,7 +249,7 @@ def nearly_full(judge: Judge, *used_percents: int | None) -> list[Finding | None
 
 
 def test_memory_near_its_threshold_is_one_finding_until_it_is_clearly_less() -> None:
-    found = nearly_full(Judge(), 94, 95, 94, 95, 93, 96, 91, 90, 94, 95)
+    found = nearly_full(RuleEvaluator(), 94, 95, 94, 95, 93, 96, 91, 90, 94, 95)
     assert [finding is not None for finding in found] == [False, *[True] * 6, False, False, True]
     assert len({finding.began_at_unix_seconds for finding in found[:8] if finding is not None}) == 1
     first, again = found[1], found[-1]
@@ -257,17 +257,17 @@ def test_memory_near_its_threshold_is_one_finding_until_it_is_clearly_less() -> 
     assert again is not None
     assert first.reason == "HBM 0 is 95% full, of 100 B"
     assert again.began_at_unix_seconds > first.began_at_unix_seconds
-    found = nearly_full(Judge(), 95, 96, 94, 96, 97, 96, 98, 99)
+    found = nearly_full(RuleEvaluator(), 95, 96, 94, 96, 97, 96, 98, 99)
     assert [finding and finding.reason.split()[3] for finding in found] == ["95%"] * 4 + ["97%"] * 3 + ["99%"]
     assert len({finding and finding.began_at_unix_seconds for finding in found}) == 1, "the text stays for a while"
 
 
 def test_memory_that_is_unknown_is_not_nearly_full() -> None:
-    judge = Judge()
+    judge = RuleEvaluator()
     assert [finding is not None for finding in nearly_full(judge, 95, None, 94, 95)] == [True, False, False, True]
-    judge.change(Thresholds(memory_used_ratio=None))
+    judge.change(HealthThresholds(memory_used_ratio=None))
     assert nearly_full(judge, 100) == [None]
-    judge.change(Thresholds(memory_used_ratio=1.0))
+    judge.change(HealthThresholds(memory_used_ratio=1.0))
     assert [finding is not None for finding in nearly_full(judge, 99, 100, 96, 94)] == [False, True, True, False]
 
 
@@ -314,7 +314,7 @@ def test_a_process_that_is_younger_than_the_window_is_judged_over_its_life(count
 
 def test_errors_from_long_before_the_daemon_started_are_no_news() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=1)
-    judge = Judge(Thresholds(idle_seconds=None))
+    judge = RuleEvaluator(HealthThresholds(idle_seconds=None))
     judge.judge(replace(host.at(1), processes=()))  # the process has not come back yet
     for seconds, numerical_total, found in ((2, 5, []), (61, 5, []), (62, 5, []), (63, 6, ["numerical_errors"])):
         now = failing(host.at(seconds), age_seconds=9000 + seconds, counted=True, numerical_total=numerical_total)
@@ -331,7 +331,7 @@ def test_latency_of_a_reporter_that_began_anew_is_not_judged() -> None:
 
 def test_a_finding_begins_when_it_is_first_seen_and_ends_with_its_cause() -> None:
     host = ScenarioHost("trn1.32xlarge")
-    judge = Judge()
+    judge = RuleEvaluator()
     for second, uncorrected, began in ((1, 0, []), (2, 1, [2]), (3, 1, [2]), (4, 2, [2]), (5, 0, []), (6, 1, [6])):
         now = host.at(second)
         ecc = EccCounters(0, uncorrected, 0, 0, 0)
@@ -341,7 +341,7 @@ def test_a_finding_begins_when_it_is_first_seen_and_ends_with_its_cause() -> Non
 
 def test_between_two_ticks_nothing_is_said_of_processes_that_have_ended() -> None:
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=2)
-    judge = Judge(Thresholds(stuck_seconds=5))
+    judge = RuleEvaluator(HealthThresholds(stuck_seconds=5))
     host.at(5)
     now = judge.judge(host.at(20))
     assert kinds(health.verdicts(now)) == {0: ["stuck"]}
@@ -357,7 +357,7 @@ class Host:
     """Rates and verdicts as the daemon has them, of ranks in step."""
 
     def __init__(self, world_size: int = 4) -> None:
-        self._rates, self._judge = Rates(), Judge()
+        self._rates, self._judge = RateCalculator(), RuleEvaluator()
         self._world_size = world_size
         self._waited = dict.fromkeys(range(4), 0.0)
         self._steps = 0
@@ -452,7 +452,9 @@ def found(*ranks: Process, cores: dict[int, float] | None = None, limit: float |
         return replace(each, execution_started_at_unix_seconds=at, last_execution_at_unix_seconds=UNIX - 70.0)
 
     snapshot = replace(empty, taken_at_seconds=NOW, taken_at_unix_seconds=UNIX, cores=tuple(map(core, empty.cores)))
-    return findings(Judge(Thresholds(stuck_seconds=limit, idle_seconds=None)), snapshot, Kind.STUCK, Kind.WAITING)
+    return findings(
+        RuleEvaluator(HealthThresholds(stuck_seconds=limit, idle_seconds=None)), snapshot, Kind.STUCK, Kind.WAITING
+    )
 
 
 THREE = (waiting(0), waiting(1), waiting(3))

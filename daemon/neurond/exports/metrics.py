@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neurond.settings import Settings
-from neurond.snapshots.store import Store
+from neurond.snapshots.store import SnapshotStore
 from neurond.system.lifecycle import turns
 from neurontools import catalog
 from neurontools.exporters.exposition import Definition, Exposition, Family, Kind, label_text
@@ -45,10 +45,10 @@ NETWORK_OPEN_CONNECTIONS = Definition(
 )
 
 
-class Metrics:
+class DaemonMetrics:
     """The text of the latest snapshot. Belongs to the event loop's thread."""
 
-    def __init__(self, store: Store, *, untagged_together: bool = False) -> None:
+    def __init__(self, store: SnapshotStore, *, untagged_together: bool = False) -> None:
         self._store = store
         started_at_unix_seconds = time.time()
         self._metrics = SnapshotMetrics(started_at_unix_seconds, untagged_together=untagged_together)
@@ -123,13 +123,13 @@ class _Sender(Protocol):
     async def close(self) -> None: ...
 
 
-class Exports:
+class Exporters:
     """The exports that the settings ask for; without any it does nothing and has loaded nothing more."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: SnapshotStore) -> None:
         self._settings = settings
         self._store = store
-        self._metrics = Metrics(store, untagged_together=settings.metrics_untagged_together)
+        self._metrics = DaemonMetrics(store, untagged_together=settings.metrics_untagged_together)
         self._pages: MetricsPages | None = None
         self._sender: _Sender | None = None
 

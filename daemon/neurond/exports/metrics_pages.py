@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from neurond.access import metrics_access
 from neurond.settings import Settings
-from neurond.snapshots.store import Store
-from neurond.system.lifecycle import most_files
+from neurond.snapshots.store import SnapshotStore
+from neurond.system.lifecycle import raise_file_limit
 from neurontools.exporters.page import Exporter, metrics_page
 from neurontools.net.acceptor import listen_address
 from neurontools.net.http_access import HttpPage, Site
@@ -28,7 +28,7 @@ class MetricsPages:
     Belongs to the event loop's thread; UserError when a file of the access is wrong.
     """
 
-    def __init__(self, settings: Settings, metrics: Exporter, store: Store) -> None:
+    def __init__(self, settings: Settings, metrics: Exporter, store: SnapshotStore) -> None:
         self.access = metrics_access(settings)
         pages = {"/metrics": HttpPage(metrics_page(metrics)), "/": HttpPage(_front, is_open=True)}
         self._web: DaemonPages | None = None
@@ -40,7 +40,7 @@ class MetricsPages:
             pages[BASE] = self._web.page
             pages["/"] = HttpPage(_front_with_pages, is_open=True)
         site = Site(pages, HttpPage(_nothing, is_open=True), self.access)
-        self._server = HttpServer(site, name="metrics", limits=HttpLimits().with_files(most_files()))
+        self._server = HttpServer(site, name="metrics", limits=HttpLimits().with_files(raise_file_limit()))
 
     async def listen(self, address: str) -> None:
         """Serves on an address such as ":8000"; UserError when it can't be had."""

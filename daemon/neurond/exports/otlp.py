@@ -75,7 +75,7 @@ class OtlpSender:
         self._snapshot: Snapshot | None = None
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
-            logging.getLogger(name).addFilter(_Sparse(url))
+            logging.getLogger(name).addFilter(_OncePerOutage(url))
         # Every collector reads gzip, and it is a tenth of the bytes; None leaves the choice to the environment.
         compression = None if any(name in os.environ for name in _COMPRESSION) else Compression.Gzip
         exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS, compression=compression)
@@ -145,7 +145,7 @@ class OtlpSender:
                 yield int(each == state), {"hw.id": f"neuron{verdict.device_index}", "hw.type": "gpu", "hw.state": each}
 
 
-class _Sparse(logging.Filter):
+class _OncePerOutage(logging.Filter):
     """Of the many lines that the SDK has about a collector that is away, one in ten minutes, and a short one."""
 
     _told_at_seconds: float | None = None  # of all of them together
@@ -158,9 +158,9 @@ class _Sparse(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         now = time.monotonic()
-        if _Sparse._told_at_seconds is not None and now - _Sparse._told_at_seconds < _SILENCE_SECONDS:
+        if _OncePerOutage._told_at_seconds is not None and now - _OncePerOutage._told_at_seconds < _SILENCE_SECONDS:
             return False
-        _Sparse._told_at_seconds = now
+        _OncePerOutage._told_at_seconds = now
         cause = " ".join(record.getMessage().split())
         record.msg, record.args, record.exc_info = "metrics can't be sent to %s: %s", (self._url, cause[:300]), None
         return True

@@ -13,7 +13,7 @@ _END_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class SysfsExport:
+class SysfsExporter:
     """A tree that follows the snapshots it is offered; of those that come while it is busy, the latest counts.
 
     UserError when the directory can't be had. `close` removes the tree.

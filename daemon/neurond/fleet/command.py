@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
-from neurond.startup.checks import check
+from neurond.startup.checks import check_settings
 from neurontools import catalog
 from neurontools.cli.line import frame
 from neurontools.cli.line.about import exit_code_text
@@ -85,7 +85,7 @@ def _run(arguments: list[str]) -> int:
         path = os.path.abspath(path)  # noqa: PTH100
         plans = _plans(given, path)
         directory = stack.enter_context(_opened(path))
-        processes = stack.enter_context(Processes(plans, process_count))
+        processes = stack.enter_context(FleetProcesses(plans, process_count))
         for name, text in _files(plans, processes).items():
             directory.replace(name, text.encode())
             stack.callback(_removed, directory, name)
@@ -106,7 +106,7 @@ def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
     if given.metrics_from is not None:
         _whole("--metrics-from", given.metrics_from, 1, 65_535)
     try:
-        plans = plan(
+        plans = plan_fleet(
             count,
             parse_mix(given.mix),
             directory,
@@ -120,7 +120,7 @@ def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
         raise UserError(
             f"--mix: {error}" if "port" not in str(error) else f"--metrics-from: {error}", EXIT_USAGE
         ) from None
-    check(plans[0].settings)
+    check_settings(plans[0].settings)
     return plans
 
 
@@ -139,19 +139,19 @@ def _opened(path: str) -> Directory:
         raise UserError(f"--directory {path}: {error.strerror}; give one that can be written", EXIT_USAGE) from None
 
 
-def _files(plans: tuple[HostPlan, ...], processes: Processes) -> dict[str, str]:
+def _files(plans: tuple[HostPlan, ...], processes: FleetProcesses) -> dict[str, str]:
     """What stands beside the sockets: the hostfile, the process of each host, and targets for Prometheus."""
     files = {
-        HOSTFILE: hostfile_text(plan.place for plan in plans),
+        HOSTFILE: hostfile_text(host.place for host in plans),
         PIDS: "".join(f"{name} {pid}\n" for name, pid in sorted(processes.pids.items())),
     }
     if plans[0].settings.metrics_listen is not None:
         targets = [
             {
-                "targets": [plan.settings.metrics_listen],
-                "labels": {"node": plan.place.name, PLACE_LABEL: plan.place.text},
+                "targets": [host.settings.metrics_listen],
+                "labels": {"node": host.place.name, PLACE_LABEL: host.place.text},
             }
-            for plan in plans
+            for host in plans
         ]
         files[FILE_SD] = json.dumps(targets, indent=1) + "\n"
     return files
@@ -162,7 +162,7 @@ def _removed(directory: Directory, name: str) -> None:
         directory.remove(name)
 
 
-def _wait(processes: Processes, while_fd: int | None) -> None:
+def _wait(processes: FleetProcesses, while_fd: int | None) -> None:
     """Until a signal or the end of a pipe ends the command; hosts whose process ended meanwhile are told of once."""
     told: set[str] = set()
     watched = [] if while_fd is None else [while_fd]
@@ -192,7 +192,7 @@ _HIGHEST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class HostMixEntry:
     """Hosts of a mix: their type and what runs on them, with their share."""
 
     instance_type: str
@@ -208,7 +208,7 @@ class HostPlan:
     settings: Settings
 
 
-def parse_mix(text: str) -> tuple[Kind, ...]:
+def parse_mix(text: str) -> tuple[HostMixEntry, ...]:
     """The kinds of `TYPE[/SCENARIO][=WEIGHT],…`; ValueError says in a line what is wrong."""
     kinds = []
     for part in filter(None, map(str.strip, text.split(","))):
@@ -220,15 +220,15 @@ def parse_mix(text: str) -> tuple[Kind, ...]:
             raise ValueError(
                 f"{part[:60]!r}: there is no scenario {scenario[:40]!r}; give one of {', '.join(SCENARIOS)}"
             )
-        kinds.append(Kind(catalog.load(name).name, scenario or None, int(weight) if equals else 1))
+        kinds.append(HostMixEntry(catalog.load(name).name, scenario or None, int(weight) if equals else 1))
     if not kinds:
         raise ValueError("names no instance type; write TYPE/SCENARIO=SHARE, such as trn1.32xlarge/steady=3")
     return tuple(kinds)
 
 
-def plan(
+def plan_fleet(
     host_count: int,
-    mix: tuple[Kind, ...],
+    mix: tuple[HostMixEntry, ...],
     directory: str,
     *,
     seed: int = 0,
@@ -266,7 +266,7 @@ def plan(
     )
 
 
-def _shares(host_count: int, mix: tuple[Kind, ...]) -> list[int]:
+def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
     """How many hosts of each kind: by weight, the largest remainders rounded up, the first of equals."""
     whole = sum(kind.weight for kind in mix)
     counts = [host_count * kind.weight // whole for kind in mix]
@@ -276,7 +276,7 @@ def _shares(host_count: int, mix: tuple[Kind, ...]) -> list[int]:
     return counts
 
 
-def _nodes(kinds: list[Kind]) -> list[str | None]:
+def _nodes(kinds: list[HostMixEntry]) -> list[str | None]:
     """The place in an UltraServer of each host, NAME:INDEX; None for types that are in none."""
     nodes: list[str | None] = []
     made = 0
@@ -299,7 +299,7 @@ def _nodes(kinds: list[Kind]) -> list[str | None]:
 _STOP_SECONDS = 10.0
 
 
-class Processes:
+class FleetProcesses:
     """A context with all hosts serving. Entering raises UserError, in the words of the host that can't be served."""
 
     def __init__(self, plans: Sequence[HostPlan], process_count: int) -> None:
@@ -310,12 +310,12 @@ class Processes:
     def pids(self) -> dict[str, int]:
         """The process of each host, by name."""
         return {
-            plan.place.name: child.pid
+            host.place.name: child.pid
             for share, child in zip(self._shares, self._children, strict=True)
-            for plan in share
+            for host in share
         }
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> FleetProcesses:
         try:
             for share in self._shares:
                 with defer_signals():  # or a process would be there that nobody knows
@@ -337,10 +337,10 @@ class Processes:
     def ended(self) -> list[str]:
         """The hosts whose process has ended."""
         return [
-            plan.place.name
+            host.place.name
             for share, child in zip(self._shares, self._children, strict=True)
             if child.poll() is not None
-            for plan in share
+            for host in share
         ]
 
     def _end(self) -> None:
@@ -366,7 +366,7 @@ def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
     )
     assert child.stdin is not None  # noqa: S101 - it was made with a pipe
     try:
-        child.stdin.write("".join(f"{plan.settings.to_json()}\n" for plan in share).encode())
+        child.stdin.write("".join(f"{host.settings.to_json()}\n" for host in share).encode())
         child.stdin.close()
     except BrokenPipeError:
         pass  # it has ended, and says why

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from neurond.daemon import Daemon
 from neurond.settings import Settings
-from neurond.system.lifecycle import begin, exit_with_parent, most_files, timed_loop
+from neurond.system.lifecycle import configure_logging, exit_with_parent, raise_file_limit, timed_loop
 from neurontools.faults.request import FaultRequest
 from neurontools.util.errors import UserError
 
@@ -23,8 +23,8 @@ _LONGEST_FAILURE = 400
 def main() -> None:
     """Serve the hosts whose settings stand on standard input, a line each; a line "ready" goes to standard output."""
     exit_with_parent(int(sys.argv[1]))
-    begin("error")
-    most_files()
+    configure_logging("error")
+    raise_file_limit()
     settings = [Settings.from_json(line) for line in sys.stdin]
     with asyncio.Runner(loop_factory=timed_loop) as runner:
         sys.exit(runner.run(_serve(settings)))

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from neurond.allocator import Holding
+from neurond.allocator import CoreLease
 from neurontools import catalog
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
 from neurontools.model.counting import counted_since_unix_seconds
@@ -21,10 +21,10 @@ class Departure:
 
     token: str
     process: Process
-    use: Use
+    use: CoreUsage
 
 
-class Accounts:
+class ProcessAccounts:
     """The accounts of the processes on one host. `is_alive` asks whether the process of a record goes on.
 
     Feed it every snapshot in order, each with the departures since the one before, and by `end` how each attached
@@ -36,10 +36,10 @@ class Accounts:
         self._attached: dict[int, Process] = {}  # by PID, as last seen
         self._found: dict[int, DriverAccount] = {}
         self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token: how it ended isn't known yet
-        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()  # and those that no snapshot was taken of yet
+        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()  # and those that no snapshot was taken of yet
         self._finished: list[EndedProcess] = []
 
-    def end(self, token: str, outcome: Outcome) -> None:
+    def end(self, token: str, outcome: ProcessOutcome) -> None:
         """Takes note of how an attached process ended."""
         ended = self._waiting.pop(token, None)
         if ended is not None:
@@ -74,7 +74,7 @@ class Accounts:
         ended = _ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
         outcome = self._outcomes.pop(departure.token, None)
         if process.synthetic:
-            outcome = Outcome()
+            outcome = ProcessOutcome()
         if outcome is not None:
             self._finished.append(_with(ended, outcome))
             return
@@ -102,7 +102,7 @@ class Accounts:
                 snapshot.taken_at_unix_seconds,
                 peak_flops,
             )
-            self._finished.append(_with(ended, Outcome(lives_on=self._is_alive(account.process))))
+            self._finished.append(_with(ended, ProcessOutcome(lives_on=self._is_alive(account.process))))
         for pid, process in now.items():
             known = self._found.get(pid)
             if known is None:
@@ -121,7 +121,7 @@ def _completed(last: Process, seen: Process) -> Process:
 
 
 def _ended(
-    process: Process, use: Use, began_at_unix_seconds: float, now_unix_seconds: float, peak_flops: float | None
+    process: Process, use: CoreUsage, began_at_unix_seconds: float, now_unix_seconds: float, peak_flops: float | None
 ) -> EndedProcess:
     seconds = now_unix_seconds - began_at_unix_seconds
     logical, physical = len(process.neuroncore_indices), len(process.core_indices)
@@ -155,7 +155,7 @@ def _ended(
     )
 
 
-def _with(ended: EndedProcess, outcome: Outcome) -> EndedProcess:
+def _with(ended: EndedProcess, outcome: ProcessOutcome) -> EndedProcess:
     return replace(ended, exit_status=outcome.exit_status, lives_on=outcome.lives_on)
 
 
@@ -173,10 +173,10 @@ class DriverAccount:
         self._peak_bytes: int | None = None
 
     @property
-    def use(self) -> Use:
+    def use(self) -> CoreUsage:
         """Up to the last snapshot. The driver counts physical cores; a logical one is as busy as their mean."""
         busy = None if self._busy_seconds is None else self._busy_seconds / self._lnc
-        return Use(busy, self._flop, self._peak_bytes)
+        return CoreUsage(busy, self._flop, self._peak_bytes)
 
     def observe(self, process: Process, snapshot: Snapshot) -> None:
         """Takes in what its cores have counted since the snapshot before."""
@@ -202,7 +202,7 @@ class DriverAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProcessOutcome:
     """`exit_status` as subprocess has it: a code, or the negative number of a signal; None where it is not known."""
 
     exit_status: int | None = None
@@ -210,7 +210,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class CoreUsage:
     """`busy_seconds_total` is summed over its logical cores. None: not known."""
 
     busy_seconds_total: float | None = None
@@ -218,12 +218,12 @@ class Use:
     peak_device_memory_bytes: int | None = None
 
 
-def reported_use(holding: Holding) -> Use:
+def reported_usage(lease: CoreLease) -> CoreUsage:
     """What an attached process has told of itself, in its own count."""
-    if not holding.cores:
-        return Use()
-    return Use(
-        sum(core.busy_seconds_total for core in holding.cores.values()),
-        sum(core.flop_total for core in holding.cores.values()),
-        holding.peak_device_memory_bytes,
+    if not lease.cores:
+        return CoreUsage()
+    return CoreUsage(
+        sum(core.busy_seconds_total for core in lease.cores.values()),
+        sum(core.flop_total for core in lease.cores.values()),
+        lease.peak_device_memory_bytes,
     )

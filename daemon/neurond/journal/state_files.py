@@ -175,14 +175,16 @@ class LineFile:
 T = TypeVar("T")
 
 
-def audit_file(path: str, group: int | None) -> LineFile:
+def open_audit_file(path: str, group: int | None) -> LineFile:
     """The file of the audit, below this directory, for the members of a group too; what it has is not read."""
     file = LineFile(path, _AUDIT_NAME, "the audit", group)
     file.content = b""
     return file
 
 
-def kept(directory: str | None, group: int | None, what: str, opened: Callable[[str, int | None], T]) -> T | None:
+def open_state_file(
+    directory: str | None, group: int | None, what: str, opened: Callable[[str, int | None], T]
+) -> T | None:
     """What `opened` makes of the directory; None where nothing is kept, or can't be, which is told."""
     if directory is None:
         return None
@@ -204,7 +206,7 @@ def kept(directory: str | None, group: int | None, what: str, opened: Callable[[
 _NAMES = frozenset(field.name for field in fields(EndedProcess))
 
 
-def to_line(process: EndedProcess) -> bytes:
+def encode_ended(process: EndedProcess) -> bytes:
     """The line, its end included; ValueError for one that is too long or has a number that JSON has not."""
     line = json_text(asdict(process)).encode("ascii") + b"\n"
     if len(line) > MOST_LINE_BYTES:
@@ -212,7 +214,7 @@ def to_line(process: EndedProcess) -> bytes:
     return line
 
 
-def from_line(line: bytes) -> EndedProcess:
+def decode_ended(line: bytes) -> EndedProcess:
     """The process of a line, with or without its end; ValueError where it is none that could be sent and shown.
 
     Keys of a later version are passed over.
@@ -259,7 +261,7 @@ class EndedFile:
 
     def add(self, process: EndedProcess) -> None:
         """Has it written."""
-        self._lines.add(partial(to_line, process))
+        self._lines.add(partial(encode_ended, process))
 
     def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
         """Writes what waits, and closes the files."""
@@ -269,7 +271,7 @@ class EndedFile:
 def _processes(content: bytes) -> Iterable[EndedProcess]:
     for line in content.splitlines():
         with contextlib.suppress(ValueError):
-            yield from_line(line)
+            yield decode_ended(line)
 
 
 MOST_ENDED = 1000
@@ -319,7 +321,7 @@ _STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", F
 _MOST_CHARACTERS = 500  # of a text
 
 
-class Audit:
+class AuditLog:
     """Writes what it is told; without a file it keeps nothing. `note` may be called from any thread."""
 
     def __init__(self, file: LineFile | None = None) -> None:
@@ -327,18 +329,18 @@ class Audit:
         self._attached: dict[tuple[int, float | None], Process] = {}
         self._faults: dict[int, InjectedFault] = {}
 
-    def note(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
+    def record(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
         """One line: the moment, the event, and what is to be said of it."""
         if self._file is not None:
             self._file.add(partial(_line, {"at_unix_seconds": round(at_unix_seconds, 6), "event": event, **fields}))
 
-    def findings(self, began: Iterable[Finding], ended: Iterable[Finding], at_unix_seconds: float) -> None:
+    def record_findings(self, began: Iterable[Finding], ended: Iterable[Finding], at_unix_seconds: float) -> None:
         """Notes what has begun and what has ended."""
         for event, findings in (("finding_begins", began), ("finding_ends", ended)):
             for finding in findings:
-                self.note(event, at_unix_seconds, described(finding))
+                self.record(event, at_unix_seconds, described(finding))
 
-    def attaches(self, snapshot: Snapshot, departures: Iterable[Departure], at_unix_seconds: float) -> None:
+    def record_attaches(self, snapshot: Snapshot, departures: Iterable[Departure], at_unix_seconds: float) -> None:
         """Notes who has got cores, and who has them no more; `at_unix_seconds` by the clock that the host shows."""
         if self._file is None:
             return
@@ -354,38 +356,38 @@ class Audit:
         }
         for key, process in (now | left).items():
             if key not in self._attached:
-                self.note("attached", at_unix_seconds, _who(process))
+                self.record("attached", at_unix_seconds, _who(process))
         for key, process in (self._attached | left).items():
             if key not in now:
-                self.note("released", at_unix_seconds, _who(process))
+                self.record("released", at_unix_seconds, _who(process))
         self._attached = now
 
-    def faults(self, snapshot: Snapshot) -> None:
+    def record_faults(self, snapshot: Snapshot) -> None:
         """Notes which faults were injected; of each also when it has begun to hold, and has ended."""
         for fault in snapshot.injected_faults:
             self._fault(fault, snapshot.taken_at_unix_seconds)
         self._faults = {fault.number: fault for fault in snapshot.injected_faults}
 
-    def healed(
+    def record_healed(
         self, faults: Iterable[InjectedFault], by_uid: int | None, by_pid: int | None, at_unix_seconds: float
     ) -> None:
         """Notes which faults were taken back, and by whom; also those that no snapshot has shown."""
         for fault in faults:
             self._fault(fault, at_unix_seconds)
             by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
-            self.note("fault_healed", at_unix_seconds, _what(fault) | by)
+            self.record("fault_healed", at_unix_seconds, _what(fault) | by)
             self._faults.pop(fault.number, None)
 
     def _fault(self, fault: InjectedFault, at_unix_seconds: float) -> None:
         before = self._faults.get(fault.number)
         if before is None:
-            self.note("fault_injected", fault.injected_at_unix_seconds, _what(fault))
+            self.record("fault_injected", fault.injected_at_unix_seconds, _what(fault))
         if fault.state is not (FaultState.WAITING if before is None else before.state):
-            self.note(_STATES[fault.state], at_unix_seconds, _what(fault))
+            self.record(_STATES[fault.state], at_unix_seconds, _what(fault))
 
-    def profile(self, by_pid: int, by_uid: int, pid: int) -> None:
+    def record_profile_request(self, by_pid: int, by_uid: int, pid: int) -> None:
         """Notes that a process asked for a profile of another now, and was let."""
-        self.note("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
+        self.record("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
 
     def close(self) -> None:
         """Writes what is still to be written."""

@@ -16,22 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from neurond.peers.limits import AtLimit, Credentials, Kind, Peer, Peers, credentials
+from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimiter, ResourceKind, read_peer_credentials
 from neurontools.net.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
 _LOOK_EVERY_SECONDS = 2e-3  # for who has gone: a flood that is refused may not make it a work of its own
 
 
-class Gate:
+class ConnectionProxy:
     """Lets clients in to a server that listens on another Unix socket."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerLimiter) -> None:
         self._peers = peers
-        self._server = InnerServer[Credentials](peers)
-        self._farewell = Farewell()
+        self._server = ProxiedServer[PeerCredentials](peers)
+        self._farewell = GoawaySender()
         self._accepting: Acceptor | None = None
-        self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, Credentials]] = {}
+        self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
         self._looked_seconds: dict[int, float] = {}  # when, by user
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
@@ -40,9 +40,9 @@ class Gate:
         The server listens on `inner_path`.
         """
         self._server.open(inner_path)
-        self._accepting = Acceptor(listener, self._take, name="the API", refuse=say)
+        self._accepting = Acceptor(listener, self._take, name="the API", refuse=send_goaway)
 
-    def who(self, peer_name: str) -> Credentials | None:
+    def who(self, peer_name: str) -> PeerCredentials | None:
         """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
         return self._server.who(peer_name)
 
@@ -59,14 +59,14 @@ class Gate:
 
     def _take(self, connection: socket.socket, _address: object) -> None:
         try:
-            who = credentials(connection)
+            who = read_peer_credentials(connection)
         except OSError:
             connection.close()
             return
         wait_seconds = self._peers.spend(who, CONNECTION_WORK)
         try:
             self._take_place(who)
-        except AtLimit as limit:
+        except LimitReached as limit:
             self._farewell.refuse(connection, str(limit))
             return
         if wait_seconds > 0:
@@ -76,14 +76,14 @@ class Gate:
         else:
             self._let_in(connection, who)
 
-    def _take_place(self, who: Credentials) -> None:
+    def _take_place(self, who: PeerCredentials) -> None:
         """Counts one more connection, if need be in the place of one whose client has gone."""
         try:
-            self._peers.take(who, Kind.CONNECTION)
-        except AtLimit:
+            self._peers.take(who, ResourceKind.CONNECTION)
+        except LimitReached:
             if not self._close_left(who.uid):
                 raise
-            self._peers.take(who, Kind.CONNECTION)
+            self._peers.take(who, ResourceKind.CONNECTION)
 
     def _close_left(self, uid: int) -> int:
         """Closes the connections of a user whose clients have gone, which nobody has noticed yet; how many."""
@@ -93,7 +93,7 @@ class Gate:
         self._looked_seconds[uid] = now_seconds
         relays = [relay for relay, who in self._server.relays() if who.uid == uid]
         waiting = [connection for connection, (_, who) in self._waiting.items() if who.uid == uid]
-        gone = who_are_gone([*(relay.client for relay in relays), *waiting])
+        gone = closed_by_peer([*(relay.client for relay in relays), *waiting])
         for relay in relays:
             if relay.client in gone:
                 relay.close()
@@ -102,22 +102,22 @@ class Gate:
                 handle, who = self._waiting.pop(connection)
                 handle.cancel()
                 connection.close()
-                self._peers.give_back(who, Kind.CONNECTION)
+                self._peers.give_back(who, ResourceKind.CONNECTION)
         return len(gone)
 
-    def _let_in_late(self, connection: socket.socket, who: Credentials) -> None:
+    def _let_in_late(self, connection: socket.socket, who: PeerCredentials) -> None:
         del self._waiting[connection]
-        if is_gone(connection):
+        if is_closed_by_peer(connection):
             connection.close()
-            self._peers.give_back(who, Kind.CONNECTION)
+            self._peers.give_back(who, ResourceKind.CONNECTION)
         else:
             self._let_in(connection, who)
 
-    def _let_in(self, client: socket.socket, who: Credentials) -> None:
+    def _let_in(self, client: socket.socket, who: PeerCredentials) -> None:
         try:
             self._server.connect(client, who, Relay)
         except OSError as error:
-            self._peers.give_back(who, Kind.CONNECTION)
+            self._peers.give_back(who, ResourceKind.CONNECTION)
             self._farewell.refuse(client, f"the daemon can take no more connections now: {error.strerror}")
 
 
@@ -130,7 +130,7 @@ _ENHANCE_YOUR_CALM = 11
 _LAST_STREAM = 2**31 - 1
 
 
-class Farewell:
+class GoawaySender:
     """Those that are refused, until they are closed. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Farewell:
 
     def refuse(self, connection: socket.socket, reason: str) -> None:
         """Says why, and closes later."""
-        say(connection, reason)
+        send_goaway(connection, reason)
         self.close_later(connection)
 
     def close_later(self, connection: socket.socket) -> None:
@@ -166,7 +166,7 @@ class Farewell:
         self._closing = loop.call_at(self._told[0][0], self._close_told, loop) if self._told else None
 
 
-def say(connection: socket.socket, reason: str) -> None:
+def send_goaway(connection: socket.socket, reason: str) -> None:
     """Tells an HTTP/2 client why it is not let in.
 
     Of a call that was certainly not looked at, grpcio would think no worse than to ask again, at once and without end.
@@ -209,7 +209,7 @@ class Relay:
         self._server = server
         self._spend = spend
         self._on_end = on_end
-        self._weight = FrameWeight()
+        self._weight = RequestCost()
         self._up = b""  # for the server
         self._down = b""  # for the client
         self._rest: asyncio.TimerHandle | None = None
@@ -255,7 +255,7 @@ class Relay:
 
     def _rested(self) -> None:
         self._rest = None
-        if is_gone(self._client):  # what it asked for before it left is for nobody
+        if is_closed_by_peer(self._client):  # what it asked for before it left is for nobody
             self.close()
         else:
             self._read_client_again()
@@ -308,12 +308,12 @@ class Relay:
             return b""
 
 
-def is_gone(connection: socket.socket) -> bool:
+def is_closed_by_peer(connection: socket.socket) -> bool:
     """Whether the other end is closed, however much of what it sent hasn't been read."""
-    return bool(who_are_gone([connection]))
+    return bool(closed_by_peer([connection]))
 
 
-def who_are_gone(connections: Sequence[socket.socket]) -> set[socket.socket]:
+def closed_by_peer(connections: Sequence[socket.socket]) -> set[socket.socket]:
     """Those whose other end is closed, of connections that are open here; one question to the kernel."""
     poll = select.poll()
     by_number = {connection.fileno(): connection for connection in connections}
@@ -326,10 +326,10 @@ P = TypeVar("P", bound=Peer)
 R = TypeVar("R", bound=Relay)
 
 
-class InnerServer(Generic[P]):
+class ProxiedServer(Generic[P]):
     """A server on a Unix socket, and the connections to it. Belongs to the event loop's thread."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeerLimiter) -> None:
         self._peers = peers
         self._descriptor = -1
         self._relays: dict[Relay, str] = {}
@@ -381,18 +381,18 @@ class InnerServer(Generic[P]):
 
     def _ended(self, relay: Relay) -> None:
         who = self._names.pop(self._relays.pop(relay))
-        self._peers.give_back(who, Kind.CONNECTION)
+        self._peers.give_back(who, ResourceKind.CONNECTION)
 
 
 _PREFACE_BYTES = 24
 _HEADER_BYTES = 9
 _HEADERS = 1
-CALL = 1.0
-FRAME = 0.05
-BYTE = 1.0 / 2**8  # to read a report takes a microsecond a byte
+CALL_COST = 1.0
+FRAME_COST = 0.05
+BYTE_COST = 1.0 / 2**8  # to read a report takes a microsecond a byte
 
 
-class FrameWeight:
+class RequestCost:
     """Weighs the bytes of one client as they come: one for each call it begins, little for every other frame and byte.
 
     A call that is cancelled as soon as it is made weighs as much as any other.
@@ -407,7 +407,7 @@ class FrameWeight:
     def weigh(self, data: memoryview) -> float:
         """The work in the next bytes, in calls."""
         size = len(data)
-        work = size * BYTE
+        work = size * BYTE_COST
         position = self._skip
         while position < size:
             header = self._header + data[position : position + _HEADER_BYTES - len(self._header)]
@@ -417,6 +417,6 @@ class FrameWeight:
                 break
             position += _HEADER_BYTES - len(self._header) + int.from_bytes(header[:3])
             self._header = b""
-            work += CALL if header[3] == _HEADERS else FRAME
+            work += CALL_COST if header[3] == _HEADERS else FRAME_COST
         self._skip = position - size
         return work

@@ -20,7 +20,7 @@ _FILES_OF_A_CONNECTION = 3  # the client's, ours to the server and the server's
 _FILES_OF_AN_ATTACHMENT = 2  # the connection and the process
 
 
-class Kind(Enum):
+class ResourceKind(Enum):
     """What can be open; the value is what it is called to those who have too many."""
 
     CONNECTION = "connections"
@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class ResourceLimit:
     """How many may be open at a time."""
 
     by_process: int  # on the network by address
@@ -39,7 +39,7 @@ class Most:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WorkRate:
     """Work a second, and how much of it at once. The unit is one call with a small request."""
 
     per_second: float
@@ -47,48 +47,48 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PeerLimits:
     """The limits of one daemon."""
 
-    open: dict[Kind, Most]
-    process_pace: Pace = Pace(1000.0, 500.0)
-    user_pace: Pace = Pace(2000.0, 1000.0)
+    open: dict[ResourceKind, ResourceLimit]
+    process_pace: WorkRate = WorkRate(1000.0, 500.0)
+    user_pace: WorkRate = WorkRate(2000.0, 1000.0)
 
 
-def limits_for(most_files: int) -> Limits:
+def limits_for(most_files: int) -> PeerLimits:
     """Limits that leave no process without a descriptor, for a daemon that may have so many files open.
 
     A user gets half of what there is and a process a quarter at most, so that nobody can take it all.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
     attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_OF_AN_ATTACHMENT))
-    return Limits(
+    return PeerLimits(
         {
-            Kind.CONNECTION: _shared(connections, by_process=64),
-            Kind.CALL: Most(128, 2048, 4096),
-            Kind.HISTORY: Most(4, 16, 64),
-            Kind.ATTACHMENT: _shared(attachments, by_process=16),
+            ResourceKind.CONNECTION: _shared(connections, by_process=64),
+            ResourceKind.CALL: ResourceLimit(128, 2048, 4096),
+            ResourceKind.HISTORY: ResourceLimit(4, 16, 64),
+            ResourceKind.ATTACHMENT: _shared(attachments, by_process=16),
         }
     )
 
 
-def network_limits(most_files: int) -> Limits:
+def network_limits(most_files: int) -> PeerLimits:
     """Limits for those who read over the network, for as many files of the daemon's.
 
     Many readers share an address: those on a login host, and those behind one that translates addresses.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
-    return Limits(
+    return PeerLimits(
         {
-            Kind.CONNECTION: _shared(connections, by_process=128),
-            Kind.CALL: Most(256, 2048, 4096),
-            Kind.HISTORY: Most(4, 16, 64),
+            ResourceKind.CONNECTION: _shared(connections, by_process=128),
+            ResourceKind.CALL: ResourceLimit(256, 2048, 4096),
+            ResourceKind.HISTORY: ResourceLimit(4, 16, 64),
         }
     )
 
 
-def _shared(together: int, by_process: int) -> Most:
-    return Most(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
+def _shared(together: int, by_process: int) -> ResourceLimit:
+    return ResourceLimit(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
 
 
 _SWEEP_EVERY = 256  # new accounts
@@ -106,7 +106,7 @@ class Peer(Protocol):
         """How much it may see."""
 
 
-class AtLimit(Exception):
+class LimitReached(Exception):
     """Somebody has as much open as may be; the text says who, what and what to do."""
 
 
@@ -115,10 +115,10 @@ class _Account:
 
     __slots__ = ("at_seconds", "left", "name", "open", "pace")
 
-    def __init__(self, name: str, pace: Pace, now_seconds: float) -> None:
+    def __init__(self, name: str, pace: WorkRate, now_seconds: float) -> None:
         self.name = name
         self.pace = pace
-        self.open: Counter[Kind] = Counter()
+        self.open: Counter[ResourceKind] = Counter()
         self.left = pace.at_once
         self.at_seconds = now_seconds
 
@@ -140,32 +140,34 @@ class _Account:
         return self.left + (now_seconds - self.at_seconds) * self.pace.per_second >= self.pace.at_once
 
 
-class Peers:
+class PeerLimiter:
     """Everybody at the daemon's sockets. Belongs to the event loop's thread; `clock` tells CLOCK_MONOTONIC."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: PeerLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
         self._clock = clock
         self._accounts: dict[tuple[str, Hashable], _Account] = {}
-        self._together: Counter[Kind] = Counter()
+        self._together: Counter[ResourceKind] = Counter()
         self._until_sweep = _SWEEP_EVERY
         self.closed_total = 0
 
-    def take(self, who: Peer, kind: Kind) -> None:
+    def take(self, who: Peer, kind: ResourceKind) -> None:
         """Counts one more as open; AtLimit when there are as many as may be."""
         most = self.limits.open[kind]
         accounts = list(self._accounts_of(who))
         for account in accounts:
             allowed = most.by_user if account.pace is self.limits.user_pace else most.by_process
             if account.open[kind] >= allowed:
-                raise AtLimit(f"{account.name} has {allowed} {kind.value} open, as many as it may; end some of them")
+                raise LimitReached(
+                    f"{account.name} has {allowed} {kind.value} open, as many as it may; end some of them"
+                )
         if self._together[kind] >= most.together:
-            raise AtLimit(f"the daemon has {most.together} {kind.value} open, as many as it can; end some of them")
+            raise LimitReached(f"the daemon has {most.together} {kind.value} open, as many as it can; end some of them")
         for account in accounts:
             account.open[kind] += 1
         self._together[kind] += 1
 
-    def give_back(self, who: Peer, kind: Kind) -> None:
+    def give_back(self, who: Peer, kind: ResourceKind) -> None:
         """Counts one less as open."""
         for account in self._accounts_of(who):
             account.open[kind] -= 1
@@ -192,7 +194,7 @@ class Peers:
             yield self._account(one, self.limits.process_pace)
         yield self._account(many, self.limits.user_pace)
 
-    def _account(self, key: tuple[str, Hashable], pace: Pace) -> _Account:
+    def _account(self, key: tuple[str, Hashable], pace: WorkRate) -> _Account:
         account = self._accounts.get(key)
         if account is None:
             now_seconds = self._clock()
@@ -211,7 +213,7 @@ _SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class PeerCredentials:
     """A process and its user as they were when it connected.
 
     `pid` is None where the process is in a PID namespace that the daemon can't see.
@@ -231,10 +233,10 @@ class Credentials:
         return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 
-def credentials(connection: socket.socket) -> Credentials:
+def read_peer_credentials(connection: socket.socket) -> PeerCredentials:
     """Who connected; OSError when the kernel doesn't tell."""
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return Credentials(pid or None, uid)
+    return PeerCredentials(pid or None, uid)
 
 
 def open_pidfd(connection: socket.socket, pid: int) -> int:

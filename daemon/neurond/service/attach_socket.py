@@ -19,11 +19,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from neurond.allocator import Ledger, UnknownToken
-from neurond.faults import Faults
-from neurond.journal.accounts import Outcome
-from neurond.journal.state_files import Audit
-from neurond.peers.limits import AtLimit, Credentials, Kind, Peers, credentials, open_pidfd
+from neurond.allocator import CoreAllocator, UnknownToken
+from neurond.faults import FaultInjector
+from neurond.journal.accounts import ProcessOutcome
+from neurond.journal.state_files import AuditLog
+from neurond.peers.limits import (
+    LimitReached,
+    PeerCredentials,
+    PeerLimiter,
+    ResourceKind,
+    open_pidfd,
+    read_peer_credentials,
+)
 from neurond.system.clocks import SteadyClock
 from neurond.system.processes import exit_status, has_ended
 from neurontools.net.acceptor import Acceptor
@@ -55,18 +62,18 @@ class AttachSocket:
 
     def __init__(
         self,
-        ledger: Ledger,
-        peers: Peers,
+        allocator: CoreAllocator,
+        peers: PeerLimiter,
         clock: SteadyClock,
-        on_end: Callable[[str, Outcome], None],
-        faults: Faults | None = None,
-        audit: Audit | None = None,
+        on_end: Callable[[str, ProcessOutcome], None],
+        faults: FaultInjector | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._allocator = allocator
         self._faults = faults
-        self._audit = audit or Audit()
+        self._audit = audit or AuditLog()
         if faults is not None:
-            faults.around.say = self.say
+            faults.effects.send = self.say
         self._clock = clock
         self._peers = peers
         self._on_end = on_end
@@ -96,7 +103,7 @@ class AttachSocket:
 
     def _take(self, connection: socket.socket, _address: object) -> None:
         try:
-            attached = _Attached(connection, self._ledger, self._peers, self._clock.now(), self._left, self._heard)
+            attached = _Attached(connection, self._allocator, self._peers, self._clock.now(), self._left, self._heard)
             self._attached[attached.token] = attached
         except _Refused as refused:
             _refuse(connection, str(refused))
@@ -109,20 +116,20 @@ class AttachSocket:
         elif profile_protocol.is_request(line):
             self._pass_on(attached, line)
         elif self._faults is not None:
-            self._faults.heard(attached.token, line)
+            self._faults.handle_line(attached.token, line)
 
     def _pass_on(self, asker: _Attached, line: bytes) -> None:
         """Passes a request for a profile on, and answers who asked before the descriptor is closed here."""
         descriptor = asker.take_descriptor()
         try:
-            pid, wanted = read(line)
-            pass_on(pid, wanted, asker.who, descriptor, self._attached.values(), self._ledger)
-        except (Refused, OSError) as error:
-            reason = error.reason if isinstance(error, Refused) else profile_protocol.UNABLE
+            pid, wanted = parse_profile_request(line)
+            forward_profile_request(pid, wanted, asker.who, descriptor, self._attached.values(), self._allocator)
+        except (ProfileRefused, OSError) as error:
+            reason = error.reason if isinstance(error, ProfileRefused) else profile_protocol.UNABLE
             asker.say(profile_protocol.refusal_of(reason, str(error)))
         else:
             asker.say(profile_protocol.PASSED + b"\n")
-            self._audit.profile(asker.pid, asker.who.uid, pid)
+            self._audit.record_profile_request(asker.pid, asker.who.uid, pid)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -130,13 +137,13 @@ class AttachSocket:
     def _left(self, left: _Left) -> None:
         self._attached.pop(left.token, None)
         if self._faults is not None:
-            self._faults.left(left.token)
+            self._faults.forget_process(left.token)
         if not left.held_cores:
             if left.pidfd >= 0:
                 os.close(left.pidfd)
             return
 
-        def known(outcome: Outcome) -> None:
+        def known(outcome: ProcessOutcome) -> None:
             self._ending.pop(left.token, None)
             self._on_end(left.token, outcome)
 
@@ -161,13 +168,13 @@ class _Refused(Exception):
 
 
 class _Attached:
-    """One connection of a process, from which it is in the ledger until either ends; _Refused when it can't be."""
+    """One connection of a process, from which it is in the allocator until either ends; _Refused when it can't be."""
 
     def __init__(
         self,
         connection: socket.socket,
-        ledger: Ledger,
-        peers: Peers,
+        allocator: CoreAllocator,
+        peers: PeerLimiter,
         now_unix_seconds: float,
         on_end: Callable[[_Left], None],
         heard: Callable[[_Attached, bytes], None],
@@ -177,14 +184,14 @@ class _Attached:
         self._line = b""
         self._descriptor: int | None = None
         self._connection = connection
-        self._ledger = ledger
+        self._allocator = allocator
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self.who, self.pid, self._pidfd = _admitted(connection, peers)
         self.token = secrets.token_hex(16)
         self._is_open = True
-        ledger.enter(self.token, self.pid, self.who.uid, now_unix_seconds)
+        allocator.enter(self.token, self.pid, self.who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self._ended)
@@ -210,14 +217,14 @@ class _Attached:
         if not self._is_open:
             return
         token, self._is_open = self.token, False
-        held_cores = self._ledger.known(token).count > 0
-        self._ledger.leave(token)
+        held_cores = self._allocator.known(token).count > 0
+        self._allocator.leave(token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
         self._take_over(None)
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
-        self._peers.give_back(self.who, Kind.ATTACHMENT)
+        self._peers.give_back(self.who, ResourceKind.ATTACHMENT)
         self._on_end(_Left(token, self.pid, self.who.uid, self._pidfd, held_cores))
 
     def _ended(self) -> None:
@@ -254,22 +261,22 @@ class _Attached:
         self._descriptor = descriptor
 
 
-def _admitted(connection: socket.socket, peers: Peers) -> tuple[Credentials, int, int]:
+def _admitted(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentials, int, int]:
     """Who connected, its PID and the descriptor that tells its end, counted among what it has open; or _Refused."""
     try:
-        who = credentials(connection)
+        who = read_peer_credentials(connection)
     except OSError as error:
         raise _Refused(f"the kernel doesn't tell who this is: {error.strerror}") from None
     if who.pid is None:
         raise _Refused("the kernel gives no PID for this process: it is in a PID namespace that the daemon can't see")
     try:
-        peers.take(who, Kind.ATTACHMENT)
-    except AtLimit as limit:
+        peers.take(who, ResourceKind.ATTACHMENT)
+    except LimitReached as limit:
         raise _Refused(str(limit)) from None
     try:
         return who, who.pid, open_pidfd(connection, who.pid)
     except OSError as error:  # it has ended already, or the daemon is out of file descriptors
-        peers.give_back(who, Kind.ATTACHMENT)
+        peers.give_back(who, ResourceKind.ATTACHMENT)
         raise _Refused(f"PID {who.pid} can't be watched: {error.strerror}") from None
 
 
@@ -289,7 +296,7 @@ class ExitWatch:
     `pidfd` belongs to it; -1: there is none.
     """
 
-    def __init__(self, pidfd: int, pid: int, uid: int, on_known: Callable[[Outcome], None]) -> None:
+    def __init__(self, pidfd: int, pid: int, uid: int, on_known: Callable[[ProcessOutcome], None]) -> None:
         self._pidfd = pidfd
         self._pid = pid
         self._uid = uid
@@ -312,7 +319,7 @@ class ExitWatch:
     def _wait(self) -> None:
         after_seconds = next(self._looks, None)
         if after_seconds is None or self._pidfd < 0:
-            self._tell(Outcome(lives_on=self._pidfd >= 0 and not has_ended(self._pidfd)))
+            self._tell(ProcessOutcome(lives_on=self._pidfd >= 0 and not has_ended(self._pidfd)))
         else:
             self._timer = self._loop.call_later(after_seconds, self._look)
 
@@ -321,15 +328,15 @@ class ExitWatch:
         if status is None:
             self._wait()
         else:
-            self._tell(Outcome(status))
+            self._tell(ProcessOutcome(status))
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: ProcessOutcome) -> None:
         self.close()
         self.is_done = True
         self._on_known(outcome)
 
 
-class Refused(Exception):
+class ProfileRefused(Exception):
     """It can't be passed on; `reason` is one of the words for it, the text says why and what to do."""
 
     def __init__(self, reason: str, text: str) -> None:
@@ -337,61 +344,63 @@ class Refused(Exception):
         self.reason = reason
 
 
-class AttachedProcess(Protocol):
+class ProfileTarget(Protocol):
     """A process as this needs it."""
 
     token: str
     pid: int
-    who: Credentials
+    who: PeerCredentials
     can_be_profiled: bool
 
     def say(self, line: bytes, descriptor: int | None = None) -> bool:
         """Writes a line to it; False where it doesn't read."""
 
 
-def read(line: bytes) -> tuple[int, ProfileOptions]:
+def parse_profile_request(line: bytes) -> tuple[int, ProfileOptions]:
     """The process that is asked, and for what; Refused for rubbish."""
     try:
         return read_request(line)
     except ValueError:
-        raise Refused(UNABLE, "the daemon doesn't understand what is asked for; is it of another version?") from None
+        raise ProfileRefused(
+            UNABLE, "the daemon doesn't understand what is asked for; is it of another version?"
+        ) from None
 
 
-def pass_on(
+def forward_profile_request(
     pid: int,
     wanted: ProfileOptions,
-    asker: Credentials,
+    asker: PeerCredentials,
     descriptor: int | None,
-    attached: Iterable[AttachedProcess],
-    ledger: Ledger,
+    attached: Iterable[ProfileTarget],
+    allocator: CoreAllocator,
 ) -> None:
     """Passes a request on to its process; Refused. The descriptor stays the caller's."""
     if descriptor is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        raise Refused(UNABLE, "no socket came with the request")
-    target = next((each for each in attached if each.pid == pid and _holds_cores(ledger, each.token)), None)
+        raise ProfileRefused(UNABLE, "no socket came with the request")
+    target = next((each for each in attached if each.pid == pid and _holds_cores(allocator, each.token)), None)
     if target is None:
-        if any(holding.pid == pid and holding.synthetic for holding in ledger.holdings):
-            raise Refused(UNABLE, f"PID {pid} is invented by the synthetic load and has nothing to profile")
-        raise Refused(
+        if any(lease.pid == pid and lease.synthetic for lease in allocator.leases):
+            raise ProfileRefused(UNABLE, f"PID {pid} is invented by the synthetic load and has nothing to profile")
+        raise ProfileRefused(
             UNKNOWN, f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows who does, and under which PID"
         )
     if asker.uid not in (target.who.uid, 0):
-        raise Refused(
+        raise ProfileRefused(
             DENIED, f"PID {pid} is of user {target.who.uid}, and you are user {asker.uid}; use that account, or root"
         )
     if not target.can_be_profiled:
-        version = ledger.known(target.token).runtime_version or "unknown"
-        raise Refused(
+        version = allocator.known(target.token).runtime_version or "unknown"
+        raise ProfileRefused(
             UNABLE,
             f"the runtime of PID {pid} (version {version}) takes no profiles on request; start the script with "
             "neuron-run --profile DIR",
         )
     if not target.say(forward_request(wanted), descriptor):
-        raise Refused(UNABLE, f"PID {pid} doesn't read what the daemon says; look whether it is stopped")
+        raise ProfileRefused(UNABLE, f"PID {pid} doesn't read what the daemon says; look whether it is stopped")
 
 
-def _holds_cores(ledger: Ledger, token: str) -> bool:
+def _holds_cores(allocator: CoreAllocator, token: str) -> bool:
     try:
-        return ledger.known(token).count > 0
+        return allocator.known(token).count > 0
     except UnknownToken:
         return False

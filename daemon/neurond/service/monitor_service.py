@@ -16,10 +16,10 @@ from typing import Any
 
 import grpc
 
-from neurond.faults import Faults, NoSuchFault, NoTarget, TooMany
+from neurond.faults import FaultInjector, NoSuchFault, NoTarget, TooMany
 from neurond.journal.state_files import EndedLog
-from neurond.peers.limits import Credentials
-from neurond.snapshots.store import Entry, Store
+from neurond.peers.limits import PeerCredentials
+from neurond.snapshots.store import SnapshotStore, StoredSnapshot
 from neurontools.faults.request import FaultRequest, ImpossibleFault
 from neurontools.fleet.summarize import summarize
 from neurontools.fleet.summary import HostSummary
@@ -42,7 +42,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class MonitorService:
     """Reads of a store. `settle` publishes changes of ownership that are not in the store yet."""
 
-    def __init__(self, store: Store, ended: EndedLog, settle: Callable[[], None]) -> None:
+    def __init__(self, store: SnapshotStore, ended: EndedLog, settle: Callable[[], None]) -> None:
         self._store = store
         self._ended = ended
         self._settle = settle
@@ -76,7 +76,7 @@ class MonitorService:
             async for entry in entries:
                 yield self._summary(entry.snapshot, role)
 
-    async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[Entry, None]:
+    async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[StoredSnapshot, None]:
         """The latest entry, then those that come, at least so far apart; a slow reader skips to the latest."""
         interval_seconds = await _checked_seconds(interval_seconds, "interval_seconds", context)
         loop = asyncio.get_running_loop()
@@ -222,12 +222,12 @@ class FaultService:
     `who` tells whose call it is.
     """
 
-    def __init__(self, faults: Faults | None) -> None:
+    def __init__(self, faults: FaultInjector | None) -> None:
         self._faults = faults
         self._armed = asyncio.Event()
         if faults is not None:
-            faults.around.armed = self._armed.set
-        self.who: Callable[[Context], Credentials | None] = lambda _context: None
+            faults.effects.on_acknowledged = self._armed.set
+        self.who: Callable[[Context], PeerCredentials | None] = lambda _context: None
 
     async def inject_faults(self, request: neuron_pb2.InjectFaultsRequest, context: Context) -> bytes:
         """Takes in faults, all or none, and waits a moment until the processes that are to meet them know."""
@@ -254,7 +254,7 @@ class FaultService:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         return neuron_pb2.HealFaultsResponse(healed=healed).SerializeToString()
 
-    async def _all_know(self, faults: Faults, numbers: set[int]) -> None:
+    async def _all_know(self, faults: FaultInjector, numbers: set[int]) -> None:
         """Waits a moment until the processes that are to meet these faults know of them."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -262,7 +262,7 @@ class FaultService:
                     self._armed.clear()
                     await self._armed.wait()
 
-    async def _admitted(self, context: Context) -> tuple[Faults, Credentials]:
+    async def _admitted(self, context: Context) -> tuple[FaultInjector, PeerCredentials]:
         who = self.who(context)
         if who is None or who.uid not in (os.geteuid(), 0):
             await context.abort(

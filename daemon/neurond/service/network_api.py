@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from neurond.access import server_tls, subjects
-from neurond.actions import RateLimit
-from neurond.peers.connection_proxy import Farewell, InnerServer, Relay
-from neurond.peers.limits import AtLimit, Kind, Peers, network_limits
+from neurond.access import allowed_subjects, server_tls
+from neurond.actions import HourlyTokenBucket
+from neurond.peers.connection_proxy import GoawaySender, ProxiedServer, Relay
+from neurond.peers.limits import LimitReached, PeerLimiter, ResourceKind, network_limits
 from neurond.service.monitor_service import MonitorService
-from neurond.service.server import Calls, Health, announce_health, bare_server, monitor_handlers
+from neurond.service.server import HealthService, OpenCalls, announce_health, monitor_handlers, new_server
 from neurond.service.socket_files import SocketFiles, closed_umask
 from neurond.settings import Settings
 from neurontools.net.acceptor import (
@@ -66,19 +66,19 @@ class NetworkApi:
             raise ValueError("there is no certificate, or no address")
         self._address = settings.listen
         self._keep = keep
-        self._kept = RateLimit(_REFUSALS_KEPT_PER_HOUR, time.monotonic())
-        peers = Peers(network_limits(most_files), time.monotonic)
-        self.gate = NetworkGate(peers, tls, subjects(settings), self._on_refused)
-        self._calls: Calls[NetworkPeer] = Calls(peers, self.gate.who)
-        self._server = bare_server(
+        self._kept = HourlyTokenBucket(_REFUSALS_KEPT_PER_HOUR, time.monotonic())
+        peers = PeerLimiter(network_limits(most_files), time.monotonic)
+        self.gate = TlsConnectionProxy(peers, tls, allowed_subjects(settings), self._on_refused)
+        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.gate.who)
+        self._server = new_server(
             ("grpc.max_receive_message_length", _MOST_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
         )
         handlers = grpc.method_handlers_generic_handler(
             "neurontools.v1.MonitorService", monitor_handlers(monitor, self._calls)
         )
-        self._server.add_generic_rpc_handlers((handlers, _Elsewhere()))
-        self._health = Health(self._calls)
+        self._server.add_generic_rpc_handlers((handlers, _LocalOnlyServices()))
+        self._health = HealthService(self._calls)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, files: SocketFiles) -> None:
@@ -112,7 +112,7 @@ class NetworkApi:
             self._keep("network_refused", time.time(), who)
 
 
-class _Elsewhere(grpc.GenericRpcHandler):
+class _LocalOnlyServices(grpc.GenericRpcHandler):
     """Says of the other services that they are not on the network, rather than that there are none."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -135,7 +135,7 @@ _DEAD_MILLISECONDS = 60_000  # without a sign of life of a host that should give
 _LONGEST_TEXT = 200
 
 
-class Outcome(StrEnum):
+class ConnectionOutcome(StrEnum):
     """What became of a connection; the values are those of a label."""
 
     ADMITTED = "admitted"
@@ -147,27 +147,31 @@ class Outcome(StrEnum):
     AT_LIMIT = "at_limit"
 
 
-class NetworkGate:
+class TlsConnectionProxy:
     """Lets readers in to a server that listens on a Unix socket. Belongs to the event loop's thread.
 
     `on_refused` is told the fields of what is to be kept of a refusal: who it was, and why.
     """
 
     def __init__(
-        self, peers: Peers, tls: ServerTls, subjects: Subjects, on_refused: Callable[[Mapping[str, object]], None]
+        self,
+        peers: PeerLimiter,
+        tls: ServerTls,
+        allowed_subjects: Subjects,
+        on_refused: Callable[[Mapping[str, object]], None],
     ) -> None:
         self._peers = peers
         self._tls = tls
-        self._subjects = subjects
+        self._subjects = allowed_subjects
         self._on_refused = on_refused
-        self._server = InnerServer[NetworkPeer](peers)
-        self._farewell = Farewell()
+        self._server = ProxiedServer[NetworkPeer](peers)
+        self._farewell = GoawaySender()
         self._acceptors: list[Acceptor] = []
         self._waiting = ConnectionLimiter(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
         self._turnstile = RateLimiter(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._looked_seconds = time.monotonic()
-        self.outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
+        self.outcomes: Counter[ConnectionOutcome] = Counter(dict.fromkeys(ConnectionOutcome, 0))
 
     @property
     def open_count(self) -> int:
@@ -192,11 +196,11 @@ class NetworkGate:
             for relay, _ in self._server.relays():
                 relay.close()
 
-    def allow(self, subjects: Subjects) -> None:
+    def allow(self, allowed_subjects: Subjects) -> None:
         """Goes by these names from here on; connections of those that see less or nothing now end."""
-        self._subjects = subjects
+        self._subjects = allowed_subjects
         for relay, who in self._server.relays():
-            if subjects.known([who.name]) != (who.name, who.role):
+            if allowed_subjects.known([who.name]) != (who.name, who.role):
                 relay.close()
 
     def close(self) -> None:
@@ -229,7 +233,7 @@ class NetworkGate:
             place.leave()
             if task.cancelled():
                 connection.close()  # here too, for a task that was cancelled before it began
-                self.outcomes[Outcome.CROWDED_OUT] += 1
+                self.outcomes[ConnectionOutcome.CROWDED_OUT] += 1
 
         task.add_done_callback(ended)
 
@@ -238,12 +242,12 @@ class NetworkGate:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 secured = await self._secured(connection, address)
         except TimeoutError:
-            self.outcomes[Outcome.TIMED_OUT] += 1
+            self.outcomes[ConnectionOutcome.TIMED_OUT] += 1
         except _Refused as refused:
-            self.outcomes[Outcome.NO_CERTIFICATE] += 1
+            self.outcomes[ConnectionOutcome.NO_CERTIFICATE] += 1
             self._on_refused({"address": address, "why": str(refused)})
         except OSError:  # that of TLS is one
-            self.outcomes[Outcome.NO_HANDSHAKE] += 1
+            self.outcomes[ConnectionOutcome.NO_HANDSHAKE] += 1
         else:
             self.outcomes[self._admit(secured, address)] += 1
 
@@ -251,7 +255,7 @@ class NetworkGate:
         """The connection behind its handshake; OSError closes it."""
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)
-            _watch_over(connection)
+            _set_tcp_options(connection)
             await readable(connection)
             if not connection.recv(1, socket.MSG_PEEK):
                 raise ConnectionResetError
@@ -270,7 +274,7 @@ class NetworkGate:
             closing.pop_all()
             return secured
 
-    def _admit(self, secured: ssl.SSLSocket, address: str) -> Outcome:
+    def _admit(self, secured: ssl.SSLSocket, address: str) -> ConnectionOutcome:
         """Lets a client in whose certificate has been verified, if that is to be."""
         certificate = secured.getpeercert() or {}
         names = subject_names(certificate)
@@ -281,21 +285,21 @@ class NetworkGate:
             self._farewell.refuse(
                 secured, f"no name of your certificate may read here ({told}); add it to tls.summary or tls.full"
             )
-            return Outcome.NOT_ALLOWED
+            return ConnectionOutcome.NOT_ALLOWED
         who = NetworkPeer(address, *known)
         try:
-            self._peers.take(who, Kind.CONNECTION)
-        except AtLimit as limit:
+            self._peers.take(who, ResourceKind.CONNECTION)
+        except LimitReached as limit:
             self._farewell.refuse(secured, str(limit))
-            return Outcome.AT_LIMIT
+            return ConnectionOutcome.AT_LIMIT
         try:
             relay = self._server.connect(secured, who, TlsRelay)
         except OSError as error:
-            self._peers.give_back(who, Kind.CONNECTION)
+            self._peers.give_back(who, ResourceKind.CONNECTION)
             self._farewell.refuse(secured, f"the daemon can take no more connections now: {error.strerror}")
-            return Outcome.AT_LIMIT
+            return ConnectionOutcome.AT_LIMIT
         relay.end_after(ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time())
-        return Outcome.ADMITTED
+        return ConnectionOutcome.ADMITTED
 
 
 class _Refused(Exception):
@@ -313,7 +317,7 @@ async def _shake_hands(secured: ssl.SSLSocket) -> None:
             await writable(secured)
 
 
-def _watch_over(connection: socket.socket) -> None:
+def _set_tcp_options(connection: socket.socket) -> None:
     """Has the kernel notice when the host at the other end is gone without a word, and send small pieces at once."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

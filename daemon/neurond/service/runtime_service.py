@@ -13,19 +13,19 @@ import grpc
 
 from neurond.allocator import (
     AlreadyAttached,
+    CoreAllocator,
+    CoreLease,
     CoreReport,
-    CoresUnavailable,
-    Holding,
+    CoresInUse,
+    DeviceMemoryExhausted,
     ImpossibleRequest,
     InvalidReport,
-    Ledger,
-    OutOfDeviceMemory,
     Refusal,
-    Report,
+    RuntimeReport,
     UnknownToken,
 )
-from neurond.faults import Faults
-from neurond.snapshots.store import Ticks
+from neurond.faults import FaultInjector
+from neurond.snapshots.store import TickSchedule
 from neurond.system.clocks import SteadyClock
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -52,25 +52,25 @@ STATUS = {
     UnknownToken: grpc.StatusCode.UNAUTHENTICATED,
     AlreadyAttached: grpc.StatusCode.FAILED_PRECONDITION,
     ImpossibleRequest: grpc.StatusCode.OUT_OF_RANGE,
-    CoresUnavailable: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    OutOfDeviceMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    CoresInUse: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DeviceMemoryExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
     InvalidReport: grpc.StatusCode.INVALID_ARGUMENT,
 }
 
 
 class RuntimeService:
-    """Attach and Report over a ledger; replies are ready-made bytes. `faults` are those of a simulated host."""
+    """Attach and Report over a allocator; replies are ready-made bytes. `faults` are those of a simulated host."""
 
     def __init__(
         self,
-        ledger_: Ledger,
+        ledger_: CoreAllocator,
         instance_type: str,
-        ticks: Ticks,
+        ticks: TickSchedule,
         clock: SteadyClock,
-        faults: Faults | None = None,
+        faults: FaultInjector | None = None,
     ) -> None:
         self._faults = faults
-        self._ledger = ledger_
+        self._allocator = ledger_
         self._instance_type = instance_type
         self._ticks = ticks
         self._clock = clock
@@ -78,44 +78,44 @@ class RuntimeService:
     async def attach(self, request: neuron_pb2.AttachRequest, context: Context) -> bytes:
         """Gives the caller its cores."""
         try:
-            holding = self._attach(request)
+            lease = self._attach(request)
         except Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
-        return self._attached(holding).SerializeToString()
+        return self._attached(lease).SerializeToString()
 
     async def report(self, request: neuron_pb2.ReportRequest, context: Context) -> bytes:
         """Takes the caller's report."""
         try:
-            core_count = self._ledger.known(request.token).count
+            core_count = self._allocator.known(request.token).count
             report = read_report(request.report, core_count, time.monotonic(), self._clock)
             if self._faults is None or not self._faults.loses_reports(request.token):
-                self._ledger.report(request.token, report)
+                self._allocator.report(request.token, report)
         except Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
         return b""
 
-    def _attach(self, request: neuron_pb2.AttachRequest) -> Holding:
+    def _attach(self, request: neuron_pb2.AttachRequest) -> CoreLease:
         if len(request.tag) > MAX_TAG_CHARACTERS:
             raise InvalidReport(f"the tag is longer than {MAX_TAG_CHARACTERS} characters; shorten it")
         if len(request.runtime_version) > MAX_VERSION_CHARACTERS:
             raise InvalidReport(f"runtime_version is longer than {MAX_VERSION_CHARACTERS} characters")
-        holding = self._ledger.attach(request.token, _core_request(request), request.tag, request.runtime_version)
+        lease = self._allocator.attach(request.token, _core_request(request), request.tag, request.runtime_version)
         if self._faults is not None:
-            self._faults.greet(request.token)
-        return holding
+            self._faults.send_active_faults(request.token)
+        return lease
 
-    def _attached(self, holding: Holding) -> neuron_pb2.AttachResponse:
-        shape = self._ledger.shape
+    def _attached(self, lease: CoreLease) -> neuron_pb2.AttachResponse:
+        shape = self._allocator.shape
         response = neuron_pb2.AttachResponse(
             instance_type=self._instance_type,
-            logical_neuroncore_config=holding.lnc,
+            logical_neuroncore_config=lease.lnc,
             interval_seconds=self._ticks.interval_seconds,
             daemon_version=__version__,
-            pid=holding.pid,
-            report_at_seconds=self._ticks.report_at(holding.pid),
+            pid=lease.pid,
+            report_at_seconds=self._ticks.report_at(lease.pid),
         )
-        for index in holding.logical_cores:
-            physical = shape.physical_cores(index, holding.lnc)
+        for index in lease.logical_cores:
+            physical = shape.physical_cores(index, lease.lnc)
             response.cores.add(
                 neuroncore_index=index,
                 device_index=shape.device_of(physical[0]),
@@ -154,7 +154,7 @@ _MOMENTS = (
 
 def read_report(
     message: neuron_pb2.Report, core_count: int, now_seconds: float, clock: SteadyClock | None = None
-) -> Report:
+) -> RuntimeReport:
     """The report a process sent; InvalidReport names the value that is out of its range.
 
     `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC. Processes
@@ -169,7 +169,7 @@ def read_report(
     cores = {core.local_index: _core(core, clock_moved_seconds) for core in message.cores}
     if len(cores) != len(message.cores):
         raise InvalidReport("a core is reported twice")
-    return Report(
+    return RuntimeReport(
         measured_at_seconds=measured_at_seconds,
         cores=cores,
         models=_models(message.models, core_count, clock_moved_seconds),

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError, EncodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from neurond.peers.connection_proxy import CALL
-from neurond.peers.limits import AtLimit, Credentials, Kind, Peer, Peers
+from neurond.peers.connection_proxy import CALL_COST
+from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimiter, ResourceKind
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurontools.net.client_roles import Role
@@ -28,16 +28,16 @@ ENDING = "the daemon is ending"
 P = TypeVar("P", bound=Peer)
 
 
-class Calls(Generic[P]):
+class OpenCalls(Generic[P]):
     """The open calls of a server. `who` names a peer by what grpcio calls it; None when it has gone."""
 
-    def __init__(self, peers: Peers, who: Callable[[str], P | None]) -> None:
+    def __init__(self, peers: PeerLimiter, who: Callable[[str], P | None]) -> None:
         self._peers = peers
         self._who = who
         self._is_ending = False
         self._streams: set[asyncio.Task[Any]] = set()
 
-    async def admit(self, context: Context, *kinds: Kind, needs: Role = Role.FULL) -> None:
+    async def admit(self, context: Context, *kinds: ResourceKind, needs: Role = Role.FULL) -> None:
         """Counts a call, until it has ended, among those of its peer.
 
         It aborts the call when there are too many, or when the peer may not see what it `needs` to see.
@@ -55,7 +55,7 @@ class Calls(Generic[P]):
         for kind in kinds:
             try:
                 self._peers.take(who, kind)
-            except AtLimit as limit:
+            except LimitReached as limit:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(limit))
             on_done: Any = partial(self._ended, who, kind)  # its type is a class that nobody can be, in the stubs
             context.add_done_callback(on_done)
@@ -67,9 +67,9 @@ class Calls(Generic[P]):
     def spend(self, context: Context) -> float:
         """Takes note of a further question in an open call; returns the seconds that its answer has to wait."""
         who = self._who(context.peer())
-        return 0.0 if who is None else self._peers.spend(who, CALL)
+        return 0.0 if who is None else self._peers.spend(who, CALL_COST)
 
-    def _ended(self, who: P, kind: Kind, _context: Context) -> None:
+    def _ended(self, who: P, kind: ResourceKind, _context: Context) -> None:
         self._peers.give_back(who, kind)
 
     async def stream(self, context: Context, replies: Coroutine[Any, Any, None]) -> None:
@@ -90,8 +90,8 @@ class Calls(Generic[P]):
         """Ends all streams and takes no more calls; waits so long at most until their readers know."""
         self._is_ending = True
         streams = set(self._streams)
-        for stream in streams:
-            stream.cancel()
+        for stream_handler in streams:
+            stream_handler.cancel()
         if streams:
             await asyncio.wait(streams, timeout=patience_seconds)
 
@@ -111,13 +111,13 @@ _OPTIONS = (
 )
 
 
-def bare_server(*options: tuple[str, int]) -> grpc.aio.Server:
+def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
     """A server without a port and services; further options beat ours."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
     return grpc.aio.server(options=(*_OPTIONS, *options))
 
 
-def monitor_handlers(monitor: MonitorService, calls: Calls[Any]) -> dict[str, Any]:
+def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str, Any]:
     """The handlers of MonitorService. What shows no commands and no users is for every role."""
 
     def watch_host_summary(request: Any, context: Any) -> Any:
@@ -125,29 +125,35 @@ def monitor_handlers(monitor: MonitorService, calls: Calls[Any]) -> dict[str, An
         return monitor.watch_host_summary(request, context, Role.SUMMARY if who is None else who.role)
 
     return {
-        "GetSnapshot": unary(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
-        "WatchSnapshots": stream(calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, Kind.CALL),
-        "WatchHostSummary": stream(
-            calls, watch_host_summary, neuron_pb2.WatchHostSummaryRequest, Kind.CALL, needs=Role.SUMMARY
+        "GetSnapshot": unary_handler(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
+        "WatchSnapshots": stream_handler(
+            calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, ResourceKind.CALL
         ),
-        "ListHistory": stream(calls, monitor.list_history, neuron_pb2.ListHistoryRequest, Kind.CALL, Kind.HISTORY),
-        "ListEnded": stream(calls, monitor.list_ended, neuron_pb2.ListEndedRequest, Kind.CALL),
-        "RenderDeviceList": unary(calls, monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
+        "WatchHostSummary": stream_handler(
+            calls, watch_host_summary, neuron_pb2.WatchHostSummaryRequest, ResourceKind.CALL, needs=Role.SUMMARY
+        ),
+        "ListHistory": stream_handler(
+            calls, monitor.list_history, neuron_pb2.ListHistoryRequest, ResourceKind.CALL, ResourceKind.HISTORY
+        ),
+        "ListEnded": stream_handler(calls, monitor.list_ended, neuron_pb2.ListEndedRequest, ResourceKind.CALL),
+        "RenderDeviceList": unary_handler(calls, monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
     }
 
 
-def unary(calls: Calls[Any], behaviour: Any, kind: Any, *, needs: Role = Role.FULL) -> Any:
+def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Role = Role.FULL) -> Any:
     """A handler whose reply is ready-made bytes."""
 
     async def handle(data: bytes, context: Any) -> bytes:
-        await calls.admit(context, Kind.CALL, needs=needs)
+        await calls.admit(context, ResourceKind.CALL, needs=needs)
         reply: bytes = await behaviour(await _read(kind, data, context), context)
         return reply
 
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def stream(calls: Calls[Any], behaviour: Any, kind: Any, *counted_as: Kind, needs: Role = Role.FULL) -> Any:
+def stream_handler(
+    calls: OpenCalls[Any], behaviour: Any, kind: Any, *counted_as: ResourceKind, needs: Role = Role.FULL
+) -> Any:
     """A handler whose replies are ready-made bytes. It ends when the reader is gone."""
 
     async def send(data: bytes, context: Any) -> None:
@@ -181,7 +187,7 @@ def _is_told(record: logging.LogRecord) -> bool:
     memory is told in a line of ours.
     """
     if record.exc_info and is_out_of_memory(record.exc_info[1]):
-        tell_out_of_memory("out of memory: a call was not answered")
+        log_out_of_memory("out of memory: a call was not answered")
         return False
     blamed = asyncio.CancelledError | grpc.aio.InternalError | DecodeError
     return not (record.exc_info and isinstance(record.exc_info[1], blamed))
@@ -190,21 +196,21 @@ def _is_told(record: logging.LogRecord) -> bool:
 _SERVICES = ("MonitorService", "RuntimeService", "FaultService")
 
 
-def make_server(
-    monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: Calls[Credentials]
+def build_server(
+    monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: OpenCalls[PeerCredentials]
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     """A server without a port, and its health servicer, which says SERVING for every service."""
-    server = bare_server()
+    server = new_server()
     faults.who = calls.who
     methods = {
         "MonitorService": monitor_handlers(monitor, calls),
         "RuntimeService": {
-            "Attach": unary(calls, runtime.attach, neuron_pb2.AttachRequest),
-            "Report": unary(calls, runtime.report, neuron_pb2.ReportRequest),
+            "Attach": unary_handler(calls, runtime.attach, neuron_pb2.AttachRequest),
+            "Report": unary_handler(calls, runtime.report, neuron_pb2.ReportRequest),
         },
         "FaultService": {
-            "InjectFaults": unary(calls, faults.inject_faults, neuron_pb2.InjectFaultsRequest),
-            "HealFaults": unary(calls, faults.heal_faults, neuron_pb2.HealFaultsRequest),
+            "InjectFaults": unary_handler(calls, faults.inject_faults, neuron_pb2.InjectFaultsRequest),
+            "HealFaults": unary_handler(calls, faults.heal_faults, neuron_pb2.HealFaultsRequest),
         },
     }
     names = [f"neurontools.v1.{service}" for service in methods]
@@ -214,9 +220,9 @@ def make_server(
             for name, handlers in zip(names, methods.values(), strict=True)
         )
     )
-    servicer = Health(calls)
+    servicer = HealthService(calls)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflected = Reflection(calls, (*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    reflected = ReflectionService(calls, (*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, server)  # type: ignore[no-untyped-call]
     return server, servicer
 
@@ -227,28 +233,28 @@ async def announce_health(servicer: health.aio.HealthServicer, services: tuple[s
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
-class Health(health.aio.HealthServicer):
+class HealthService(health.aio.HealthServicer):
     """Says how services are; who watches one has a call open."""
 
-    def __init__(self, calls: Calls[Any]) -> None:
+    def __init__(self, calls: OpenCalls[Any]) -> None:
         super().__init__()
         self._calls = calls
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  (the names are grpcio's)
         """How a service is now."""
-        await self._calls.admit(context, Kind.CALL, needs=Role.SUMMARY)
+        await self._calls.admit(context, ResourceKind.CALL, needs=Role.SUMMARY)
         return await super().Check(request, context)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
         """How a service is, now and whenever that changes."""
-        await self._calls.admit(context, Kind.CALL, needs=Role.SUMMARY)
+        await self._calls.admit(context, ResourceKind.CALL, needs=Role.SUMMARY)
         await self._calls.stream(context, super().Watch(request, context))
 
 
-class Reflection(reflection.aio.ReflectionServicer):
+class ReflectionService(reflection.aio.ReflectionServicer):
     """Says what services there are. Each question in a stream is work as a call is, since its answer may be long."""
 
-    def __init__(self, calls: Calls[Any], service_names: tuple[str, ...]) -> None:
+    def __init__(self, calls: OpenCalls[Any], service_names: tuple[str, ...]) -> None:
         super().__init__(service_names)
         self._calls = calls
 
@@ -256,7 +262,7 @@ class Reflection(reflection.aio.ReflectionServicer):
         self, request_iterator: AsyncIterable[Any], context: Any
     ) -> AsyncIterator[Any]:
         """Answers the questions of a stream, as many as its peer may ask."""
-        await self._calls.admit(context, Kind.CALL)
+        await self._calls.admit(context, ResourceKind.CALL)
 
         async def paced() -> AsyncIterator[Any]:
             async for request in request_iterator:
@@ -268,7 +274,7 @@ class Reflection(reflection.aio.ReflectionServicer):
             yield answer
 
 
-tell_out_of_memory = RateLimitedLogger(logging.getLogger(__name__), logging.ERROR)
+log_out_of_memory = RateLimitedLogger(logging.getLogger(__name__), logging.ERROR)
 
 _MANY = 50
 _QUIET_SECONDS = 1.0
@@ -286,21 +292,21 @@ def is_out_of_memory(error: object) -> bool:
     return isinstance(error, MemoryError | EncodeError | SystemError)
 
 
-def free_unused() -> None:
+def trim_memory() -> None:
     """Gives back what can be, in some milliseconds; nothing where the C library has no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-class AfterFloods:
+class MemoryTrimmer:
     """Has memory given back when many calls and connections have come and gone. Pure: `free` does it.
 
     It waits until none ends any more, because grpcio takes a while to take apart what has ended; where there is no such
     moment, it doesn't wait for ever.
     """
 
-    def __init__(self, free: Callable[[], None] = free_unused) -> None:
+    def __init__(self, free: Callable[[], None] = trim_memory) -> None:
         self._free = free
         self._freed_total = 0
         self._seen_total = 0
@@ -321,9 +327,9 @@ class AfterFloods:
             self._free()
 
 
-def told_in_a_line(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Takes the faults of a loop that nobody handled: a lack of memory is a line and no traceback, which takes more."""
     if is_out_of_memory(context.get("exception")):
-        tell_out_of_memory("out of memory: somebody was not answered")
+        log_out_of_memory("out of memory: somebody was not answered")
     else:
         loop.default_exception_handler(context)

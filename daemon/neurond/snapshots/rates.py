@@ -25,7 +25,7 @@ from neurontools.model.counting import continues
 from neurontools.model.training import STEP_PARTS, WAIT_PART
 
 
-class Rates:
+class RateCalculator:
     """Derives the rates of each snapshot from the ones before it. Feed it every snapshot, in order."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Takes snapshots: reads the source, the ledger and the operating system, and derives the rates."""
+"""Takes snapshots: reads the source, the allocator and the operating system, and derives the rates."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from neurond.allocator import CoreReport, Holding, Ledger, Shape
-from neurond.journal.accounts import Departure, reported_use
-from neurond.snapshots.rates import Rates
+from neurond.allocator import CoreAllocator, CoreLease, CoreReport, HostShape
+from neurond.journal.accounts import Departure, reported_usage
+from neurond.snapshots.rates import RateCalculator
 from neurond.sources.simulated import SyntheticLoad
-from neurond.sources.source import Source
+from neurond.sources.source import DeviceSource
 from neurond.system.clocks import SteadyClock
 from neurond.system.host_metrics import HostReader
-from neurond.system.processes import Jobs, ProcessFacts, ProcessTable, user_name
+from neurond.system.processes import JobReader, ProcessFacts, ProcessTable, user_name
 from neurontools.driver.environment import Roots
 from neurontools.driver.process_context import OwnUsage
 from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, Snapshot, SourceKind
@@ -33,8 +33,8 @@ class Sampler:
 
     def __init__(
         self,
-        source: Source,
-        ledger: Ledger,
+        source: DeviceSource,
+        allocator: CoreAllocator,
         load: SyntheticLoad | None,
         interval_seconds: float,
         roots: Roots | None = None,
@@ -42,14 +42,14 @@ class Sampler:
     ) -> None:
         roots = roots or Roots()
         self._source = source
-        self._ledger = ledger
+        self._allocator = allocator
         self._load = load
         self._interval_seconds = interval_seconds
         self._host_reader = HostReader(roots.sys, roots.proc)
         self._clock = clock or SteadyClock()
         self._table = ProcessTable(self._clock)
-        self._jobs = Jobs(roots.proc)
-        self._rates = Rates()
+        self._jobs = JobReader(roots.proc)
+        self._rates = RateCalculator()
         self._sequence = 0
         self._host = Host()
         self._host_warnings: tuple[str, ...] = ()
@@ -64,12 +64,12 @@ class Sampler:
         Not `whole`: only ownership and reports are read; vCPUs, memory and process times stay those of before, so that
         a snapshot taken between two ticks doesn't spoil their rates.
         """
-        departed = self._ledger.take_departed()
+        departed = self._allocator.take_departed()
         self.departures = tuple(map(self._departure, departed))
         self._ended += [
             departure.process
-            for holding, departure in zip(departed, self.departures, strict=True)
-            if holding.report is not None
+            for lease, departure in zip(departed, self.departures, strict=True)
+            if lease.report is not None
         ]
         if whole:
             self.ended = tuple(self._ended)
@@ -78,11 +78,11 @@ class Sampler:
                 self._load.advance(time.monotonic())
             self._host, self._host_warnings = self._host_reader.read()
             self._own_cost.measure()
-            self._table.refresh(holding.pid for holding in self._ledger.holdings if not holding.synthetic)
+            self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
-        if self._source.kind is not SourceKind.SIMULATED:  # that one goes by the ledger itself
-            cores, found = with_attached(cores, found, self._ledger.holdings)
+        if self._source.kind is not SourceKind.SIMULATED:  # that one goes by the allocator itself
+            cores, found = with_attached(cores, found, self._allocator.leases)
         self._sequence += 1
         now_seconds = time.monotonic()
         snapshot = Snapshot(
@@ -101,7 +101,7 @@ class Sampler:
             daemon_version=__version__,
             daemon_pid=os.getpid(),
             cores_counted_since_seconds=(
-                self._ledger.began_seconds if self._source.kind is SourceKind.SIMULATED else None
+                self._allocator.began_seconds if self._source.kind is SourceKind.SIMULATED else None
             ),
             daemon_cpu_seconds_total=self._own_cost.cpu_seconds_total,
             daemon_vcpu_ratio=self._own_cost.vcpu_ratio,
@@ -116,19 +116,17 @@ class Sampler:
         A process that connected twice is one: its connection with cores counts.
         """
         records: dict[int, Process] = {}
-        for holding in self._ledger.holdings:
-            known = records.get(holding.pid)
-            if known is not None and (known.core_indices or not holding.count):
+        for lease in self._allocator.leases:
+            known = records.get(lease.pid)
+            if known is not None and (known.core_indices or not lease.count):
                 continue
-            if self._load and holding.synthetic:
-                facts = self._load.facts(holding)
+            if self._load and lease.synthetic:
+                facts = self._load.facts(lease)
             else:
-                facts = self._table.facts(holding.pid, holding.attached_at_unix_seconds)
-                if holding.count:
-                    facts = facts.within(self._jobs.of(holding.pid, holding.attached_at_unix_seconds))
-            records[holding.pid] = process_record(
-                holding, facts, self._ledger.shape, now_seconds, self._interval_seconds
-            )
+                facts = self._table.facts(lease.pid, lease.attached_at_unix_seconds)
+                if lease.count:
+                    facts = facts.within(self._jobs.of(lease.pid, lease.attached_at_unix_seconds))
+            records[lease.pid] = build_process(lease, facts, self._allocator.shape, now_seconds, self._interval_seconds)
         for process in found:
             record = records.get(process.pid)
             if record is not None and record.core_indices:
@@ -141,29 +139,29 @@ class Sampler:
         self._jobs.keep(records)
         return tuple(records[pid] for pid in sorted(records))
 
-    def _departure(self, holding: Holding) -> Departure:
+    def _departure(self, lease: CoreLease) -> Departure:
         """The last record of who has left, by what was last known of it: it may be gone, and another have its PID."""
-        facts = self._load.facts(holding) if self._load and holding.synthetic else self._table.last_facts(holding.pid)
-        record = process_record(holding, facts, self._ledger.shape, time.monotonic(), self._interval_seconds)
-        if record.user is None and holding.uid is not None:
-            record = replace(record, user=user_name(holding.uid))
-        return Departure(holding.token, record, reported_use(holding))
+        facts = self._load.facts(lease) if self._load and lease.synthetic else self._table.last_facts(lease.pid)
+        record = build_process(lease, facts, self._allocator.shape, time.monotonic(), self._interval_seconds)
+        if record.user is None and lease.uid is not None:
+            record = replace(record, user=user_name(lease.uid))
+        return Departure(lease.token, record, reported_usage(lease))
 
 
 def _merged(attached: Process, found: Process) -> Process:
-    """One process that both holds cores of the ledger and has devices open."""
+    """One process that both holds cores of the allocator and has devices open."""
     devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
     return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)
 
 
 def with_attached(
-    cores: tuple[NeuronCore, ...], found: tuple[Process, ...], holdings: Iterable[Holding]
+    cores: tuple[NeuronCore, ...], found: tuple[Process, ...], leases: Iterable[CoreLease]
 ) -> tuple[tuple[NeuronCore, ...], tuple[Process, ...]]:
     """Cores and found processes of real devices, where an attached process owns the cores it is attached to.
 
     It has said itself which are its own, so it owns no others, and nobody else owns them, whatever was found.
     """
-    claims = {core: holding.pid for holding in holdings for core in holding.physical_cores()}
+    claims = {core: lease.pid for lease in leases for core in lease.physical_cores()}
     if not claims:
         return cores, found
     attached = set(claims.values())
@@ -201,25 +199,25 @@ _SILENT_INTERVALS = 3.0
 _SILENT_SECONDS = 3.0
 
 
-def process_record(
-    holding: Holding, facts: ProcessFacts, shape: Shape, now_seconds: float, interval_seconds: float
+def build_process(
+    lease: CoreLease, facts: ProcessFacts, shape: HostShape, now_seconds: float, interval_seconds: float
 ) -> Process:
-    """The process of a holding at `now_seconds` of CLOCK_MONOTONIC; its rates are still unknown."""
-    report = holding.report
+    """The process of a lease at `now_seconds` of CLOCK_MONOTONIC; its rates are still unknown."""
+    report = lease.report
     identity = Process(
-        pid=holding.pid,
-        uid=holding.uid,
+        pid=lease.pid,
+        uid=lease.uid,
         user=facts.user,
         command=facts.command,
-        tag=holding.tag,
-        runtime_version=holding.runtime_version,
+        tag=lease.tag,
+        runtime_version=lease.runtime_version,
         started_at_unix_seconds=facts.started_at_unix_seconds,
-        attached_at_unix_seconds=holding.attached_at_unix_seconds,
-        synthetic=holding.synthetic,
-        logical_neuroncore_config=holding.lnc,
-        core_indices=tuple(holding.physical_cores()),
-        neuroncore_indices=tuple(holding.logical_cores),
-        device_indices=holding.devices(shape),
+        attached_at_unix_seconds=lease.attached_at_unix_seconds,
+        synthetic=lease.synthetic,
+        logical_neuroncore_config=lease.lnc,
+        core_indices=tuple(lease.physical_cores()),
+        neuroncore_indices=tuple(lease.logical_cores),
+        device_indices=lease.devices(shape),
         resident_bytes=facts.resident_bytes,
         cpu_user_seconds_total=facts.cpu_user_seconds_total,
         cpu_system_seconds_total=facts.cpu_system_seconds_total,
@@ -231,7 +229,7 @@ def process_record(
     return replace(
         identity,
         host_memory=report.host_memory,
-        models=tuple(_placed(loaded, holding, shape) for loaded in report.models),
+        models=tuple(_placed(loaded, lease, shape) for loaded in report.models),
         executions=report.executions,
         errors=report.errors,
         total_latency_histogram=report.total_latency_histogram,
@@ -240,32 +238,32 @@ def process_record(
         operators=report.operators,
         advice=report.advice,
         counted_since_seconds=report.counted_since_seconds,
-        core_work=_work(holding) if report.counted_since_seconds is not None else (),
+        core_work=_work(lease) if report.counted_since_seconds is not None else (),
         measured_at_seconds=report.measured_at_seconds,
         reporting=now_seconds - report.measured_at_seconds <= patience_seconds,
     )
 
 
-def _work(holding: Holding) -> tuple[CoreWork, ...]:
+def _work(lease: CoreLease) -> tuple[CoreWork, ...]:
     """What it has counted on each of its cores; () while it has told of none."""
-    if not holding.cores:
+    if not lease.cores:
         return ()
-    reports = (holding.cores.get(local_index, _NOTHING) for local_index in range(holding.count))
+    reports = (lease.cores.get(local_index, _NOTHING) for local_index in range(lease.count))
     return tuple(CoreWork(report.busy_seconds_total, report.flop_total) for report in reports)
 
 
 _NOTHING = CoreReport()
 
 
-def _placed(loaded: LoadedModel, holding: Holding, shape: Shape) -> LoadedModel:
+def _placed(loaded: LoadedModel, lease: CoreLease, shape: HostShape) -> LoadedModel:
     """A model with its subgraphs on the host's cores instead of the process's own."""
     return replace(
         loaded,
         subgraphs=tuple(
             replace(
                 subgraph,
-                neuroncore_index=holding.first + subgraph.neuroncore_index,
-                device_index=shape.device_of((holding.first + subgraph.neuroncore_index) * holding.lnc),
+                neuroncore_index=lease.first + subgraph.neuroncore_index,
+                device_index=shape.device_of((lease.first + subgraph.neuroncore_index) * lease.lnc),
             )
             for subgraph in loaded.subgraphs
         ),

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
-from neurond.sources.source import Source
+from neurond.sources.source import DeviceSource
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
@@ -24,7 +24,7 @@ _COMPRESSION_LEVEL = 1  # history is kept packed: a snapshot shrinks to about a 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredSnapshot:
     """A snapshot and, in `message`, its bytes: those of any response whose field 1 is the snapshot."""
 
     snapshot: Snapshot
@@ -38,7 +38,7 @@ class _Past:
     packed: bytes
 
 
-class Verdicts:
+class HealthMessageCache:
     """The message of the latest verdicts, which mostly are those of the tick before."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Verdicts:
         return self._latest[1]
 
 
-class Store:
+class SnapshotStore:
     """Keeps the latest entry for everybody and a bounded past. Belongs to the event loop's thread.
 
     The past is bounded both by time and by bytes; the oldest goes first.
@@ -62,31 +62,31 @@ class Store:
         self._history_bytes = history_bytes
         self._packed_bytes = 0
         self._past: deque[_Past] = deque()
-        self._latest: Entry | None = None
-        self._verdicts = Verdicts()
+        self._latest: StoredSnapshot | None = None
+        self._verdicts = HealthMessageCache()
         self._changed = asyncio.Event()
 
     @property
-    def latest(self) -> Entry:
+    def latest(self) -> StoredSnapshot:
         """The latest entry; RuntimeError before the first `put`."""
         if self._latest is None:
             raise RuntimeError("no snapshot has been taken yet")
         return self._latest
 
-    def put(self, snapshot: Snapshot, *, remember: bool = True) -> Entry:
+    def put(self, snapshot: Snapshot, *, remember: bool = True) -> StoredSnapshot:
         """Makes a snapshot the latest one, and part of the past if it is to be remembered, and wakes its readers."""
         reply = neuron_pb2.GetSnapshotResponse(snapshot=to_message(replace(snapshot, health=None)))
         if snapshot.health is not None:
             reply.snapshot.health.CopyFrom(self._verdicts.message(snapshot.health))
         message = reply.SerializeToString()
-        entry = self._latest = Entry(snapshot, message)
+        entry = self._latest = StoredSnapshot(snapshot, message)
         if remember and self._history_seconds > 0:
             self._remember(snapshot, message)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return entry
 
-    async def after(self, sequence: int) -> Entry:
+    async def after(self, sequence: int) -> StoredSnapshot:
         """The latest entry as soon as its sequence is above this one; those between are skipped."""
         while self._latest is None or self._latest.snapshot.sequence <= sequence:
             await self._changed.wait()
@@ -137,10 +137,10 @@ _SWITCH_SECONDS = 0.0005
 _log = logging.getLogger(__name__)
 
 
-class Refresher:
+class SourceRefresher:
     """Refreshes a source in a thread that ends with the process; a read of hardware may hang for ever."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DeviceSource) -> None:
         self._source = source
         self._asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = queue.SimpleQueue()
         self._pending: asyncio.Future[None] | None = None
@@ -196,7 +196,7 @@ _PLACES = 16
 _LATE_SHARE = 0.5  # a tick that is late by less is taken at once
 
 
-class Ticks:
+class TickSchedule:
     """Moments of CLOCK_MONOTONIC an interval apart, the same for as long as the daemon runs."""
 
     def __init__(self, interval_seconds: float, began_seconds: float) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import sin
 from random import Random
 
-from neurond.allocator import CoreReport, Holding, Ledger, OutOfDeviceMemory, Report, Shape
-from neurond.faults import Faults, with_ecc
-from neurond.sources.source import Reading
+from neurond.allocator import CoreAllocator, CoreLease, CoreReport, DeviceMemoryExhausted, HostShape, RuntimeReport
+from neurond.faults import FaultInjector, with_ecc
+from neurond.sources.source import DeviceReading
 from neurond.system.processes import ProcessFacts
 from neurontools import model
 from neurontools.catalog import Fact, InstanceType
@@ -35,10 +35,10 @@ INSTANCE_ID = "i-simulated"
 _NO_ECC = EccCounters(0, 0, 0, 0, 0)
 
 
-def shape_of(instance_type: InstanceType, lnc: int | None = None) -> Shape:
+def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> HostShape:
     """The shape of an instance type under an LNC (default: the family's); ValueError when it can't have that LNC."""
     family = instance_type.family
-    return Shape(
+    return HostShape(
         device_count=instance_type.device_count,
         cores_per_device=family.physical_cores_per_device,
         stacks_per_device=family.hbm_stack_count,
@@ -49,7 +49,7 @@ def shape_of(instance_type: InstanceType, lnc: int | None = None) -> Shape:
 
 
 class SimulatedSource:
-    """The devices of an instance type, with what the ledger knows of their cores.
+    """The devices of an instance type, with what the allocator knows of their cores.
 
     `ecc` gives the ECC counters of a device by index; without it there are no errors but those of injected faults.
     `place` is the id of an UltraServer and which node of it the host is. Cores and devices that did not change since
@@ -62,42 +62,42 @@ class SimulatedSource:
     def __init__(
         self,
         instance_type: InstanceType,
-        ledger: Ledger,
+        allocator: CoreAllocator,
         ecc: Callable[[int], EccCounters] | None = None,
         place: tuple[str, int] | None = None,
-        faults: Faults | None = None,
+        faults: FaultInjector | None = None,
     ) -> None:
-        self.instance = _instance(instance_type, ledger.shape)
+        self.instance = _instance(instance_type, allocator.shape)
         if place is not None:
             ultraserver_id, node_index = place
             node = node_of(instance_type.ultraserver, node_index)
             self.instance = replace(self.instance, ultraserver_id=ultraserver_id, ultraserver_node=node)
-        self._ledger = ledger
-        self._shape = ledger.shape
+        self._allocator = allocator
+        self._shape = allocator.shape
         self._ecc = ecc
         self._faults = faults
-        self._shown_counters = list(ledger.counters)
+        self._shown_counters = list(allocator.counters)
         self._placed = tuple(_placed(self._shape, index) for index in range(self._shape.core_count))
         self._cores = tuple(self._free_core(index) for index in range(self._shape.core_count))
         self._devices = tuple(
-            _device(instance_type, ledger.shape, index) for index in range(instance_type.device_count)
+            _device(instance_type, allocator.shape, index) for index in range(instance_type.device_count)
         )
 
     def refresh(self) -> None:
         """Nothing: the state is in memory."""
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         """The state now."""
         self._cores = self._read_cores()
         self._devices = self._read_devices()
         if self._faults is None:
-            return Reading(self._devices, self._cores)
+            return DeviceReading(self._devices, self._cores)
         devices, cores, lost = self._devices, self._cores, self._faults.lost_devices
         if lost:
             # The driver lists neighbours by the number of devices, so that with one all links are gone.
             devices = tuple(replace(device, connected_to=()) for device in devices if device.index not in lost)
             cores = tuple(core for core in cores if core.device_index not in lost)
-        return Reading(devices, cores, injected_faults=self._faults.shown)
+        return DeviceReading(devices, cores, injected_faults=self._faults.shown)
 
     def _read_cores(self) -> tuple[NeuronCore, ...]:
         cores = tuple(self._core_now(index) for index in range(self._shape.core_count))
@@ -105,13 +105,13 @@ class SimulatedSource:
         return self._cores if unchanged else cores
 
     def _core_now(self, index: int) -> NeuronCore:
-        holder = self._ledger.owner(index)
+        holder = self._allocator.owner(index)
         if holder is None:
             before = self._cores[index]
             # An owner may have come, counted and left since the read before: the counters are others then.
-            unchanged = before.owner_pid is None and self._ledger.counters[index] is self._shown_counters[index]
+            unchanged = before.owner_pid is None and self._allocator.counters[index] is self._shown_counters[index]
             return before if unchanged and before.status is self._status(index) else self._free_core(index)
-        counters = self._ledger.counters_of(index, holder)
+        counters = self._allocator.counters_of(index, holder)
         reported = holder.cores.get((index - holder.first * holder.lnc) // holder.lnc)
         return replace(
             self._placed[index],
@@ -131,7 +131,7 @@ class SimulatedSource:
 
     def _free_core(self, index: int) -> NeuronCore:
         """A free core: idle for certain, its counters as the latest owner left them."""
-        counters = self._shown_counters[index] = self._ledger.counters[index]
+        counters = self._shown_counters[index] = self._allocator.counters[index]
         return replace(
             self._placed[index],
             busy_seconds_total=counters.busy_seconds_total,
@@ -170,7 +170,7 @@ class SimulatedSource:
         return replace(device, ecc=ecc, hbm_stacks=stacks, reported_health=health)
 
 
-def _placed(shape: Shape, index: int) -> NeuronCore:
+def _placed(shape: HostShape, index: int) -> NeuronCore:
     """Where a core is, and nothing else of it."""
     return NeuronCore(
         index=index,
@@ -180,7 +180,7 @@ def _placed(shape: Shape, index: int) -> NeuronCore:
     )
 
 
-def _device(instance_type: InstanceType, shape: Shape, index: int) -> Device:
+def _device(instance_type: InstanceType, shape: HostShape, index: int) -> Device:
     facts = instance_type.devices[index]
     named = {"bdf": facts.bdf, "cpu_affinity": facts.cpu_affinity, "numa_node": facts.numa_node}
     links_known = instance_type.topology_standing
@@ -198,7 +198,7 @@ def _device(instance_type: InstanceType, shape: Shape, index: int) -> Device:
     )
 
 
-def _instance(instance_type: InstanceType, shape: Shape) -> Instance:
+def _instance(instance_type: InstanceType, shape: HostShape) -> Instance:
     family = instance_type.family
     core_version = family.neuroncore_version(shape.default_lnc)
     named: dict[str, Fact[str] | Fact[int]] = {
@@ -237,7 +237,7 @@ _CRUMBS_RATIO = 0.01
 
 
 @dataclass(slots=True)
-class Rank:
+class SimulatedRank:
     """What one invented process would report. Scenarios change it step by step; `report` tells it."""
 
     index: int
@@ -290,7 +290,7 @@ class Rank:
             self.executions += 1
             self.last_execution_seconds = now_seconds
 
-    def report(self, now_seconds: float, started_at_unix_seconds: float, measured_at_seconds: float) -> Report:
+    def report(self, now_seconds: float, started_at_unix_seconds: float, measured_at_seconds: float) -> RuntimeReport:
         """What the process tells at `now_seconds` since the start of the load."""
         counts = dict(sorted(self.latency_counts.items()))
         histogram = model.LatencyHistogram(tuple(counts), tuple(counts.values()), self.latency_seconds)
@@ -305,7 +305,7 @@ class Rank:
             execution_started_at_unix_seconds=None if stuck is None else started_at_unix_seconds + stuck,
             last_execution_at_unix_seconds=last_at,
         )
-        return Report(
+        return RuntimeReport(
             measured_at_seconds=measured_at_seconds,
             cores={0: core},
             models=(self._model(now_seconds, last_at),) if self.memory.model_code_bytes else (),
@@ -333,7 +333,7 @@ class Rank:
 STEP_SECONDS = 0.25
 _LATENCY_SECONDS = 0.05
 
-Step = Callable[[Rank, float], None]  # rank, seconds since the start of the load
+Step = Callable[[SimulatedRank, float], None]  # rank, seconds since the start of the load
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +345,7 @@ class Scenario:
     ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called a step and device
 
 
-def _steady(rank: Rank, now_seconds: float) -> None:
+def _steady(rank: SimulatedRank, now_seconds: float) -> None:
     if now_seconds == 0:
         rank.load_model(0.12)
         rank.hold_tensors(0.35)
@@ -353,7 +353,7 @@ def _steady(rank: Rank, now_seconds: float) -> None:
     rank.execute(now_seconds, STEP_SECONDS, utilization, _LATENCY_SECONDS)
 
 
-def _training_ramp(rank: Rank, now_seconds: float) -> None:
+def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
     """Weights arrive for 5 s, the compiler works until 15 s, then steps get faster until 60 s."""
     if now_seconds < 5:
         rank.load_model(0.12 * now_seconds / 5)
@@ -367,7 +367,7 @@ def _training_ramp(rank: Rank, now_seconds: float) -> None:
     rank.execute(now_seconds, STEP_SECONDS, max(0.0, utilization), _LATENCY_SECONDS * (3 - 2 * progress))
 
 
-def _memory_leak(rank: Rank, now_seconds: float) -> None:
+def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
     """Tensors grow by 1 % of the HBM a second until it is full: allocation fails then, and the failures are counted."""
     _steady(rank, now_seconds)
     wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
@@ -376,7 +376,7 @@ def _memory_leak(rank: Rank, now_seconds: float) -> None:
         rank.errors = replace(rank.errors, runtime_total=rank.errors.runtime_total + 1)
 
 
-def _stuck_core(rank: Rank, now_seconds: float) -> None:
+def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
     """After 10 s the first rank begins an execution that never ends; the others wait for it."""
     if now_seconds < 10:
         _steady(rank, now_seconds)
@@ -417,14 +417,14 @@ USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
 
 
 class SyntheticLoad:
-    """A scenario on the cores of a ledger, a process for each logical core it uses.
+    """A scenario on the cores of a allocator, a process for each logical core it uses.
 
     The state depends on the scenario, the seed and the whole steps since the start alone.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
+        allocator: CoreAllocator,
         scenario: str,
         *,
         seed: int = 0,
@@ -436,17 +436,17 @@ class SyntheticLoad:
         self.scenario = scenario
         self._user = USERS[seed % len(USERS)]
         self._scenario = SCENARIOS[scenario]
-        self._ledger = ledger
+        self._allocator = allocator
         self._started_at_seconds = time.monotonic() if started_at_seconds is None else started_at_seconds
         self._started_at_unix_seconds = time.time() if started_at_unix_seconds is None else started_at_unix_seconds
         self._steps = 0
-        shape = ledger.shape
+        shape = allocator.shape
         lnc = shape.default_lnc
         available = shape.logical_core_count(lnc)
         count = min(neuroncores or available, available) if self._scenario.step else 0
         share_bytes = shape.stack_bytes * lnc // shape.cores_per_stack
         self._ranks = {
-            self._enter(index): Rank(index, Random(f"{seed} {index}"), share_bytes, peak_flops_per_core * lnc)  # noqa: S311
+            self._enter(index): SimulatedRank(index, Random(f"{seed} {index}"), share_bytes, peak_flops_per_core * lnc)  # noqa: S311
             for index in range(count)
         }
         self._ecc = [EccCounters(0, 0, 0, 0, 0) for _ in range(shape.device_count)]
@@ -456,9 +456,9 @@ class SyntheticLoad:
         """The ECC counters of a device."""
         return self._ecc[device_index]
 
-    def facts(self, holding: Holding) -> ProcessFacts:
+    def facts(self, lease: CoreLease) -> ProcessFacts:
         """What the operating system would tell of an invented process."""
-        rank = self._ranks[holding.token].index
+        rank = self._ranks[lease.token].index
         return ProcessFacts(
             user=self._user,
             command=f"[synthetic load {self.scenario}] rank {rank} of {len(self._ranks)}",
@@ -478,8 +478,8 @@ class SyntheticLoad:
                 elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds + elapsed_seconds
             )
             # A real process may share the HBM stack and leave no room; the rank then keeps what it had.
-            with contextlib.suppress(OutOfDeviceMemory):
-                self._ledger.report(token, report)
+            with contextlib.suppress(DeviceMemoryExhausted):
+                self._allocator.report(token, report)
 
     def _step(self, now_seconds: float) -> None:
         step, ecc = self._scenario.step, self._scenario.ecc
@@ -493,6 +493,6 @@ class SyntheticLoad:
 
     def _enter(self, index: int) -> str:
         token = f"synthetic {index}"
-        self._ledger.enter(token, FIRST_PID + index, None, self._started_at_unix_seconds, synthetic=True)
-        self._ledger.attach(token, CoreRequest(index, 1), f"synthetic-{index}", RUNTIME_VERSION)
+        self._allocator.enter(token, FIRST_PID + index, None, self._started_at_unix_seconds, synthetic=True)
+        self._allocator.attach(token, CoreRequest(index, 1), f"synthetic-{index}", RUNTIME_VERSION)
         return token

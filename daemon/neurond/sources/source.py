@@ -9,7 +9,7 @@ from neurontools.model import Device, InjectedFault, Instance, NeuronCore, Proce
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class DeviceReading:
     """The devices and cores at one moment, levels and counters only; what could not be read is in `warnings`.
 
     `processes` are those that the source found to use the devices, whether or not they are attached to the daemon.
@@ -23,7 +23,7 @@ class Reading:
     injected_faults: tuple[InjectedFault, ...] = ()
 
 
-class Source(Protocol):
+class DeviceSource(Protocol):
     """A host's devices.
 
     `read` is called from the event loop at every tick and must be quick; it never raises for a part that can't be read.
@@ -39,6 +39,6 @@ class Source(Protocol):
         """Reads the hardware; may block."""
         ...
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         """The state now."""
         ...

@@ -14,8 +14,8 @@ from neurond.access import check_certificates, metrics_access
 from neurond.exports.otlp import otlp_is_installed, otlp_not_installed_error
 from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
-from neurond.sources.simulated import shape_of
-from neurond.system.kernel_log import check_path
+from neurond.sources.simulated import simulated_shape
+from neurond.system.kernel_log import check_writable
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.driver.tree_writer import check_directory
@@ -33,7 +33,7 @@ _OF_THE_LISTENER = {
 }
 
 
-def check(settings: Settings) -> None:
+def check_settings(settings: Settings) -> None:
     """UserError names the first that can't be."""
     _check_ultraserver(settings)
     check_certificates(settings)
@@ -127,13 +127,13 @@ def _check_exports(settings: Settings) -> None:
         except UserError as error:
             raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
     if settings.export_kernel_log is not None:
-        check_path(settings.export_kernel_log)
+        check_writable(settings.export_kernel_log)
 
 
 def _check_load(settings: Settings) -> None:
     if settings.simulate is None or settings.load_neuroncores is None:
         return
-    shape = shape_of(catalog.load(settings.simulate), settings.lnc)
+    shape = simulated_shape(catalog.load(settings.simulate), settings.lnc)
     there = shape.logical_core_count(shape.default_lnc)
     if settings.load_neuroncores > there:
         raise UserError(

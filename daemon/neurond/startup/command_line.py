@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
-from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
+from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve_settings
 from neurond.system.lifecycle import exit_with_parent
 from neurontools import catalog
 from neurontools.cli.line.about import exit_code_text
@@ -135,7 +135,7 @@ def settings_from(arguments: Sequence[str]) -> Settings | None:
     if given.list_instance_types:
         write_text("\n".join((*catalog.names(), "")))
         return None
-    settings = resolve(_tables(given), given.config, os.environ)
+    settings = resolve_settings(_tables(given), given.config, os.environ)
     if given.check_config:
         write_text(f"configuration is valid: {settings.to_json()}\n")
         return None

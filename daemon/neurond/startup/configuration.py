@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
-from neurond.startup.checks import check
+from neurond.startup.checks import check_settings
 from neurontools import catalog
 from neurontools.catalog.ultraserver import named_place
 from neurontools.driver.environment import (
@@ -40,7 +40,7 @@ _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """A value that was given, for a line that says what is wrong with it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -58,13 +58,13 @@ def _ultraserver_place(text: str) -> str:
 
 def _host_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,253}", text):
-        raise ValueError(f"{shown(text)} is no name; write one without a port, such as metrics.example.org")
+        raise ValueError(f"{value_text(text)} is no name; write one without a port, such as metrics.example.org")
     return text
 
 
 def _http_url(text: str) -> str:
     if not re.match(r"https?://[^\s/]+", text):
-        raise ValueError(f"{shown(text)} is no URL; write one such as http://127.0.0.1:4318")
+        raise ValueError(f"{value_text(text)} is no URL; write one such as http://127.0.0.1:4318")
     return text
 
 
@@ -76,7 +76,7 @@ def _argument(text: str) -> str:
 
 def _problem_name(text: str) -> str:
     if text not in problems.NAMES:
-        raise ValueError(f"{shown(text)} is no name of a problem; neuron-healthcheck(8) has the names")
+        raise ValueError(f"{value_text(text)} is no name of a problem; neuron-healthcheck(8) has the names")
     return text
 
 
@@ -147,7 +147,7 @@ class WebTable(_Table):
 
 
 class HealthTable(_Table):
-    """[health] of the configuration file: `neurond.verdicts.evidence.Thresholds`; 0 switches a check off."""
+    """[health] of the configuration file: `neurond.verdicts.evidence.HealthThresholds`; 0 switches a check off."""
 
     window_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = 300.0
     idle_seconds: _Limit = 300.0
@@ -214,7 +214,7 @@ class ActionsTable(_Table):
         return self.model_dump() if self.command or self.webhook else None
 
 
-class Configuration(_Table):
+class DaemonConfiguration(_Table):
     """The configuration file."""
 
     daemon: DaemonTable = DaemonTable()
@@ -235,12 +235,14 @@ _MOST_BYTES = 2**20
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 
-def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]) -> Settings:
+def resolve_settings(
+    flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]
+) -> Settings:
     """The settings: a flag beats the environment, which beats the file, which beats the default.
 
     `flags` has the tables of the file with the keys that were given. UserError names the flag or the key that is wrong.
     """
-    written = {} if file is None else read(file)
+    written = {} if file is None else read_toml(file)
     _validated(written, lambda path: _place(file or "", path))
     given = {table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}
     configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # the file is right by now
@@ -324,7 +326,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         export_kernel_log=_absolute(configuration.export.kernel_log),
         pod_resources_socket=str(Path(configuration.kubernetes.pod_resources_socket).absolute()),
     )
-    check(settings)
+    check_settings(settings)
     return settings
 
 
@@ -332,7 +334,7 @@ def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
-def read(file: str) -> dict[str, Any]:
+def read_toml(file: str) -> dict[str, Any]:
     """The tables of a TOML file; UserError when it can't be read or isn't TOML."""
     try:
         with Path(file).open("rb") as opened:
@@ -346,7 +348,7 @@ def read(file: str) -> dict[str, Any]:
         raise UserError(f"{file}: not TOML: {error}", EXIT_USAGE) from None
 
 
-_TABLES = tuple(Configuration.model_fields)
+_TABLES = tuple(DaemonConfiguration.model_fields)
 
 # The flag for each key that has one.
 FLAGS = {
@@ -377,9 +379,9 @@ FLAGS = {
 }
 
 
-def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> Configuration:
+def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> DaemonConfiguration:
     try:
-        return Configuration.model_validate(tables)
+        return DaemonConfiguration.model_validate(tables)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         path = [part for part in problem["loc"] if isinstance(part, str)]  # not the place within a list
@@ -395,7 +397,7 @@ def _cause(problem: Mapping[str, Any]) -> str:
     if problem["type"] in ("model_type", "dataclass_type", "dict_type"):
         message = "input should be a table"
     given = problem.get("input")
-    return message if given is None or isinstance(given, dict) else f"{message}, not {shown(given)}"
+    return message if given is None or isinstance(given, dict) else f"{message}, not {value_text(given)}"
 
 
 def _place(file: str, path: list[str]) -> str:

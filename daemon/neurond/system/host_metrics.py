@@ -29,7 +29,7 @@ class HostReader:
     """
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
-        self._traffic = Traffic(sys, proc)
+        self._traffic = TrafficReader(sys, proc)
         self._rdma = RdmaReader(sys)
         self._swap: tuple[float, dict[str, int]] = (float("-inf"), {})
         self._before: tuple[VcpuTimes, ...] = ()
@@ -219,14 +219,14 @@ _Rates = tuple[float | None, float | None]
 _Parse = Callable[[list[bytes], frozenset[bytes] | None], dict[bytes, _Pair]]
 
 
-class Traffic:
+class TrafficReader:
     """Reads network interfaces and disks below `sys` and `proc`, at most every TRAFFIC_READ_SECONDS."""
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
         # /proc/net is of the reader's network; where the host's /proc is elsewhere, the host's first process has its.
         network = ("/proc/net/dev",) if proc == "/proc" else (f"{proc}/1/net/dev", f"{proc}/net/dev")
-        self._network = _Counted(network, f"{sys}/class/net", is_all_without=True)
-        self._disks = _Counted((f"{proc}/diskstats",), f"{sys}/block", is_all_without=False)
+        self._network = _CounterFile(network, f"{sys}/class/net", is_all_without=True)
+        self._disks = _CounterFile((f"{proc}/diskstats",), f"{sys}/block", is_all_without=False)
         self._read_at_seconds = float("-inf")
         self._latest: tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]] = ((), ())
 
@@ -246,7 +246,7 @@ class Traffic:
         return self._latest
 
 
-class _Counted:
+class _CounterFile:
     """The counters of one file, of those names that are hardware: that have a device behind them."""
 
     def __init__(self, paths: tuple[str, ...], directory: str, *, is_all_without: bool) -> None:

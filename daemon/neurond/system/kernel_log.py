@@ -28,7 +28,7 @@ _OURS = (b"NEURON_HW_ERR", b"nd", b"Neuron Driver")
 _log = logging.getLogger(__name__)
 
 
-class KernelLog:
+class KernelLogReader:
     """Reads on from where it stopped; belongs to the event loop's thread.
 
     Without the file it is silent, and looks for it again. `is_named`: somebody asked for this file, who is told once
@@ -144,7 +144,7 @@ MOST_BYTES = 16 * 2**20  # a script that meets a fault again and again must not 
 _ORIGIN = "neuron[injected]:"
 
 
-class KernelLogFile:
+class KernelLogWriter:
     """The file at `path`, to which records are added; UserError when it can't be had. `close` leaves it.
 
     `serial_numbers` are those of the devices, by index.
@@ -191,7 +191,7 @@ class KernelLogFile:
         os.close(self._descriptor)
 
 
-def check_path(path: str) -> None:
+def check_writable(path: str) -> None:
     """UserError when the file could not be had; it is neither made nor opened."""
     try:
         whole = Path(path).resolve()

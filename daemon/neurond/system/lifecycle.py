@@ -19,14 +19,14 @@ from neurontools.util.signals import set_parent_death_signal
 from neurontools.util.terminal import escape_controls
 
 
-async def others_end(patience_seconds: float) -> None:
+async def finish_other_tasks(patience_seconds: float) -> None:
     """Lets all other tasks end by themselves: those of grpcio print a traceback when the loop's end cancels them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=patience_seconds)
 
 
-def asked_to_end(*, by_hang_up: bool) -> asyncio.Event:
+def termination_event(*, by_hang_up: bool) -> asyncio.Event:
     """Set by SIGTERM and SIGINT, and where that is meant by SIGHUP, unless nohup had it ignored."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -36,7 +36,7 @@ def asked_to_end(*, by_hang_up: bool) -> asyncio.Event:
     return ending
 
 
-class Turns:
+class LoopTurns:
     """The turns of an event loop, by the CPU time of its thread. A turn is all that runs between two looks at files.
 
     Each costs a microsecond to time. `longest_cpu_seconds` is None while none was timed.
@@ -62,7 +62,7 @@ class Turns:
         self._began_seconds = time.thread_time()
 
 
-turns = Turns()
+turns = LoopTurns()
 """Those of this process's event loop."""
 
 
@@ -94,11 +94,11 @@ def notify_ready(ready_fd: int | None) -> bool:
             pass
         with contextlib.suppress(OSError):
             os.close(ready_fd)
-    notify("READY=1")
+    notify_systemd("READY=1")
     return is_heard
 
 
-def notify(state: str) -> None:
+def notify_systemd(state: str) -> None:
     """Tells systemd, where it started us (sd_notify(3)); one that doesn't listen is no trouble of ours."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
@@ -124,7 +124,7 @@ def has_terminal() -> bool:
     return True
 
 
-def most_files() -> int:
+def raise_file_limit() -> int:
     """How many files this process may have open, raised to the highest the system allows it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
@@ -144,14 +144,14 @@ _PRIORITIES = {"CRITICAL": 2, "ERROR": 3, "WARNING": 4, "INFO": 6, "DEBUG": 7}  
 _STDERR = 2
 
 
-def begin(level: str) -> None:
+def configure_logging(level: str) -> None:
     """From here on, what is logged at this level (error, warning, info, debug) or above goes to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JournalFormatter("%(message)s") if is_journal() else VisibleFormatter(_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def change(level: str) -> None:
+def set_log_level(level: str) -> None:
     """From here on this level holds."""
     logging.getLogger().setLevel(level.upper())
 

@@ -193,7 +193,7 @@ _BOOT_ID = "sys/kernel/random/boot_id"
 _OF_THE_HOST = b"0 0 4294967295"  # what a process sees in uid_map whose users are those of the host
 
 
-class Jobs:
+class JobReader:
     """Remembers each process's job. Belongs to the event loop's thread. `proc` is where the /proc file system is."""
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -218,10 +218,10 @@ class Jobs:
 
     def _read(self, pid: int) -> Job | None:
         directory = self._proc / str(pid)
-        name = group_of(pid, content(directory / "stat", _MAX_STAT_BYTES))
+        name = group_of(pid, read_limited(directory / "stat", _MAX_STAT_BYTES))
         if not name:
             return None
-        launch = launch_of(environment(directory, VARIABLES), self._machine())
+        launch = parse_launch(read_environment(directory, VARIABLES), self._machine())
         run = None
         if launch.run is not None:
             run = run_id(*launch.run, self._owner(directory))
@@ -235,11 +235,11 @@ class Jobs:
         )
 
     def _machine(self) -> str:
-        return content(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
+        return read_limited(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
 
     def _owner(self, directory: Path) -> str:
         """Whose process it is: nobody else's says that it is of the same run. "" where its users are not the host's."""
-        if content(directory / "uid_map", 256).split() == _OF_THE_HOST.split():
+        if read_limited(directory / "uid_map", 256).split() == _OF_THE_HOST.split():
             with contextlib.suppress(OSError):
                 return f"user {directory.stat().st_uid}"
         return ""
@@ -300,21 +300,21 @@ class Launch:
     name: str | None = None
 
 
-def launch_of(environment: Mapping[bytes, bytes], machine: str) -> Launch:
+def parse_launch(read_environment: Mapping[bytes, bytes], machine: str) -> Launch:
     """What the environment of a process tells. `machine` names the one that an address of the host itself is on."""
-    rank, world_size = _first_number(environment, _RANKS), _first_number(environment, _WORLD_SIZES)
-    if world_size is None and _PJRT_DEVICES in environment:
-        world_size = environment[_PJRT_DEVICES].count(b",") + 1
-    here = _first_number(environment, _LOCAL_WORLD_SIZES)
-    local_rank = _first_number(environment, (_LOCAL_RANK,))
+    rank, world_size = _first_number(read_environment, _RANKS), _first_number(read_environment, _WORLD_SIZES)
+    if world_size is None and _PJRT_DEVICES in read_environment:
+        world_size = read_environment[_PJRT_DEVICES].count(b",") + 1
+    here = _first_number(read_environment, _LOCAL_WORLD_SIZES)
+    local_rank = _first_number(read_environment, (_LOCAL_RANK,))
     first = None
-    if _TORCHRUN in environment and rank is not None and local_rank is not None and local_rank <= rank:
+    if _TORCHRUN in read_environment and rank is not None and local_rank is not None and local_rank <= rank:
         first = rank - local_rank
     told = Launch(rank, world_size, first, None if first is None else here)
     is_of_one_host = world_size is not None and here is not None and world_size <= here
     if rank is None or is_of_one_host or world_size == 1:
         return told
-    run, name = _run(environment, machine)
+    run, name = _run(read_environment, machine)
     return replace(told, run=run, name=name)
 
 
@@ -323,20 +323,20 @@ def run_id(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=_RUN_ID_BYTES).hexdigest()
 
 
-def _run(environment: Mapping[bytes, bytes], machine: str) -> tuple[tuple[str, ...] | None, str | None]:
+def _run(read_environment: Mapping[bytes, bytes], machine: str) -> tuple[tuple[str, ...] | None, str | None]:
     """What names the run, and what to call it."""
-    address, port = (_one_line_value(environment, name) for name in _STORE)
+    address, port = (_one_line_value(read_environment, name) for name in _STORE)
     store = f"{address}:{port}" if address and port else ""
-    if _TORCHRUN in environment and store:
+    if _TORCHRUN in read_environment and store:
         # Many runs have the id "none", and a run id may be used again: where its store is tells them apart.
-        told = _one_line_value(environment, _TORCHRUN)
+        told = _one_line_value(read_environment, _TORCHRUN)
         name = f"torchrun at {store}" if told in ("", _NO_ID) else f"torchrun {told}"
         return ("torchrun", told, store, _place(store, machine)), _cut(name)
-    if any(variable in environment for variable in _MPI):
-        return ("MPI", *(_one_line_value(environment, variable) for variable in _MPI)), None
-    if b"SLURM_PROCID" in environment and _one_line_value(environment, b"SLURM_JOB_ID"):
-        return ("Slurm", *(_one_line_value(environment, variable) for variable in _SLURM)), None
-    root = store or _one_line_value(environment, _ROOT)
+    if any(variable in read_environment for variable in _MPI):
+        return ("MPI", *(_one_line_value(read_environment, variable) for variable in _MPI)), None
+    if b"SLURM_PROCID" in read_environment and _one_line_value(read_environment, b"SLURM_JOB_ID"):
+        return ("Slurm", *(_one_line_value(read_environment, variable) for variable in _SLURM)), None
+    root = store or _one_line_value(read_environment, _ROOT)
     return (("store", root, _place(root, machine)), _cut(f"ranks of {root}")) if root else (None, None)
 
 
@@ -349,16 +349,16 @@ def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def _one_line_value(environment: Mapping[bytes, bytes], name: bytes) -> str:
+def _one_line_value(read_environment: Mapping[bytes, bytes], name: bytes) -> str:
     """A value, harmless in one line; "" where there is none or it can't be an id."""
-    value = environment.get(name, b"")
+    value = read_environment.get(name, b"")
     text = value.decode("utf-8", "replace")
     return text if len(value) <= _LONGEST_ID and text.isprintable() else ""
 
 
-def _first_number(environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> int | None:
+def _first_number(read_environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> int | None:
     for name in names:
-        text = environment.get(name, b"")
+        text = read_environment.get(name, b"")
         if text.isdigit() and len(text) <= 7 and int(text) < _MOST_RANKS:
             return int(text)
     return None
@@ -367,7 +367,7 @@ def _first_number(environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) 
 MAX_ENVIRONMENT_BYTES = 512 * 2**10
 
 
-def content(path: Path, most_bytes: int) -> bytes:
+def read_limited(path: Path, most_bytes: int) -> bytes:
     """What a file holds, up to so many bytes; nothing where it can't be read."""
     try:
         with path.open("rb") as file:
@@ -376,7 +376,7 @@ def content(path: Path, most_bytes: int) -> bytes:
         return b""
 
 
-def environment(directory: Path, names: Container[bytes]) -> dict[bytes, bytes]:
+def read_environment(directory: Path, names: Container[bytes]) -> dict[bytes, bytes]:
     """These variables of the process with this /proc/PID directory, as far as they are there."""
-    entries = content(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
+    entries = read_limited(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
     return {name: value for name, _, value in (entry.partition(b"=") for entry in entries) if name in names}

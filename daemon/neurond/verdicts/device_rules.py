@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from neurond.verdicts.evidence import Evidence, Hysteresis, Level, at_least, counted, growth
+from neurond.verdicts.evidence import Hysteresis, HysteresisLevel, RuleContext, at_least_text, count_text, growth
 from neurontools.driver.kernel_log import (
     DMA_ERROR,
     DriverEvent,
@@ -36,7 +36,7 @@ _TOLD_STEP_PERCENT = 2  # by less, what is told stays
 _Stack = tuple[int, int]  # indices of the device and of the stack
 
 
-def missing(evidence: Evidence) -> Iterator[Finding]:
+def missing_devices(evidence: RuleContext) -> Iterator[Finding]:
     """Devices that should be here, for this reader, and that the driver doesn't show, or that nobody can open."""
     present = {device.index for device in evidence.snapshot.devices}
     instance = evidence.snapshot.instance
@@ -60,7 +60,7 @@ def missing(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-class Ecc:
+class EccRule:
     """ECC errors: uncorrected ones since the driver was loaded, corrected ones that are many.
 
     Counters seldom move, so what was found of a device is kept for as long as they stand still.
@@ -69,7 +69,7 @@ class Ecc:
     def __init__(self) -> None:
         self._found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
 
-    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+    def __call__(self, evidence: RuleContext) -> Iterator[Finding]:
         """The findings of this moment."""
         found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
         for device in evidence.snapshot.devices:
@@ -83,7 +83,7 @@ class Ecc:
         self._found = found
 
 
-def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iterator[Finding]:
+def _ecc(device: Device, before: EccCounters | None, evidence: RuleContext) -> Iterator[Finding]:
     at, limit = evidence.snapshot.taken_at_unix_seconds, evidence.limits.ecc_corrected_events
     now, where = device.ecc, (device.index,)
     for part, uncorrected in (("hbm", now.mem_uncorrected_total), ("sram", now.sram_uncorrected_total)):
@@ -91,7 +91,7 @@ def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iter
             yield Finding(
                 Kind.ECC_UNCORRECTED,
                 Severity.CRITICAL,
-                f"{counted(uncorrected, 'uncorrected ECC error')} in {part.upper()} since the driver was loaded",
+                f"{count_text(uncorrected, 'uncorrected ECC error')} in {part.upper()} since the driver was loaded",
                 "move the work off this device; stop and start the instance to get another host",
                 at,
                 where,
@@ -101,7 +101,7 @@ def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iter
         yield Finding(
             Kind.ECC_REPAIRABLE,
             Severity.WARNING,
-            f"{counted(now.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
+            f"{count_text(now.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
             "end the processes on this device and reset it (or reboot), which repairs the rows",
             at,
             where,
@@ -114,21 +114,21 @@ def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iter
             yield Finding(
                 Kind.ECC_CORRECTED,
                 Severity.WARNING,
-                f"{at_least(events, 'corrected ECC error')} in the last minutes",
+                f"{at_least_text(events, 'corrected ECC error')} in the last minutes",
                 "nothing is lost yet; if they go on, move the work and have the host replaced",
                 at,
                 where,
             )
 
 
-class Memory:
+class MemoryRule:
     """Remembers which HBM stacks it has found nearly full. Show it every snapshot of a tick, in order."""
 
     def __init__(self) -> None:
         self._full: Hysteresis[_Stack] = Hysteresis()
         self._told_percent: dict[_Stack, int] = {}
 
-    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+    def __call__(self, evidence: RuleContext) -> Iterator[Finding]:
         """The findings of this moment."""
         limit_ratio, now_seconds = evidence.limits.memory_used_ratio, evidence.snapshot.taken_at_unix_seconds
         told_percent: dict[_Stack, int] = {}
@@ -153,10 +153,10 @@ class Memory:
         return percent if told is None or abs(percent - told) >= _TOLD_STEP_PERCENT else told
 
 
-def _level(used_ratio: float, limit_ratio: float) -> Level:
+def _level(used_ratio: float, limit_ratio: float) -> HysteresisLevel:
     if used_ratio >= limit_ratio:
-        return Level.OVER
-    return Level.BETTER if used_ratio < _BETTER_RATIO * limit_ratio else Level.BETWEEN
+        return HysteresisLevel.OVER
+    return HysteresisLevel.BETTER if used_ratio < _BETTER_RATIO * limit_ratio else HysteresisLevel.BETWEEN
 
 
 def _nearly_full(device: Device, stack: HbmStack, percent: int, began_at_unix_seconds: float) -> Finding:
@@ -186,7 +186,7 @@ _COMPONENTS = {
 }
 
 
-def components(evidence: Evidence) -> Iterator[Finding]:
+def unhealthy_components(evidence: RuleContext) -> Iterator[Finding]:
     """Parts that the driver itself calls unhealthy. A bad link leaves a device fit for work of its own."""
     for device in evidence.snapshot.devices:
         told = device.reported_health
@@ -247,7 +247,7 @@ _CORE_ERRORS = (
 )
 
 
-def core_errors(evidence: Evidence) -> Iterator[Finding]:
+def core_errors(evidence: RuleContext) -> Iterator[Finding]:
     """Status counters of the driver that tell of sick hardware, a device and counter at a time."""
     lnc = evidence.snapshot.instance.logical_neuroncore_config
     for error in _CORE_ERRORS:
@@ -264,7 +264,7 @@ def core_errors(evidence: Evidence) -> Iterator[Finding]:
             cores = sorted({core for core, _ in counts})
             names = f"NeuronCore{'s' if len(cores) > 1 else ''} {ranges_text(cores)}"
             total = sum(count for _, count in counts)
-            many = counted(total, error.what) if error.lasts else at_least(total, error.what)
+            many = count_text(total, error.what) if error.lasts else at_least_text(total, error.what)
             since = "since the driver was loaded" if error.lasts else "in the last minutes"
             yield Finding(
                 Kind.CORE_ERRORS,
@@ -278,7 +278,7 @@ def core_errors(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], evidence: Evidence) -> int | None:
+def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], evidence: RuleContext) -> int | None:
     """What a counter of a core said; where devices are simulated it counts nothing until a fault is injected."""
     if core.status is None:
         return 0 if evidence.snapshot.source is SourceKind.SIMULATED else None
@@ -286,7 +286,7 @@ def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], evi
     return 0 if count is None and evidence.snapshot.source is SourceKind.SIMULATED else count
 
 
-def resets(evidence: Evidence) -> Iterator[Finding]:
+def device_resets(evidence: RuleContext) -> Iterator[Finding]:
     """Devices whose resets have failed; a failed one is counted on each of their cores."""
     failed: dict[int, int] = {}
     for core in evidence.snapshot.cores:
@@ -296,7 +296,7 @@ def resets(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             Kind.RESET_FAILED,
             Severity.WARNING,
-            f"{counted(count, 'reset')} of the device failed since the driver was loaded",
+            f"{count_text(count, 'reset')} of the device failed since the driver was loaded",
             "if its executions fail: end the processes on it and reload the driver; else stop and start the instance",
             evidence.snapshot.taken_at_unix_seconds,
             (device_index,),
@@ -331,7 +331,7 @@ class _Kept:
     lasts: bool
 
 
-class KernelErrors:
+class KernelErrorRule:
     """Remembers what the log has told. Show it every snapshot of a tick, with what was logged since the one before."""
 
     def __init__(self) -> None:

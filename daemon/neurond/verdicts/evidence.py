@@ -11,19 +11,19 @@ from neurontools.model import Device, ErrorCounters, NeuronCore, Process, Snapsh
 from neurontools.model.counting import continues, counted_since_unix_seconds
 
 NO_ERRORS = ErrorCounters()
-Who = tuple[int, float | None]
+ProcessIdentity = tuple[int, float | None]
 """A process, and not the next one with its PID."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RuleContext:
     """One moment with its past; `devices`, `processes` and `cores_before` are those of the past, still the same.
 
     `met` are the processes that the past has not, as they were when they were first seen after it.
     """
 
     snapshot: Snapshot
-    limits: Thresholds
+    limits: HealthThresholds
     cores: dict[int, NeuronCore]  # of now, physical
     devices: dict[int, Device] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
@@ -42,17 +42,17 @@ class Evidence:
         return None if before is None else before.errors
 
 
-def evidence(snapshot: Snapshot, past: Sequence[Snapshot], limits: Thresholds) -> Evidence:
+def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: HealthThresholds) -> RuleContext:
     """What is to be judged, with earlier snapshots, oldest first: the first is of when the window began, or later."""
     cores = {core.index: core for core in snapshot.cores}
     past = [each for each in past if each.sequence != snapshot.sequence]
     if not past:
-        return Evidence(snapshot, limits, cores)
+        return RuleContext(snapshot, limits, cores)
     earlier = past[0]
     now = {process.pid: process for process in snapshot.processes}
     processes = _continuing(earlier, now)
     unknown = {pid: process for pid, process in now.items() if pid not in processes}
-    return Evidence(
+    return RuleContext(
         snapshot,
         limits,
         cores,
@@ -74,7 +74,7 @@ def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process
     }
 
 
-def who_is(process: Process) -> Who:
+def process_identity(process: Process) -> ProcessIdentity:
     """Which process it is."""
     return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
 
@@ -84,21 +84,21 @@ def growth(before: int | None, now: int | None) -> int:
     return max(0, now - before) if before is not None and now is not None else 0
 
 
-def counted(count: int, what: str) -> str:
+def count_text(count: int, what: str) -> str:
     """A number of things: "1 error", "3 errors"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def at_least(count: int, what: str) -> str:
+def at_least_text(count: int, what: str) -> str:
     """A number that goes on growing, as a sentence that does not change with every one: "at least 20 errors"."""
     if count < 10:
-        return counted(count, what)
+        return count_text(count, what)
     power = 10 ** (len(str(count)) - 1)
     return f"at least {max(step * power for step in (1, 2, 5) if step * power <= count):,} {what}s"
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class HealthThresholds:
     """The limits of the rules, [health] in the configuration file; None switches a check off."""
 
     window_seconds: float = 300.0  # over which growth is judged
@@ -116,7 +116,7 @@ class Thresholds:
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Level(Enum):
+class HysteresisLevel(Enum):
     """Where something is that was measured: over its limit, clearly better, or between the two."""
 
     OVER = auto()
@@ -140,16 +140,22 @@ class Hysteresis(Generic[Key]):
         self._states: dict[Key, _State] = {}
 
     def holds_since(
-        self, key: Key, level: Level, now_seconds: float, *, begins_after_seconds: float, ends_after_seconds: float
+        self,
+        key: Key,
+        level: HysteresisLevel,
+        now_seconds: float,
+        *,
+        begins_after_seconds: float,
+        ends_after_seconds: float,
     ) -> float | None:
         """Since when it holds, with this measurement; None where it does not."""
         state = self._states.get(key)
         if state is None:
-            if level is not Level.OVER:
+            if level is not HysteresisLevel.OVER:
                 return None
             state = self._states[key] = _State()
         holds = state.holds_since_seconds is not None
-        if level is not (Level.BETTER if holds else Level.OVER):
+        if level is not (HysteresisLevel.BETTER if holds else HysteresisLevel.OVER):
             state.otherwise_since_seconds = None
         elif state.otherwise_since_seconds is None:
             state.otherwise_since_seconds = now_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from neurond.verdicts.evidence import Evidence
+from neurond.verdicts.evidence import RuleContext
 from neurontools.model import Finding, Process, Severity
 from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import by_rank, recent_steps, together, world_size
@@ -25,7 +25,7 @@ _ACTIONS = {
 _SHARES = ((0.5, "half"), (1 / 3, "a third"), (0.2, "a fifth"), (0.0, "a tenth"))
 
 
-def slow_ranks(evidence: Evidence) -> Iterator[Finding]:
+def stragglers(evidence: RuleContext) -> Iterator[Finding]:
     """A finding for each job whose ranks wait for one of them. Of one on several hosts no host alone can tell."""
     for ranks in together(process for process in evidence.snapshot.processes if process.training is not None):
         if world_size(ranks) not in (None, len(ranks)):
@@ -64,7 +64,7 @@ Told = tuple[str, Severity, Process, Sequence[Process]]
 """What is wrong, how gravely, who is to be looked at, and whose devices it is about."""
 
 
-def standing_job(processes: Sequence[Process], evidence: Evidence) -> Finding | None:
+def stalled_job(processes: Sequence[Process], evidence: RuleContext) -> Finding | None:
     """The finding on a job whose ranks on this host stand still; None: they don't, or one of them is at work."""
     limit = evidence.limits.stuck_seconds
     ranks = by_rank(processes)
@@ -117,7 +117,7 @@ def _last_step_seconds(ranks: Sequence[Process]) -> float | None:
     return max(known) if len(known) == len(ranks) else None
 
 
-def _is_at_work(rank: Process, evidence: Evidence, limit: float) -> bool:
+def _is_at_work(rank: Process, evidence: RuleContext, limit: float) -> bool:
     """Whether it compiles, writes a checkpoint or executes; nothing is known of one that doesn't report."""
     if not rank.reporting:
         return False
@@ -134,7 +134,7 @@ def _vcpu_ratio(rank: Process) -> float:
     return (rank.vcpu_user_ratio or 0.0) + (rank.vcpu_system_ratio or 0.0) if rank.reporting else 0.0
 
 
-def _told_of_waiting(found: Standstill, evidence: Evidence) -> Told:
+def _told_of_waiting(found: Standstill, evidence: RuleContext) -> Told:
     waiting, absent = found.waiting, found.absent
     many = _rank_count(waiting)
     if absent:
@@ -165,7 +165,7 @@ def _told_of_steps(ranks: Sequence[Process]) -> Told:
     return text, Severity.WARNING, ranks[0], ranks
 
 
-def _what(rank: Process, evidence: Evidence) -> str:
+def _what(rank: Process, evidence: RuleContext) -> str:
     """What one does that has not come, and its last collective."""
     after = f" after {_place(rank)}" if rank.training is not None and rank.training.latest_collective else ""
     if not rank.reporting:
@@ -222,11 +222,11 @@ class _Group:
     between: list[_Core] = field(default_factory=list)
 
 
-def activity(evidence: Evidence) -> Iterator[Finding]:
+def activity_findings(evidence: RuleContext) -> Iterator[Finding]:
     """Jobs that are stuck, and cores that are idle; nothing is said of a process whose numbers are old."""
     now, limits = evidence.snapshot.taken_at_unix_seconds, evidence.limits
     for processes in together(process for process in evidence.snapshot.processes if process.core_indices):
-        standing = standing_job(processes, evidence)
+        standing = stalled_job(processes, evidence)
         if standing is not None:
             yield standing
         if standing is not None or waits_in_collective(processes):
@@ -245,7 +245,7 @@ def activity(evidence: Evidence) -> Iterator[Finding]:
                 yield _idle(group, idle)
 
 
-def _group(processes: Sequence[Process], evidence: Evidence) -> _Group:
+def _group(processes: Sequence[Process], evidence: RuleContext) -> _Group:
     job = processes[0].job
     group = _Group(job.name if job is not None and len(processes) > 1 else None)
     for process in processes:
@@ -254,7 +254,7 @@ def _group(processes: Sequence[Process], evidence: Evidence) -> _Group:
     return group
 
 
-def _enter(group: _Group, process: Process, evidence: Evidence) -> None:
+def _enter(group: _Group, process: Process, evidence: RuleContext) -> None:
     group.processes[process.pid] = process
     lnc = process.logical_neuroncore_config
     for position, neuroncore_index in enumerate(process.neuroncore_indices):

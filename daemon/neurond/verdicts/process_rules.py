@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from neurond.verdicts.evidence import NO_ERRORS, Evidence, Hysteresis, Level, Who, at_least, growth, who_is
+from neurond.verdicts.evidence import (
+    NO_ERRORS,
+    Hysteresis,
+    HysteresisLevel,
+    ProcessIdentity,
+    RuleContext,
+    at_least_text,
+    growth,
+    process_identity,
+)
 from neurontools.model import Finding, NeuronCore, PodAllocation, Process, Severity, Snapshot, SourceKind, latency
 from neurontools.model.finding import Kind
 from neurontools.util.units import duration_text, ranges_text
 
 
-def errors(evidence: Evidence) -> Iterator[Finding]:
+def process_errors(evidence: RuleContext) -> Iterator[Finding]:
     """Errors of executions in the window; a process that is younger than it is judged over its life."""
     for process in evidence.snapshot.processes:
         if process.errors is None or process.errors == NO_ERRORS:
@@ -37,11 +46,11 @@ def errors(evidence: Evidence) -> Iterator[Finding]:
         ):
             grown = getattr(process.errors, f"{name}_total") - getattr(before, f"{name}_total")
             if process.core_indices and limit is not None and grown >= limit:
-                reason = f"PID {process.pid}: {at_least(grown, f'{name} error')} in the last minutes"
+                reason = f"PID {process.pid}: {at_least_text(grown, f'{name} error')} in the last minutes"
                 yield _of_process(process, kind, severity, reason, action, evidence.snapshot.taken_at_unix_seconds)
 
 
-def silence(evidence: Evidence) -> Iterator[Finding]:
+def silent_processes(evidence: RuleContext) -> Iterator[Finding]:
     """Processes that hold cores and don't report."""
     snapshot, limit = evidence.snapshot, evidence.limits.silent_seconds
     for process in snapshot.processes:
@@ -86,7 +95,7 @@ def _of_process(
 _Key = tuple[str, str, str]
 
 
-class Orphans:
+class OrphanedPodRule:
     """Remembers since when nobody has held what was given. Show it every snapshot of a tick, in order."""
 
     def __init__(self) -> None:
@@ -147,24 +156,24 @@ _BETTER_RATIO = 0.5  # of the growth that is a finding: what has come down to le
 _Medians = tuple[float, float]  # before the window and in it, seconds
 
 
-class Latencies:
+class LatencyRule:
     """Remembers for which processes it has found that latencies rose. Show it every snapshot of a tick, in order.
 
     A process that is younger than the window has nothing to compare with: its first executions set models up.
     """
 
     def __init__(self) -> None:
-        self._rises: Hysteresis[Who] = Hysteresis()
-        self._told: dict[Who, _Medians] = {}
+        self._rises: Hysteresis[ProcessIdentity] = Hysteresis()
+        self._told: dict[ProcessIdentity, _Medians] = {}
 
-    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+    def __call__(self, evidence: RuleContext) -> Iterator[Finding]:
         """The findings of this moment."""
         limits, snapshot = evidence.limits, evidence.snapshot
         limit = limits.latency_growth_ratio
         seen = {}
         for process in snapshot.processes if limit is not None else ():
             before = evidence.processes.get(process.pid)
-            key = who_is(process)
+            key = process_identity(process)
             if limit is None or before is None or not process.core_indices:
                 continue
             seen[key] = process
@@ -184,7 +193,7 @@ class Latencies:
         self._rises.keep(seen)
         self._told = {key: told for key, told in self._told.items() if key in seen}
 
-    def _worth_telling(self, key: Who, medians: _Medians | None, limit: float) -> _Medians:
+    def _worth_telling(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
         """What was told, unless it has become quite another: the text of a finding is a label, and stays."""
         told = self._told.get(key)
         if medians is not None and (told is None or not told[1] / limit < medians[1] < told[1] * limit):
@@ -193,14 +202,14 @@ class Latencies:
         return told
 
 
-def _level(medians: _Medians | None, limit: float) -> Level:
+def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
     """Where a growth is; of a process that executes nothing, nothing is told any more."""
     if medians is None:
-        return Level.BETTER
+        return HysteresisLevel.BETTER
     was, now = medians
     if now >= limit * was:
-        return Level.OVER
-    return Level.BETTER if now < (1.0 + _BETTER_RATIO * (limit - 1.0)) * was else Level.BETWEEN
+        return HysteresisLevel.OVER
+    return HysteresisLevel.BETTER if now < (1.0 + _BETTER_RATIO * (limit - 1.0)) * was else HysteresisLevel.BETWEEN
 
 
 def _medians(before: Process, process: Process, least_growth: float, most_few: int) -> _Medians | None:
@@ -247,10 +256,10 @@ class _Past:
     """A core as it was at the tick before, and for whom it has failed since it last worked."""
 
     core: NeuronCore
-    owner: Who | None = None
-    failed_for: dict[Who, float] = field(default_factory=dict)  # when it began to
+    owner: ProcessIdentity | None = None
+    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # when it began to
 
-    def take(self, who: Who | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
+    def take(self, who: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
         """What came of the work of a process on it, if that is known."""
         if has_failed and who is not None:
             self.failed_for.setdefault(who, at_unix_seconds)
@@ -258,12 +267,12 @@ class _Past:
             self.failed_for.clear()
 
 
-class FailingCores:
+class FailingCoreRule:
     """Remembers for whom each core has failed. Show it every snapshot of a tick, in order."""
 
     def __init__(self) -> None:
         self._cores: dict[int, _Past] = {}
-        self._processes: dict[Who, Process] = {}
+        self._processes: dict[ProcessIdentity, Process] = {}
         self._has_failed = False
 
     def look(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
@@ -274,16 +283,16 @@ class FailingCores:
         for process in ended:
             self._take_ended(process, snapshot)
         by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
-        outcomes = {who_is(process): self._outcome(process) for process in by_pid.values()}
-        self._processes = {who_is(process): process for process in by_pid.values()}
+        outcomes = {process_identity(process): self._outcome(process) for process in by_pid.values()}
+        self._processes = {process_identity(process): process for process in by_pid.values()}
         self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
         if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # where no driver counts for cores
             return
-        failing: dict[int, list[tuple[NeuronCore, dict[Who, float]]]] = {}
+        failing: dict[int, list[tuple[NeuronCore, dict[ProcessIdentity, float]]]] = {}
         for core in snapshot.cores:
             past = self._cores.setdefault(core.index, _Past(core))
             owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
-            who = who_is(owner) if owner is not None else None
+            who = process_identity(owner) if owner is not None else None
             # Before driver 2.30 the counters move when the process has ended.
             blamed = who or past.owner
             has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
@@ -308,11 +317,16 @@ class FailingCores:
         for core in snapshot.cores if has_failed or has_worked else ():
             if core.index in process.core_indices:
                 past = self._cores.setdefault(core.index, _Past(core))
-                past.take(who_is(process), snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
+                past.take(
+                    process_identity(process),
+                    snapshot.taken_at_unix_seconds,
+                    has_failed=has_failed,
+                    has_worked=has_worked,
+                )
 
     def _outcome(self, process: Process) -> tuple[bool, bool]:
         """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""
-        before = self._processes.get(who_is(process))
+        before = self._processes.get(process_identity(process))
         if process.errors is None or process.executions is None:
             return False, False
         if before is not None and before.errors is process.errors and before.executions is process.executions:
@@ -345,7 +359,9 @@ def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
     return failures, timeouts, successes
 
 
-def _failing_cores_finding(device_index: int, failing: list[tuple[NeuronCore, dict[Who, float]]], lnc: int) -> Finding:
+def _failing_cores_finding(
+    device_index: int, failing: list[tuple[NeuronCore, dict[ProcessIdentity, float]]], lnc: int
+) -> Finding:
     cores = sorted({core.index // lnc for core, _ in failing})
     since = max(failing, key=lambda each: len(each[1]))[1]
     pids = [pid for pid, _ in since]

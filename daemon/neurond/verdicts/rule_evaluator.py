@@ -10,10 +10,18 @@ from itertools import chain
 from operator import attrgetter, is_
 
 from neurond.verdicts import process_rules
-from neurond.verdicts.device_rules import Ecc, KernelErrors, Memory, components, core_errors, missing, resets
-from neurond.verdicts.evidence import Evidence, Thresholds, evidence
-from neurond.verdicts.job_rules import activity, slow_ranks
-from neurond.verdicts.process_rules import FailingCores, Latencies, Orphans
+from neurond.verdicts.device_rules import (
+    EccRule,
+    KernelErrorRule,
+    MemoryRule,
+    core_errors,
+    device_resets,
+    missing_devices,
+    unhealthy_components,
+)
+from neurond.verdicts.evidence import HealthThresholds, RuleContext, build_rule_context
+from neurond.verdicts.job_rules import activity_findings, stragglers
+from neurond.verdicts.process_rules import FailingCoreRule, LatencyRule, OrphanedPodRule
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
 from neurontools.model import EccCounters, FaultState, Finding, Health, Process, Severity, Snapshot, SourceKind
@@ -23,37 +31,37 @@ from neurontools.util.units import ranges_text, strip_durations
 
 _ANCHORS = 6  # snapshots kept for what is judged by growth
 
-_Rule = Callable[[Evidence], Iterator[Finding]]
+_Rule = Callable[[RuleContext], Iterator[Finding]]
 _RULES: tuple[_Rule, ...] = (
-    missing,
-    components,
+    missing_devices,
+    unhealthy_components,
     core_errors,
-    resets,
-    activity,
-    process_rules.errors,
-    process_rules.silence,
-    slow_ranks,
+    device_resets,
+    activity_findings,
+    process_rules.process_errors,
+    process_rules.silent_processes,
+    stragglers,
 )
 
 
-class Judge:
+class RuleEvaluator:
     """Judges each snapshot. Feed it every one, in order; it remembers since when each finding has been there.
 
     Belongs to the event loop's thread.
     """
 
-    def __init__(self, limits: Thresholds | None = None) -> None:
-        self._limits = limits or Thresholds()
+    def __init__(self, limits: HealthThresholds | None = None) -> None:
+        self._limits = limits or HealthThresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
-        self._rules: tuple[_Rule, ...] = (*_RULES, Ecc(), Memory(), Latencies())
-        self._failing_cores = FailingCores()
-        self._orphans = Orphans()
-        self._kernel_errors = KernelErrors()
+        self._rules: tuple[_Rule, ...] = (*_RULES, EccRule(), MemoryRule(), LatencyRule())
+        self._failing_cores = FailingCoreRule()
+        self._orphans = OrphanedPodRule()
+        self._kernel_errors = KernelErrorRule()
         self._known: dict[tuple[object, ...], Finding] = {}
         self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
         self._health: Health | None = None
 
-    def change(self, limits: Thresholds) -> None:
+    def change(self, limits: HealthThresholds) -> None:
         """These limits hold from the next snapshot on."""
         self._limits = limits
 
@@ -63,14 +71,14 @@ class Judge:
         `ended` are the processes that ended since the tick before, `logged` what the kernel has logged since then.
         """
         limits = self._limits
-        found = evidence(snapshot, self._anchors, limits)
+        found = build_rule_context(snapshot, self._anchors, limits)
         self._health = self._same(
             device_indices=_judged(snapshot),
             unknown_device_indices=_unknown(snapshot),
             findings=self._lasting(
-                marked(
+                mark_injected(
                     chain(
-                        by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
+                        group_by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
                         self._failing_cores.look(snapshot, ended),
                         self._orphans.look(snapshot, limits.idle_seconds),
                         self._kernel_errors.look(snapshot, logged, limits.window_seconds),
@@ -161,7 +169,7 @@ _FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes aga
 _MOST_LINES = 16  # of one snapshot; a host that fails as a whole doesn't fill the log
 
 
-class Announcer:
+class FindingLogger:
     """Remembers what was told. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
@@ -196,7 +204,7 @@ def _line(finding: Finding) -> str:
     return f"{place}: {finding.severity.name.lower()}: {marked_reason(finding)}; {finding.action}"
 
 
-class Changes:
+class FindingDiff:
     """Remembers the findings of the tick before; those of the first tick have all begun."""
 
     def __init__(self) -> None:
@@ -214,7 +222,7 @@ class Changes:
         return began, ended
 
 
-def marked(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
+def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
     """The findings; of a kind that a fault causes, on a device that it is on, they are injected ones."""
     if not snapshot.injected_faults:
         yield from found
@@ -231,7 +239,7 @@ def marked(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
         yield replace(finding, injected=True) if is_caused else finding
 
 
-def by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
+def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
     """The findings; those of one kind on single processes of a job are one, told of the first of them."""
     jobs: dict[int, str] | None = None
     alike: dict[tuple[str, str], list[Finding]] = {}

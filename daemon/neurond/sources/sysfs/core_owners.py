@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
-from neurond.sources.sysfs.device_reader import Pacing
+from neurond.sources.sysfs.device_reader import GilYield
 from neurontools.driver.devices import DeviceDirectory
 from neurontools.driver.environment import Roots
 from neurontools.driver.process_context import FoundProcess, HeldCores
@@ -84,7 +84,7 @@ def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) ->
     return tuple(map(whole, processes))
 
 
-def executions_of(inferences: int | None, status: StatusCounters) -> int | None:
+def execution_counters(inferences: int | None, status: StatusCounters) -> int | None:
     """Finished executions of a core, whatever their outcome; None when one of the outcomes is unknown."""
     total = inferences
     for name in _FAILED:
@@ -95,14 +95,14 @@ def executions_of(inferences: int | None, status: StatusCounters) -> int | None:
     return total
 
 
-class Attribution:
+class CounterAttribution:
     """Credits processes with what their cores count. Call `credited` once a round with everybody."""
 
     def __init__(self) -> None:
         self._baselines: dict[int, dict[int, StatusCounters]] = {}
 
     def credited(
-        self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], pacing: Pacing
+        self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], pacing: GilYield
     ) -> tuple[Process, ...]:
         """The processes with their executions and errors; unchanged where those can't be told. `cores` by index."""
         self._baselines = {
@@ -169,7 +169,7 @@ _UNDECIDED_ROUNDS = 30
 class FoundProcesses:
     """Call `refresh` once a round. `holding` is who holds which cores, as of the latest one."""
 
-    def __init__(self, roots: Roots, directories: list[DeviceDirectory], pacing: Pacing) -> None:
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory], pacing: GilYield) -> None:
         self._roots = roots
         self._pacing = pacing
         self._tracker = OwnerTracker(OwnerScan(roots, directories), pacing)
@@ -240,7 +240,7 @@ _YOUNG_ROUNDS = 120
 class OwnerTracker:
     """Call `refresh` once a round. `hidden` is how many processes are not for us to look into."""
 
-    def __init__(self, scan: OwnerScan, pacing: Pacing) -> None:
+    def __init__(self, scan: OwnerScan, pacing: GilYield) -> None:
         self._scan = scan
         self._pacing = pacing
         self._owners: dict[int, tuple[int, ...]] = {}

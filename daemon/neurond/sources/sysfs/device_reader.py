@@ -107,7 +107,7 @@ class DeviceReader:
         cores: list[int],
         places: FileLocations,
         budget: DescriptorBudget,
-        pacing: Pacing,
+        pacing: GilYield,
         *,
         may_be_replaced: bool,
     ) -> None:
@@ -436,7 +436,7 @@ _WORK_SECONDS = 0.0005
 _REST_SECONDS = 0.0002
 
 
-class Pacing:
+class GilYield:
     """Belongs to a thread that reads; to be told of each small step of its work.
 
     A thread that waits for the interpreter gets it only after the switch interval, and anew for every system call it

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from neurond.sources.source import Reading
-from neurond.sources.sysfs.core_owners import Attribution, FoundProcesses, executions_of, with_host_memory
+from neurond.sources.source import DeviceReading
+from neurond.sources.sysfs.core_owners import CounterAttribution, FoundProcesses, execution_counters, with_host_memory
 from neurond.sources.sysfs.device_reader import (
     CoreReading,
     DescriptorBudget,
     DeviceReader,
-    Pacing,
+    GilYield,
     TreeLayout,
     file_problems,
     may_be_replaced,
@@ -58,9 +58,9 @@ class SysfsSource:
         self._lnc = lnc
         self._inventory = inventory
         self._time_in_use = TimeInUse(time_in_use_unit, inventory.driver_version)
-        self._pacing = Pacing()
+        self._pacing = GilYield()
         self._processes = FoundProcesses(roots, inventory.directories, self._pacing)
-        self._attribution = Attribution()
+        self._attribution = CounterAttribution()
         cores = len(inventory.directories) * self.instance.physical_cores_per_device
         self._budget = DescriptorBudget(cores * _FILES_PER_CORE + len(inventory.directories) * _FILES_PER_DEVICE)
         self._layout = TreeLayout(inventory.driver_version, inventory.architecture.family.generation)
@@ -70,9 +70,9 @@ class SysfsSource:
         self._rounds = 0
         self.metadata = MetadataService() if use_metadata_service else None
         self._is_told = False
-        self._reading = Reading(inventory.devices, (), tuple(inventory.warnings))
+        self._reading = DeviceReading(inventory.devices, (), tuple(inventory.warnings))
 
-    def read(self) -> Reading:
+    def read(self) -> DeviceReading:
         """What the latest `refresh` found."""
         return self._reading
 
@@ -99,7 +99,7 @@ class SysfsSource:
             self._pacing.step()
         self._time_in_use.forget({core.index for core in cores})
         credited = with_host_memory(self._credited(processes, cores), devices)
-        self._reading = Reading(tuple(devices), tuple(cores), self._warnings(), credited)
+        self._reading = DeviceReading(tuple(devices), tuple(cores), self._warnings(), credited)
 
     def close(self) -> None:
         """Closes all files."""
@@ -234,7 +234,7 @@ class SysfsSource:
                     owner_pid=None if owner is None else owner.pid,
                     busy_seconds_total=busy_seconds,
                     flop_total=reading.flop if is_published else None,
-                    executions_total=executions_of(reading.inferences, reading.status) if is_published else None,
+                    executions_total=execution_counters(reading.inferences, reading.status) if is_published else None,
                     memory=reading.memory,
                     measured_at_seconds=reading.measured_at_seconds,
                     status=reading.status,

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from neurond.allocator import CoreReport, Ledger, Report, Shape
+from neurond.allocator import CoreAllocator, CoreReport, HostShape, RuntimeReport
 
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
 
-TRN1 = Shape(2, 2, 2, 16 * 2**30, 1, (1,))
-TRN2 = Shape(2, 8, 4, 1000, 2, (1, 2))
+TRN1 = HostShape(2, 2, 2, 16 * 2**30, 1, (1,))
+TRN2 = HostShape(2, 8, 4, 1000, 2, (1, 2))
 LARGEST = 2**63 - 1
 FIRST_PID = 11
 
 
-def ledger_of(shape: Shape, *requests: CoreRequest) -> Ledger:
+def ledger_of(shape: HostShape, *requests: CoreRequest) -> CoreAllocator:
     """A ledger whose processes "a", "b", ... (PIDs 11, 12, ...) hold what they ask for, one after the other."""
-    made = Ledger(shape)
+    made = CoreAllocator(shape)
     for token, request in zip("abcdefgh", requests, strict=False):
         made.attach(entered(made, token), request)
     return made
 
 
-def entered(of: Ledger, token: str, pid: int | None = None) -> str:
-    of.enter(token, pid or FIRST_PID + len(list(of.holdings)), 0, 1.0)
+def entered(of: CoreAllocator, token: str, pid: int | None = None) -> str:
+    of.enter(token, pid or FIRST_PID + len(list(of.leases)), 0, 1.0)
     return token
 
 
-def report_of(cores: dict[int, CoreReport], measured_at_seconds: float = 1.0) -> Report:
-    return Report(measured_at_seconds, cores)
+def report_of(cores: dict[int, CoreReport], measured_at_seconds: float = 1.0) -> RuntimeReport:
+    return RuntimeReport(measured_at_seconds, cores)
 
 
 def tensors(size_bytes: int) -> CoreReport:

@@ -10,29 +10,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from neurond.allocator import (
     AlreadyAttached,
+    CoreAllocator,
     CoreCounters,
+    CoreLease,
     CoreReport,
-    CoresUnavailable,
-    Holding,
+    CoresInUse,
+    DeviceMemoryExhausted,
+    HostShape,
     ImpossibleRequest,
     InvalidReport,
-    Ledger,
-    OutOfDeviceMemory,
     Refusal,
-    Report,
-    Shape,
+    RuntimeReport,
     UnknownToken,
 )
 
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
+from tests.harness.allocator_parts import LARGEST, TRN1, TRN2, entered, ledger_of, report_of, tensors
 from tests.harness.examples import examples
-from tests.harness.ledger_parts import LARGEST, TRN1, TRN2, entered, ledger_of, report_of, tensors
 
 ALL = CoreRequest()
 ONE = CoreRequest(count=1)
 APART = (CoreRequest(1, 1), CoreRequest(3, 1))
-EIGHT = Shape(8, 1, 1, 100, 1, (1,))
+EIGHT = HostShape(8, 1, 1, 100, 1, (1,))
 OLD, NEW = "NeuronCore(s) not available - Requested:", "Logical Neuron Core(s) not available - Requested:"
 BUSY = "Logical Core size:2 (cores busy, ret=-16)"
 HARDWARE = " is not possible on this hardware"
@@ -46,7 +46,7 @@ FOUR = ": this host has NeuronCores 0-3; ask for those"
         pytest.param(TRN1, [CoreRequest(count=4)], [range(4)], id="as many as there are"),
         pytest.param(TRN1, [CoreRequest(3, 1)], [range(3, 4)], id="the last"),
         pytest.param(
-            Shape(4, 2, 2, 100, 1, (1,)),
+            HostShape(4, 2, 2, 100, 1, (1,)),
             [CoreRequest(1, 1), CoreRequest(4, 1), CoreRequest(count=2), ONE, CoreRequest(count=3)],
             [range(1, 2), range(4, 5), range(2, 4), range(1), range(5, 8)],
             id="the first run that fits",
@@ -60,8 +60,8 @@ FOUR = ": this host has NeuronCores 0-3; ask for those"
         ),
     ],
 )
-def test_the_cores_that_a_process_gets(shape: Shape, requests: list[CoreRequest], cores: list[range]) -> None:
-    holdings = list(ledger_of(shape, *requests).holdings)
+def test_the_cores_that_a_process_gets(shape: HostShape, requests: list[CoreRequest], cores: list[range]) -> None:
+    holdings = list(ledger_of(shape, *requests).leases)
     assert [holding.physical_cores() for holding in holdings] == cores
     for holding in holdings:
         assert len(holding.logical_cores) * holding.lnc == len(holding.physical_cores())
@@ -82,10 +82,10 @@ def test_the_cores_that_a_process_gets(shape: Shape, requests: list[CoreRequest]
     ],
 )
 def test_who_asks_for_cores_of_others_is_told_who_holds_them(
-    shape: Shape, held: list[CoreRequest], request_: CoreRequest, text: str
+    shape: HostShape, held: list[CoreRequest], request_: CoreRequest, text: str
 ) -> None:
     host = ledger_of(shape, *held)
-    with pytest.raises(CoresUnavailable) as refused:
+    with pytest.raises(CoresInUse) as refused:
         host.attach(entered(host, "refused"), request_)
     assert str(refused.value) == f"{text}; end them or ask for other cores"
 
@@ -104,7 +104,7 @@ def test_who_asks_for_cores_of_others_is_told_who_holds_them(
         (TRN2, CoreRequest(None, None, 3), f"NEURON_LOGICAL_NC_CONFIG=3{HARDWARE}; set it to 1 or 2, or unset it"),
     ],
 )
-def test_what_the_host_can_never_have(shape: Shape, request_: CoreRequest, text: str) -> None:
+def test_what_the_host_can_never_have(shape: HostShape, request_: CoreRequest, text: str) -> None:
     host = ledger_of(shape, CoreRequest(0, 1))
     with pytest.raises(ImpossibleRequest) as refused:
         host.attach(entered(host, "refused"), request_)
@@ -112,7 +112,7 @@ def test_what_the_host_can_never_have(shape: Shape, request_: CoreRequest, text:
 
 
 def test_a_process_attaches_once_and_observers_of_it_are_no_reason_against() -> None:
-    host = Ledger(TRN1)
+    host = CoreAllocator(TRN1)
     host.enter("watching", 7, 0, 1.0)
     host.attach(entered(host, "a", 7), CoreRequest(0, 1))
     with pytest.raises(AlreadyAttached, match="PID 7 holds cores already"):
@@ -123,7 +123,7 @@ def test_a_process_attaches_once_and_observers_of_it_are_no_reason_against() -> 
 
 
 def test_an_unknown_token_and_one_of_an_observer() -> None:
-    host = Ledger(TRN1)
+    host = CoreAllocator(TRN1)
     for call in (lambda: host.attach("?", ALL), lambda: host.report("?", report_of({})), lambda: host.known("?")):
         with pytest.raises(UnknownToken, match="connect to the attach socket"):
             call()
@@ -132,7 +132,7 @@ def test_an_unknown_token_and_one_of_an_observer() -> None:
 
 
 def test_what_a_process_brings_and_asks_for_is_kept() -> None:
-    host = Ledger(TRN2)
+    host = CoreAllocator(TRN2)
     watching = host.enter("a", 71, 1000, 5.0)
     assert (watching.pid, watching.uid, watching.attached_at_unix_seconds, watching.lnc) == (71, 1000, 5.0, 2)
     assert (watching.tag, watching.runtime_version, watching.synthetic, watching.count) == ("71", None, False, 0)
@@ -140,11 +140,11 @@ def test_what_a_process_brings_and_asks_for_is_kept() -> None:
     holding = host.attach("a", CoreRequest(1, 1), "job", "2.34")
     assert (holding.tag, holding.runtime_version, holding.devices(TRN2)) == ("job", "2.34", (0,))
     assert [core for core in range(16) if host.owner(core) is holding] == [2, 3]
-    assert list(host.holdings) == [holding]
+    assert list(host.leases) == [holding]
     untold = host.attach(entered(host, "b", 72), ONE)
     assert (untold.tag, untold.runtime_version) == ("72", "")
     assert host.enter("c", 73, 0, 6.0, synthetic=True).synthetic
-    assert next(iter(ledger_of(TRN1, ALL).holdings)).devices(TRN1) == (0, 1)
+    assert next(iter(ledger_of(TRN1, ALL).leases)).devices(TRN1) == (0, 1)
 
 
 def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> None:
@@ -160,7 +160,7 @@ def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> 
 
 
 def test_counters_of_physical_cores_run_on_from_owner_to_owner_wherever_they_are() -> None:
-    host = Ledger(TRN2)
+    host = CoreAllocator(TRN2)
     for round_, token in enumerate("ab", 1):
         holding = host.attach(entered(host, token), CoreRequest(3, 2))
         first = CoreReport(1.5, 7, 3, last_execution_at_unix_seconds=10.0 * round_)
@@ -176,7 +176,7 @@ def test_counters_of_physical_cores_run_on_from_owner_to_owner_wherever_they_are
 
 def test_counters_of_a_core_stay_within_their_fields() -> None:
     """However much its owners report, one after the other: what doesn't fit 64 bits can't be sent to anybody."""
-    host = Ledger(TRN1)
+    host = CoreAllocator(TRN1)
     for token in "abcd":
         holding = host.attach(entered(host, token), CoreRequest(0, 1))
         host.report(token, report_of({0: CoreReport(1e12, LARGEST, LARGEST)}))
@@ -218,48 +218,48 @@ def test_a_report_that_contradicts_the_one_before_is_refused(
     usual: dict[str, Any] = {"measured_at_seconds": 2.0, "cores": {}}
     host = ledger_of(TRN1, ALL)
     for _ in range(2):
-        host.report("a", Report(**usual | before))
+        host.report("a", RuntimeReport(**usual | before))
     with pytest.raises(InvalidReport, match=text):
-        host.report("a", Report(**usual | now))
+        host.report("a", RuntimeReport(**usual | now))
 
 
 def test_what_a_process_counted_before_the_ledger_is_no_count_of_the_core() -> None:
-    host = Ledger(TRN2, began_seconds=100.0)
+    host = CoreAllocator(TRN2, began_seconds=100.0)
     host.attach(entered(host, "old"), CoreRequest(1, 1, 2))
     for executions, flop in ((500, 7001), (510, 7012)):
         core = CoreReport(50.0 + executions, flop, executions)
-        host.report("old", Report(200.0, {0: core}, counted_since_seconds=99.0))
+        host.report("old", RuntimeReport(200.0, {0: core}, counted_since_seconds=99.0))
     first, second = (host.counters_of(index, host.known("old")) for index in (2, 3))
     assert (first.busy_seconds_total, first.executions_total) == (10.0, 10)
     assert (first.flop_total, second.flop_total) == (6, 5)
     host.leave("old")
     assert host.counters[2].executions_total == 10, "they stay the core's"
     host.attach(entered(host, "as old as the ledger"), CoreRequest(4, 1))
-    host.report("as old as the ledger", Report(200.0, {0: CoreReport(1.0, 7, 3)}, counted_since_seconds=100.0))
+    host.report("as old as the ledger", RuntimeReport(200.0, {0: CoreReport(1.0, 7, 3)}, counted_since_seconds=100.0))
     assert host.counters_of(8, host.known("as old as the ledger")).executions_total == 3
 
 
 def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
     """Two HBM stacks of four cores each, and processes with LNC 2: those on logical cores 2 and 3 share the second."""
-    host = ledger_of(Shape(1, 8, 2, 1000, 2, (1, 2)), CoreRequest(1, 2), CoreRequest(3, 1))
-    both, last = host.holdings
+    host = ledger_of(HostShape(1, 8, 2, 1000, 2, (1, 2)), CoreRequest(1, 2), CoreRequest(3, 1))
+    both, last = host.leases
     assert (host.holders_of_stack(0), host.holders_of_stack(1)) == ([both], [both, last])
     host.report("a", report_of({0: tensors(1000), 1: tensors(600)}))
     assert [host.stack_bytes_of(both, stack) for stack in (0, 1)] == [1000, 600]
-    with pytest.raises(OutOfDeviceMemory):
+    with pytest.raises(DeviceMemoryExhausted):
         host.report("b", report_of({0: tensors(401)}))
     host.report("b", report_of({0: tensors(400)}))
     for local, size_bytes in ((1, 601), (0, 1001)):
-        with pytest.raises(OutOfDeviceMemory):
+        with pytest.raises(DeviceMemoryExhausted):
             host.report("a", report_of({local: tensors(size_bytes)}))
     host.report("a", report_of({0: tensors(1)}))
     assert [host.stack_bytes_of(both, stack) for stack in (0, 1)] == [1, 600]
 
 
 def test_cores_that_a_report_leaves_out_keep_what_they_had_and_count_on_their_stack() -> None:
-    host = ledger_of(Shape(1, 4, 1, 1000, 1, (1,)), ALL)
+    host = ledger_of(HostShape(1, 4, 1, 1000, 1, (1,)), ALL)
     host.report("a", report_of({0: tensors(600), 1: tensors(300)}))
-    with pytest.raises(OutOfDeviceMemory):
+    with pytest.raises(DeviceMemoryExhausted):
         host.report("a", report_of({2: tensors(101)}))
     host.report("a", report_of({2: tensors(100)}))
     host.report("a", report_of({1: tensors(7)}))
@@ -278,7 +278,7 @@ def test_out_of_memory_tells_who_holds_the_stack() -> None:
     host = ledger_of(TRN2, CoreRequest(0, 1, 1), CoreRequest(1, 1, 1))
     host.report("a", report_of({0: tensors(600)}))
     host.report("b", report_of({0: tensors(400)}))
-    with pytest.raises(OutOfDeviceMemory) as refused:
+    with pytest.raises(DeviceMemoryExhausted) as refused:
         host.report("b", report_of({0: tensors(401)}))
     headline, titles, *rows = str(refused.value).splitlines()
     assert headline.startswith("out of device memory: PID 12 asks for 401 B on device 0 HBM 0, which has 1000 B and")
@@ -311,7 +311,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(TRN2)
+        self.ledger = CoreAllocator(TRN2)
         self.owners: dict[int, str] = {}  # by physical core
         self.attached: set[str] = set()
         self.number = 0
@@ -376,14 +376,14 @@ class LedgerMachine(RuleBasedStateMachine):
             used[TRN2.stack_of(core)] += holding.memory_of(core).total_bytes or 0
         assert max(used) <= TRN2.stack_bytes
 
-    def held(self) -> dict[int, Holding]:
+    def held(self) -> dict[int, CoreLease]:
         owned = {core: self.ledger.owner(core) for core in range(TRN2.core_count)}
         return {core: holding for core, holding in owned.items() if holding is not None}
 
     def state(self) -> object:
         holdings = [
             (holding.token, holding.lnc, holding.first, holding.count, holding.report, dict(holding.cores))
-            for holding in self.ledger.holdings
+            for holding in self.ledger.leases
         ]
         owners = {core: holding.token for core, holding in self.held().items()}
         counters = [(core.busy_seconds_total, core.flop_total, core.executions_total) for core in self.ledger.counters]
