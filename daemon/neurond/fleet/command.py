@@ -31,11 +31,11 @@ from neurontools.util.signals import defer_signals
 
 HOSTFILE, PIDS, FILE_SD = "hosts", "pids", "file_sd.json"
 EXIT_CODES = (
-    (0, "what was asked for was printed"),
-    (1, "a host can't be served, or something failed"),
-    (2, "an option has a value that can't be meant"),
-    (4, "a socket can't be made in the directory"),
-    (70, "a fault of the command itself"),
+    (0, "the requested text was printed"),
+    (1, "a host could not be served"),
+    (2, "an option has an invalid value"),
+    (4, "no socket can be created in the directory"),
+    (70, "a defect of the command"),
     (130, "interrupted"),
 )
 _HOSTS_OF_A_SECOND = 10  # whose snapshots take about a fifth of a core

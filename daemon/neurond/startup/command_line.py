@@ -21,9 +21,9 @@ from neurontools.util.version import __version__
 EXIT_CODES = (
     (0, "a signal ended it, or what was asked for was printed"),
     (1, "there are no devices, another daemon serves the socket, or something failed"),
-    (2, "an option or the configuration can't be meant"),
+    (2, "an option or the configuration is invalid"),
     (4, "the socket can't be made where it should be"),
-    (70, "a fault of the command itself"),
+    (70, "a defect of the command"),
     (130, "interrupted before it served"),
 )
 

@@ -27,9 +27,9 @@ Environment:
   NEURONTOOLS_SOCKET  as --socket
 """
 EXIT_CODES = (
-    (0, "nothing is wrong, or the bundle was written"),
-    (1, "something is wrong, an option is unknown, or the bundle could not be written"),
-    (2, "an option can't be meant"),
-    (70, "a fault of the command itself"),
+    (0, "no check found a problem, or the bundle was written"),
+    (1, "a check found a problem, an option is unknown, or the bundle could not be written"),
+    (2, "an option has an invalid value"),
+    (70, "a defect of the command"),
     (130, "interrupted"),
 )

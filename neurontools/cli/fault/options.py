@@ -37,13 +37,13 @@ Environment:
   NEURONTOOLS_SOCKET        as --socket
 """
 EXIT_CODES = (
-    (0, "what was asked for is done"),
-    (1, "an option is unknown, the devices are real, or something failed"),
-    (2, "the kind, a number or a combination of options can't be meant; nothing was injected"),
-    (4, "the socket, or faults, may not be used by this user"),
-    (6, "there is no such device, NeuronCore, process or fault"),
+    (0, "success"),
+    (1, "an option is unknown, the devices are real, or the command failed"),
+    (2, "the kind, a number or a combination of options is invalid; nothing was injected"),
+    (4, "this user may not use the socket, or may not inject faults"),
+    (6, "the device, NeuronCore, process or fault does not exist"),
     (12, "no daemon answers"),
-    (70, "a fault of the command itself"),
+    (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),
     (130, "interrupted"),
 )

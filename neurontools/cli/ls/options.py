@@ -59,13 +59,13 @@ Environment:
 EXIT_CODES = (
     (0, "what was asked for was printed"),
     (1, "there are no devices, an option is unknown, or something failed"),
-    (2, "an option or a variable has a value that can't be meant"),
+    (2, "an option or a variable has an invalid value"),
     (4, "the socket may not be used by this user"),
     (5, "--health found a device unhealthy"),
     (6, "there is no such device"),
     (7, "--health found none unhealthy, but the health of some devices is not known"),
     (12, "no daemon answers, or one of several hosts doesn't"),
-    (70, "a fault of the command itself"),
+    (70, "a defect of the command"),
     (124, "the daemon did not answer, or cores did not become free, in time"),
     (130, "interrupted"),
 )

@@ -39,11 +39,11 @@ Environment:
 EXIT_CODES = (
     (0, "all records that were asked for were printed"),
     (1, "an option is unknown, or something failed"),
-    (2, "an option or the configuration can't be meant"),
+    (2, "an option or the configuration is invalid"),
     (4, "the configuration or the socket may not be used by this user"),
     (6, "there is no such file"),
     (12, "no daemon answers"),
-    (70, "a fault of the command itself"),
+    (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),
     (130, "interrupted"),
 )

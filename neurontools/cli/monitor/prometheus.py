@@ -43,8 +43,8 @@ It ends when its input does. Metrics without this detour: neurond --metrics-list
 EXIT_CODES = (
     (0, "the input ended"),
     (1, "the port can't be had, an option is unknown, or something failed"),
-    (2, "an option has a value that can't be meant"),
-    (70, "a fault of the command itself"),
+    (2, "an option has an invalid value"),
+    (70, "a defect of the command"),
     (130, "interrupted"),
 )
 

@@ -53,11 +53,11 @@ Environment:
 EXIT_CODES = (
     (0, "what was asked for was shown"),
     (1, "an option is unknown, a profile is none or not whole, or something failed"),
-    (2, "an option has a value that can't be meant, or words are missing"),
+    (2, "an option has an invalid value, or words are missing"),
     (4, "the profile may not be read, or the process not be profiled, by this user"),
     (6, "there is no such directory, profile, rank, process or job, or no viewer"),
     (12, "no daemon answers"),
-    (70, "a fault of the command itself"),
+    (70, "a defect of the command"),
     (124, "the daemon, or the process, did not answer in time"),
     (130, "interrupted"),
 )

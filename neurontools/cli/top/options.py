@@ -85,11 +85,11 @@ Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XD
 EXIT_CODES = (
     (0, "what was asked for was shown"),
     (1, "an option is unknown, a recording is none or damaged, or something failed"),
-    (2, "an option has a value that can't be meant"),
+    (2, "an option has an invalid value"),
     (4, "the socket or the recording may not be used by this user"),
     (6, "there is no such file, moment or device"),
     (12, "no daemon answers"),
-    (70, "a fault of the command itself"),
+    (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),
     (130, "interrupted"),
 )
