@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from neurontools.runtime.launch.import_hook import VERSIONS
 from neurontools.runtime.reporting.narration import say
 
 DEVICE_VARIABLE = "NEURONTOOLS_DEVICE"
@@ -29,7 +30,6 @@ _VALUE = re.compile(r"(xla|neuron)(:\d+)?")
 _KEY = re.compile(r"device|accelerator|backend|hardware|platform", re.IGNORECASE)
 _SETTING = re.compile(r"""([\w.-]+)["']?\s*[:=]\s*["']?(xla|neuron)(?::\d+)?["']?\s*(?:[,}\]#;]|$)""")
 _CONFIGURATIONS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")
-_LAZY_PACKAGES = frozenset({"torch_xla", "torch_neuronx", "neuronx_distributed"})
 _LARGEST_SCRIPT_BYTES = 4 << 20
 _LARGEST_CONFIGURATION_BYTES = 1 << 20
 
@@ -112,7 +112,7 @@ def _of_script(script: Path) -> DeviceNameChoice:
         else:
             native = native or _names_neuron(node)
             continue
-        package = next((p for p in (module.partition(".")[0] for module in modules) if p in _LAZY_PACKAGES), None)
+        package = next((p for p in (module.partition(".")[0] for module in modules) if p in VERSIONS), None)
         if package is not None:
             return DeviceNameChoice("xla", f"{script.name} imports {package}")
     if native:

@@ -1,11 +1,11 @@
-"""`import torch_xla` and `import torch_neuronx`: the import hook, and the names that are not supported."""
+"""The import hook for torch_xla, torch_neuronx and neuronx_distributed, and their unsupported names."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import Distribution
 from pathlib import Path
 from types import ModuleType
@@ -16,71 +16,23 @@ TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from importlib.metadata import DistributionFinder
 
-
 FORCE = "NEURONTOOLS_FORCE_TORCH_XLA"
-PACKAGES = ("torch_xla", "torch_neuronx", "neuronx_distributed")
-is_spawned_worker = False  # set in processes that multiprocessing spawns: they take cores only if they use them
-is_installing = False  # set while the launcher makes the device: what `import torch` calls has nothing to do then
+VERSIONS = {
+    "torch_xla": "2.9.0+neurontools",
+    "torch_neuronx": "2.9.0+neurontools",
+    "neuronx_distributed": "0.15.0+neurontools",
+}
+"""The version of each package: the API version that it follows, and a suffix.
+
+Lightning, transformers and others choose their API calls by `importlib.metadata.version("torch_xla")`.
+"""
+SUPPORTED_TORCH = "2.13"
+"""The device uses private parts of torch, which may change in any minor version; pyproject.toml lists them."""
+is_spawned_worker = False
+"""Set in processes that multiprocessing spawns: they take NeuronCores at their first use of the device."""
+is_installing = False
+"""Set while install_runtime imports torch, so that torch's entry point leaves the device to it."""
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")
-
-
-class _MissingLoader(Loader):
-    """Makes a module of which nothing is there, and which can be imported."""
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module."""
-        return UnsupportedModule(spec.name, unsupported_message(spec.name))
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing to execute."""
-
-
-class TorchXlaFinder(MetaPathFinder):
-    """Finds our packages. It stands last, so that a real torch_xla wins, or first where it is forced."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec of our module; ModuleNotFoundError that says so for a part of torch_xla that is not there."""
-        package, _, rest = fullname.partition(".")
-        if package not in PACKAGES:
-            return None
-        if not rest:
-            return PathFinder.find_spec(fullname, [_DIRECTORY], target)
-        ours = sys.modules.get(package)
-        if ours is None or not str(getattr(ours, "__file__", "")).startswith(_DIRECTORY):
-            return None
-        found = PathFinder.find_spec(fullname, path, target)
-        if found is None and fullname in IMPORTABLE_MODULES:
-            return ModuleSpec(fullname, _MissingLoader(), is_package=True)
-        if found is None:
-            raise ModuleNotFoundError(
-                f"{unsupported_message(fullname)}; there are {', '.join(_offered(package))}", name=fullname
-            )
-        return found
-
-    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        """What importlib.metadata tells of our packages; of a real one it finds that before, as its modules."""
-
-        return find_stand_ins(context.name)
-
-
-def install_finder(environment: Mapping[str, str]) -> None:
-    """Makes `import torch_xla` find our modules; NEURONTOOLS_FORCE_TORCH_XLA=1 even before a real one."""
-    if any(isinstance(finder, TorchXlaFinder) for finder in sys.meta_path):
-        return
-    if environment.get(FORCE) == "1":
-        sys.meta_path.insert(0, TorchXlaFinder())
-    else:
-        sys.meta_path.append(TorchXlaFinder())
-
-
-def _offered(package: str) -> list[str]:
-    root = Path(_DIRECTORY)
-    files = sorted((root / package).rglob("*.py"))
-    names = (".".join(file.relative_to(root).with_suffix("").parts) for file in files)
-    return [name for name in names if not name.endswith("__init__") and "._" not in name] or [package]
-
 
 _ONE_PROCESS_A_CORE = "one process a NeuronCore (torchrun) with xm.all_reduce"
 _INSTEAD = {
@@ -115,8 +67,6 @@ _INSTEAD = {
     "neuronx_distributed.lightning": "parallel_layers and NeuronZero1Optimizer in a loop of your own",
     "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
 }
-
-
 IMPORTABLE_MODULES = frozenset(
     (
         "torch_xla.core.dynamo_bridge",
@@ -144,11 +94,11 @@ IMPORTABLE_MODULES = frozenset(
         "neuronx_distributed.trainer",
     )
 )
-"""Modules of the originals that can be imported all the same: scripts import more than they use."""
+"""Unsupported modules that can be imported all the same, because scripts import more than they use."""
 
 
 class UnsupportedName:
-    """Stands for something that is not there: it can be imported, and says its name and what to use when it is used."""
+    """A placeholder for an unsupported name: importing it works, using it raises NotImplementedError."""
 
     __is_missing__ = True
 
@@ -161,15 +111,15 @@ class UnsupportedName:
     __call__ = __enter__ = __getitem__ = __iter__ = __mro_entries__ = _refuse
 
     def __exit__(self, *_: object) -> None:
-        """Never entered."""
+        """Completes the context manager protocol; `__enter__` always raises."""
 
     def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):  # what Python asks of everything
+        if name.startswith("__"):  # Python looks up special methods on every object
             raise AttributeError(name)
         self._refuse()
 
     def __instancecheck__(self, instance: object) -> bool:
-        """Nothing is one of what is not there."""
+        """False, so that `isinstance(x, UnsupportedClass)` in a script works."""
         return False
 
     def __repr__(self) -> str:
@@ -177,57 +127,116 @@ class UnsupportedName:
 
 
 class UnsupportedModule(ModuleType):
-    """A module of which nothing is there."""
+    """A module whose attributes are all placeholders."""
 
     def __getattr__(self, name: str) -> UnsupportedName:
-        """Something of it."""
         if name.startswith("__"):
             raise AttributeError(name)
         return UnsupportedName(f"{self.__name__}.{name}")
 
 
 def unsupported_message(name: str) -> str:
-    """The text of the error for a missing name."""
+    """Returns the error text for an unsupported name, with a replacement where one is known."""
     instead = next((advice for prefix, advice in _INSTEAD.items() if name.startswith(prefix)), None)
     return f"{name} is not part of the simulated runtime" + (f"; use {instead}" if instead else "")
 
 
-VERSIONS = {
-    "torch_xla": "2.9.0+neurontools",
-    "torch_neuronx": "2.9.0+neurontools",
-    "neuronx_distributed": "0.15.0+neurontools",
-}
-"""The name a package is imported by, and its version: the API that it follows, and whose modules these are."""
+class _UnsupportedModuleLoader(Loader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return UnsupportedModule(spec.name, unsupported_message(spec.name))
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class _StandInLoader(SourceFileLoader):
+    """Loads one of our modules and gives it a `__getattr__` whose error names the unsupported attribute."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        package = module.__name__
+
+        def refuse(name: str) -> object:
+            raise AttributeError(unsupported_message(f"{package}.{name}"))
+
+        vars(module)["__getattr__"] = refuse  # before the module runs, which may define its own
+        super().exec_module(module)
+
+
+def _file_finder(path: str) -> FileFinder:
+    """The entry of `sys.path_hooks` for our modules: PathFinder finds them before TorchXlaFinder is asked."""
+    if not path.startswith(_DIRECTORY):
+        raise ImportError(path)
+    return FileFinder(path, (_StandInLoader, [".py"]))
+
+
+class TorchXlaFinder(MetaPathFinder):
+    """Finds our packages.
+
+    It is the last finder, so that a real torch_xla wins; with NEURONTOOLS_FORCE_TORCH_XLA=1 it is the first.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns the spec of our module. Raises ModuleNotFoundError for an unsupported module of our packages."""
+        package, _, rest = fullname.partition(".")
+        if package not in VERSIONS:
+            return None
+        if rest:
+            loaded = sys.modules.get(package)
+            if loaded is None or not str(getattr(loaded, "__file__", "")).startswith(_DIRECTORY):
+                return None
+        found = PathFinder.find_spec(fullname, path if rest else [_DIRECTORY], target)
+        if found is not None:
+            return found
+        if fullname in IMPORTABLE_MODULES:
+            return ModuleSpec(fullname, _UnsupportedModuleLoader(), is_package=True)
+        supported = ", ".join(_supported_modules(package))
+        raise ModuleNotFoundError(f"{unsupported_message(fullname)}; there are {supported}", name=fullname)
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """Yields the metadata of our packages; importlib.metadata asks the finder of a real torch_xla first."""
+        normalized = None if context.name is None else context.name.lower().replace("-", "_").replace(".", "_")
+        return (StandInDistribution(package) for package in VERSIONS if normalized in (None, package))
 
 
 class StandInDistribution(Distribution):
-    """What importlib.metadata tells of a package that our modules stand for."""
+    """The metadata of one of our packages, for importlib.metadata."""
 
     def __init__(self, package: str) -> None:
         self._package = package
 
     def read_text(self, filename: str) -> str | None:
-        """METADATA and top_level.txt; None for any other file."""
+        """Returns the text of METADATA or top_level.txt; None for any other file."""
         if filename == "METADATA":
             return f"Metadata-Version: 2.1\nName: {self._package}\nVersion: {VERSIONS[self._package]}\n"
         return f"{self._package}\n" if filename == "top_level.txt" else None
 
     def locate_file(self, path: object) -> object:  # type: ignore[override]
-        """Never asked: the distribution lists no files."""
+        """Raises FileNotFoundError: the distribution lists no files, so nothing should call this."""
         raise FileNotFoundError(f"{self._package} is part of neurontools and has no files of its own: {path}")
 
 
-def find_stand_ins(name: str | None) -> Iterator[Distribution]:
-    """The distributions that a name means, in any of its spellings; all for None."""
-    wanted = None if name is None else name.lower().replace("-", "_").replace(".", "_")
-    return (StandInDistribution(package) for package in VERSIONS if wanted in (None, package))
+def install_finder(environment: Mapping[str, str]) -> None:
+    """Adds the import hook to `sys.meta_path`; a second call does nothing."""
+    if any(isinstance(finder, TorchXlaFinder) for finder in sys.meta_path):
+        return
+    sys.path_hooks.insert(0, _file_finder)
+    if environment.get(FORCE) == "1":
+        sys.meta_path.insert(0, TorchXlaFinder())
+    else:
+        sys.meta_path.append(TorchXlaFinder())
 
 
-SUPPORTED_TORCH = "2.13"  # as in pyproject.toml, which names the private parts
+def _supported_modules(package: str) -> list[str]:
+    root = Path(_DIRECTORY)
+    files = sorted((root / package).rglob("*.py"))
+    names = (".".join(file.relative_to(root).with_suffix("").parts) for file in files)
+    return [name for name in names if not name.endswith("__init__") and "._" not in name] or [package]
 
 
 def warn_of_other_torch(version: str) -> None:
-    """Says in a line, once, that this is another torch. The device is made all the same: it may well work."""
+    """Warns once if torch has another minor version than the device was made for. The device may still work."""
     if version.split(".")[:2] != SUPPORTED_TORCH.split("."):
         say_once(
             "torch version",

@@ -5,16 +5,10 @@ There are no pipelines, experts, contexts, quantized layers, LoRA, `trainer` or 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch_xla  # noqa: F401  (as the original, which works on its devices)
 
-from neurontools.runtime.launch.import_hook import VERSIONS, unsupported_message
+from neurontools.runtime.launch.import_hook import VERSIONS
 
 from . import parallel_layers as parallel_layers
 
 __version__ = VERSIONS["neuronx_distributed"]
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.{name}"))

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from .parallel_layers import parallel_state
 from .parallel_layers.utils import param_is_not_tensor_parallel_duplicate
 
@@ -25,7 +23,3 @@ class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
     def _counts(self, parameter: torch.Tensor) -> bool:
         """Parts count on each rank that shares weights, and what all of them have on the first."""
         return not parallel_state.model_parallel_is_initialized() or param_is_not_tensor_parallel_duplicate(parameter)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.optimizer.{name}"))

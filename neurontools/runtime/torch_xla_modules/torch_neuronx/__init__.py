@@ -6,7 +6,7 @@ from typing import Any
 
 import torch_xla  # noqa: F401
 
-from neurontools.runtime.launch.import_hook import VERSIONS, unsupported_message
+from neurontools.runtime.launch.import_hook import VERSIONS
 from neurontools.runtime.torch_device import memory_history, torch_module
 
 __version__ = VERSIONS["torch_neuronx"]
@@ -33,7 +33,3 @@ def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
 def trace(*_args: Any, **_kwargs: Any) -> Any:
     """Not there: tracing for inference; models run on the device without it."""
     raise NotImplementedError("torch_neuronx.trace is not part of the simulated runtime; use model.to(device)")
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_neuronx.{name}"))

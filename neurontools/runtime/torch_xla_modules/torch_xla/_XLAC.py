@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-
-from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     """A number of a tensor's memory, by which tied parameters are found."""
     return tensor.untyped_storage().data_ptr()
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla._XLAC.{name}"))

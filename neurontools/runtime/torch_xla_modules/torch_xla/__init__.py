@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from neurontools.runtime.launch.import_hook import VERSIONS as _VERSIONS
-from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.launch.install import install_runtime as _install
 
 _install()
@@ -19,7 +18,7 @@ from neurontools.runtime.tensors.device import device as _device  # noqa: E402
 from . import _XLAC as _XLAC  # noqa: E402
 from . import runtime  # noqa: E402
 from .core import xla_model as _xm  # noqa: E402
-from .core._random_numbers import set_rng_state as _set_rng_state  # noqa: E402
+from .core.xla_model import set_rng_state as _set_rng_state  # noqa: E402
 
 __version__ = _VERSIONS["torch_xla"]
 
@@ -96,7 +95,3 @@ def launch(
     from .distributed import xla_multiprocessing
 
     xla_multiprocessing.spawn(fn, args=args, nprocs=1 if debug_single_process else None, start_method=start_method)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.{name}"))

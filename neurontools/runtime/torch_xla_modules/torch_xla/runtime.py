@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from neurontools.runtime.execution.ranks import ensure_world, have_met, own_rank
 from neurontools.runtime.launch.device_registration import executor
-from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.tensors.device import device
 
 
@@ -105,7 +103,3 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
     """Where compiled graphs are kept; NEURON_COMPILE_CACHE_URL does the same."""
     del readonly
     os.environ["NEURON_COMPILE_CACHE_URL"] = path
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.runtime.{name}"))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from ..utils.model_utils import move_model_to_device as move_model_to_device
 from . import parallel_state as parallel_state
 from .grads import clip_grad_norm as clip_grad_norm
@@ -19,7 +15,3 @@ from .mappings import scatter_to_tensor_model_parallel_region as scatter_to_tens
 from .parallel_state import initialize_model_parallel as initialize_model_parallel
 from .random import model_parallel_xla_manual_seed as model_parallel_xla_manual_seed
 from .utils import split_tensor_along_last_dim as split_tensor_along_last_dim
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.{name}"))

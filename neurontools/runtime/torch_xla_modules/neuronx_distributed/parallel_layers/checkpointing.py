@@ -9,8 +9,6 @@ import torch
 import torch_xla.core.xla_model as xm
 from torch_xla.utils import serialization
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import parallel_state
 
 
@@ -47,7 +45,3 @@ def _path(output_dir: str) -> Path:
     return (
         Path(output_dir) / f"tp_rank_{parallel_state.get_tensor_model_parallel_rank():02d}_pp_rank_00" / "checkpoint.pt"
     )
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.checkpointing.{name}"))

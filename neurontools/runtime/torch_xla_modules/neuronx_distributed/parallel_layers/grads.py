@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import parallel_state
 from .utils import param_is_not_tensor_parallel_duplicate
 
@@ -57,7 +55,3 @@ def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2, **hin
         parameter.grad.mul_(factor.to(parameter.grad.dtype))
     norm: Tensor = total
     return norm
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.grads.{name}"))

@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional
 from torch import nn
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import mappings, parallel_state
 from .utils import divide
 from .utils import param_is_not_tensor_parallel_duplicate as param_is_not_tensor_parallel_duplicate
@@ -175,7 +173,3 @@ class ParallelEmbedding(nn.Module):
         if self.padding_idx is not None:
             is_elsewhere = is_elsewhere | (words == self.padding_idx)  # its row is zeros, and gets no gradient
         return mappings.reduce_from_tensor_model_parallel_region(rows.masked_fill(is_elsewhere.unsqueeze(-1), 0.0))
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.layers.{name}"))

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import parallel_state
 from .mappings import reduce_from_tensor_model_parallel_region
 
@@ -39,7 +37,3 @@ def parallel_cross_entropy(
     count = words * parallel_state.get_tensor_model_parallel_size()
     mean = reduce_from_tensor_model_parallel_region(shifted.sum(-1)) / count
     return (1 - label_smoothing) * loss + label_smoothing * (normalizer - mean)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.loss_functions.{name}"))

@@ -11,8 +11,6 @@ import torch
 import torch_xla.core.xla_model as xm
 from torch.autograd import Function
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import parallel_state
 from .utils import divide
 
@@ -140,7 +138,3 @@ def reduce_scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
     """This rank's part, along the first dimension, of the sum of all ranks' values."""
     result: Tensor = _ReduceScattered.apply(value)  # type: ignore[no-untyped-call]
     return result
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.mappings.{name}"))

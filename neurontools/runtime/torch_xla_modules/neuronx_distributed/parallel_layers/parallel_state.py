@@ -11,8 +11,6 @@ from typing import Any
 import torch.distributed as dist
 import torch_xla.core.xla_model as xm
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 _Groups = list[list[int]]
 
 
@@ -155,7 +153,3 @@ def get_pipeline_model_parallel_size() -> int:
 def get_pipeline_model_parallel_rank() -> int:
     """Always 0: there are no pipelines."""
     return 0
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.parallel_state.{name}"))

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from ..utils.model_utils import move_model_to_device as move_model_to_device
 
 Tensor = torch.Tensor
@@ -40,7 +38,3 @@ def param_is_not_tensor_parallel_duplicate(parameter: Tensor) -> bool:
 
     is_part = getattr(parameter, "tensor_model_parallel", False)
     return is_part or parallel_state.get_tensor_model_parallel_rank() == 0
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.parallel_layers.utils.{name}"))

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 Tensor = torch.Tensor
 
 
@@ -50,7 +48,3 @@ class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
         whole.sub_(state["exp_avg"] / root * (group["lr"] / (1 - beta1 ** state["step"])))
         if whole is not parameter:
             parameter.copy_(whole)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.utils.adamw_fp32_optim_params.{name}"))

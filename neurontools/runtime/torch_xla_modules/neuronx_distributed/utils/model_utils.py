@@ -6,13 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 
 def move_model_to_device(model: torch.nn.Module, device: Any) -> None:
     """Moves a model in place; what was noted at its parameters stays there."""
     model.to(device)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"neuronx_distributed.utils.model_utils.{name}"))

@@ -2,12 +2,4 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import ops as ops
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_neuronx.xla_impl.{name}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.import_hook import UnsupportedName, unsupported_message
+from neurontools.runtime.launch.import_hook import UnsupportedName
 
 from ..distributed.xla_multiprocessing import process_count as _process_count
 
@@ -15,7 +15,3 @@ def num_available_devices() -> int:
 
 
 version: Any = UnsupportedName("torch_xla._internal.tpu.version")
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla._internal.tpu.{name}"))

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from . import xla_model as xm
 
 Tensor = torch.Tensor
@@ -50,7 +48,3 @@ def all_gather(value: Tensor, dim: int = 0) -> Tensor:
     """The tensors of all ranks along a dimension; each rank gets the sum of all ranks' gradients of its part."""
     result: Tensor = _AllGather.apply(value, dim)  # type: ignore[no-untyped-call]
     return result
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.core.functions.{name}"))

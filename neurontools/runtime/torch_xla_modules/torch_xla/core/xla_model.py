@@ -1,11 +1,16 @@
-"""torch_xla.core.xla_model: devices, steps and collectives."""
+"""torch_xla.core.xla_model: devices, steps, step closures, random numbers and collectives."""
 
 from __future__ import annotations
 
+import atexit
 import copy
+import hashlib
 import pickle
+import queue
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,11 +20,11 @@ from neurontools.runtime.execution import ranks
 from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.device import device as _device
+from neurontools.runtime.torch_device import torch_module
 
 from .. import runtime
-from . import _closures
-from ._closures import add_step_closure as add_step_closure  # its place in torch_xla is here, and so is that of these
 from ._collectives import REDUCE_AND as REDUCE_AND
 from ._collectives import REDUCE_MAX as REDUCE_MAX
 from ._collectives import REDUCE_MIN as REDUCE_MIN
@@ -40,9 +45,115 @@ from ._collectives import reduce_scatter_bucketized as reduce_scatter_bucketized
 from ._collectives import rendezvous as rendezvous
 from ._collectives import send as send
 from ._collectives import xla_rendezvous as xla_rendezvous
-from ._random_numbers import fork_rng as fork_rng
-from ._random_numbers import get_rng_state as get_rng_state
-from ._random_numbers import set_rng_state as set_rng_state
+
+Closure = Callable[[], Any]
+_waiting: list[tuple[Closure, bool]] = []
+
+
+class _Background:
+    """Calls closures one after the other in a thread of its own; what one raises is raised at the next step."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Closure | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def call(self, closure: Closure) -> None:
+        """Has it called soon; raises what an earlier one has raised."""
+        self.raise_error()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="StepClosures", daemon=True)
+            self._thread.start()
+            atexit.register(self._end)
+        self._queue.put(closure)
+
+    def raise_error(self) -> None:
+        """Raises what a closure has raised, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        while (closure := self._queue.get()) is not None:
+            try:
+                closure()
+            except BaseException as error:
+                self._error = self._error or error
+
+    def _end(self) -> None:
+        """Before the interpreter ends: those that still wait are called, as they would be without a thread."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+            self.raise_error()
+
+
+_background = _Background()
+
+
+def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
+    """Calls a function after the next mark_step, when the values of its tensors are there.
+
+    With `run_async` a thread calls it and mark_step does not wait for it; what it raises, a later mark_step raises.
+    """
+    _waiting.append((lambda: closure(*args), run_async))
+
+
+def _run_step_closures() -> None:
+    """Calls what waits for the step that has been executed."""
+    _background.raise_error()
+    if not _waiting:
+        return
+    closures, _waiting[:] = list(_waiting), []
+    for closure, is_async in closures:
+        if is_async:
+            _background.call(closure)
+        else:
+            closure()
+
+
+def set_rng_state(seed: int, device: Any = None) -> None:
+    """Seeds the random numbers of a device, or of all."""
+    cores = _device.cores if device is None else [torch_module.core_of(device)]
+    for core in cores:
+        _device.flush(core, "GeneratorState")
+        core.generator.manual_seed(int(seed))
+
+
+def get_rng_state(device: Any = None) -> int:
+    """A number from which `set_rng_state` makes the same random numbers that come now, in another process too.
+
+    It is the seed as long as nothing was drawn. The state after that has 20 kbit, of which no number of torch_xla's
+    could tell: so the device goes on from a seed that follows from its state, and this seed is the answer. Who saves it
+    and goes on draws what a resumed run draws. `torch.xla.get_rng_state` has the whole state and changes nothing.
+    """
+    core = torch_module.core_of(device)
+    _device.flush(core, "GeneratorState")
+    if not _is_fresh(core):
+        state = core.generator.get_state().numpy().tobytes()
+        core.generator.manual_seed(int.from_bytes(hashlib.sha256(state).digest()[:4], "little"))
+    return core.generator.initial_seed()
+
+
+def _is_fresh(core: Core) -> bool:
+    """Whether nothing was drawn since the device was seeded."""
+    seeded = torch.Generator().manual_seed(core.generator.initial_seed())
+    return torch.equal(seeded.get_state(), core.generator.get_state())
+
+
+@contextmanager
+def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
+    """Random numbers drawn within leave those that come after it as they would be without it."""
+    if not enabled:
+        yield
+        return
+    before = torch_module.get_rng_state(device)
+    try:
+        yield
+    finally:
+        torch_module.set_rng_state(before, device)
+
 
 Tensor = torch.Tensor
 
@@ -111,7 +222,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     metrics.count("MarkStep")
     call_sites.note("mark_step")
     _device.flush_all("MarkStep")
-    _closures.run()
+    _run_step_closures()
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
@@ -277,7 +388,3 @@ def get_stablehlo(tensors: Any = None) -> str:
     """Not there."""
     del tensors
     raise NotImplementedError(unsupported_message("torch_xla.stablehlo"))
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.core.xla_model.{name}"))

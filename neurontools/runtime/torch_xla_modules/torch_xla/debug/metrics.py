@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from neurontools.runtime.counting.metrics import metrics as _metrics
-from neurontools.runtime.launch.import_hook import unsupported_message
 
 
 def counter_names() -> list[str]:
@@ -67,7 +66,3 @@ def clear_metrics() -> None:
 def clear_all() -> None:
     """Forgets everything."""
     _metrics.clear()
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.debug.metrics.{name}"))

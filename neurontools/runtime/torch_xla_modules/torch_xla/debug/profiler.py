@@ -13,7 +13,6 @@ import torch
 from neurontools.profile.definitions import SpanKind
 from neurontools.profile.formats.outputs import PLUGIN, peaks_of, run_name, worker_name
 from neurontools.profile.formats.xplane import write_xplane
-from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.profiling.recorder import Window
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import device
@@ -121,7 +120,3 @@ class StepTrace(Trace):
 def trace_me(scope: str) -> contextlib.AbstractContextManager[Any]:
     """A part of a script under a name."""
     return Trace(scope)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.debug.profiler.{name}"))

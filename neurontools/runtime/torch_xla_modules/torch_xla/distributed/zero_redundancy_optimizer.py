@@ -9,7 +9,6 @@ import torch
 from torch.optim import Optimizer
 
 from neurontools.runtime.execution import ranks
-from neurontools.runtime.launch.import_hook import unsupported_message
 
 from ..core import xla_model as xm
 
@@ -166,7 +165,3 @@ def _share_settings(source: list[Group], target: list[Group], *, only_missing: b
         for name, value in given.items():
             if name != "params" and not (only_missing and name in taken):
                 taken[name] = value
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.distributed.zero_redundancy_optimizer.{name}"))

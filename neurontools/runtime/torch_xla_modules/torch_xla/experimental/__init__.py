@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.tensors.device import device as _device
 
 
@@ -25,7 +24,3 @@ def compile(f: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa
     import torch_xla
 
     return torch_xla.compile(f, **options)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.experimental.{name}"))

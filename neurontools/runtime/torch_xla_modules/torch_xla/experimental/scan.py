@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 
 def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints: Any) -> tuple[Any, Any]:
     """What `fn(carry, x)` makes of the carry in the end, and its results one above the other.
@@ -26,7 +24,3 @@ def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints:
         carry, result = fn(carry, tree_unflatten([leaf[index] for leaf in leaves], structure))
         results.append(result)
     return carry, tree_map(lambda *each: torch.stack(each), *results)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.experimental.scan.{name}"))

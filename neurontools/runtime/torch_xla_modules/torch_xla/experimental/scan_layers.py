@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 
 def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any) -> Any:
     """What the layers make of the input, one after the other; `hints` are for XLA's compiler."""
@@ -16,7 +14,3 @@ def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any
     for layer in layers:
         input_data = layer(input_data)
     return input_data
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.experimental.scan_layers.{name}"))

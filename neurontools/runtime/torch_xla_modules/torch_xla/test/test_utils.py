@@ -7,8 +7,6 @@ import time
 from datetime import datetime
 from typing import Any
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from ..core import xla_model as xm
 from ..debug import metrics as met
 
@@ -85,7 +83,3 @@ def close_summary_writer(summary_writer: Any) -> None:
     if summary_writer is not None:
         summary_writer.flush()
         summary_writer.close()
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.test.test_utils.{name}"))

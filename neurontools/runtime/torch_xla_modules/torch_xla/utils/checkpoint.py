@@ -10,8 +10,6 @@ from typing import Any
 
 import torch.utils.checkpoint
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 
 def checkpoint(
     function: Callable[..., Any],
@@ -24,7 +22,3 @@ def checkpoint(
     return torch.utils.checkpoint.checkpoint(
         function, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **kwargs
     )
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.utils.checkpoint.{name}"))

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from ..core import xla_model as xm
 
 
@@ -67,7 +65,3 @@ def _loaded(data: Any, directory: Path) -> Any:
 
 def _directory(path: Any) -> Path:
     return Path(f"{path}.tensors")
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.utils.serialization.{name}"))

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 T = TypeVar("T")
 
 
@@ -31,7 +29,3 @@ class SampleGenerator:
 
     def __len__(self) -> int:
         return self._sample_count
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.utils.utils.{name}"))

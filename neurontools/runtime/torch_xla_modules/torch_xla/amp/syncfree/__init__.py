@@ -1,15 +1,35 @@
-"""torch_xla.amp.syncfree: optimizers that skip a step whose gradients overflowed, without asking the host."""
+"""torch_xla.amp.syncfree: optimizers that skip a step whose gradients overflowed, without a synchronisation.
+
+A step is recorded like any other, so torch's optimizers need no synchronisation here. GradScaler passes `found_inf`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
-from .adam import Adam as Adam
-from .adamw import AdamW as AdamW
-from .sgd import SGD as SGD
+import torch
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.amp.syncfree.{name}"))
+def _with_found_inf(base: type[Any]) -> type[Any]:
+    class SyncFree(base):  # type: ignore[misc]
+        __doc__ = f"torch.optim.{base.__name__} whose `step` leaves the parameters unchanged where `found_inf` is set."
+
+        @torch.no_grad()
+        def step(self, closure: Any = None, found_inf: torch.Tensor | None = None) -> Any:
+            """Steps; keeps the values of the parameters where `found_inf` is greater than 0."""
+            if found_inf is None:
+                return super().step(closure)
+            parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+            before = [p.clone() for p in parameters]
+            result = super().step(closure)
+            for parameter, old in zip(parameters, before, strict=True):
+                parameter.copy_(torch.where(found_inf.reshape(()) > 0, old, parameter))
+            return result
+
+    SyncFree.__name__ = SyncFree.__qualname__ = base.__name__
+    return SyncFree
+
+
+Adam = _with_found_inf(torch.optim.Adam)
+AdamW = _with_found_inf(torch.optim.AdamW)
+SGD = _with_found_inf(torch.optim.SGD)

@@ -2,8 +2,4 @@
 
 from __future__ import annotations
 
-import torch
-
-from ._skipping import skipping
-
-AdamW = skipping(torch.optim.AdamW)
+from . import AdamW as AdamW

@@ -2,8 +2,4 @@
 
 from __future__ import annotations
 
-import torch
-
-from ._skipping import skipping
-
-SGD = skipping(torch.optim.SGD)
+from . import SGD as SGD

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 _WRAPPED = "_fsdp_wrapped_module."
 
 
@@ -55,7 +53,3 @@ def consolidate_sharded_model_checkpoints(
     target = save_path or f"{ckpt_prefix}_consolidated.pth"
     torch.save({"model": whole}, target)
     return whole, target
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.state_dict_utils.{name}"))

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 from ...utils.checkpoint import checkpoint
 
 
@@ -25,7 +23,3 @@ def checkpoint_module(module: torch.nn.Module) -> torch.nn.Module:
 def apply_xla_patch_to_nn_linear(module: torch.nn.Module, *_: Any) -> torch.nn.Module:
     """The module as it is: what the patch keeps XLA's compiler from doing is not done here."""
     return module
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.utils.{name}"))

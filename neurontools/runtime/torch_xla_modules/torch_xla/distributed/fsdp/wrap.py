@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.import_hook import unsupported_message
-
 Module = torch.nn.Module
 Policy = Callable[..., bool]
 
@@ -71,7 +69,3 @@ def _wrapped(module: Module, policy: Policy, wrapper: Callable[[Module], Module]
 def _count(module: Module) -> int:
     """The elements of the parameters that are in no unit."""
     return sum(p.numel() for p in module.parameters() if not hasattr(p, "_fsdp_shard_of"))
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(unsupported_message(f"torch_xla.distributed.fsdp.wrap.{name}"))

@@ -1,5 +1,352 @@
-"""Where torch_xla has XlaFullyShardedDataParallel."""
+"""XlaFullyShardedDataParallel: parameters, gradients and optimizer state sharded among the ranks."""
 
 from __future__ import annotations
 
-from .sharded import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional
+from torch.autograd import Function
+from torch.utils._pytree import tree_map
+
+from neurontools.runtime.execution import ranks
+
+from ...core import xla_model as xm
+from .wrap import wrap_parts
+
+Tensor = torch.Tensor
+Module = torch.nn.Module
+
+
+class Sharing:
+    """Among which ranks parameters are shared out, and in which types they are gathered and their gradients reduced.
+
+    The type of parameters in computations is `compute_dtype`; None leaves it as it is. Gradients are averaged.
+    """
+
+    def __init__(
+        self, groups: Any, rank: int, size: int, compute_dtype: torch.dtype | None, reduces_in_float32: bool
+    ) -> None:
+        self.groups = groups
+        self.rank = rank
+        self.size = size
+        self.compute_dtype = compute_dtype
+        self.reduces_in_float32 = reduces_in_float32
+
+    def part(self, whole: Tensor, keeps_rows: bool) -> Tensor:
+        """This rank's part of a tensor, padded with zeros to the same size on all ranks."""
+        rows = _rows(whole, keeps_rows)
+        return _padded(rows, self.size).chunk(self.size)[self.rank].clone()
+
+    def gathered(self, part: Tensor, shape: torch.Size, keeps_rows: bool) -> Tensor:
+        """The whole of what `part` is this rank's part of; its gradient goes to the parts."""
+        result: Tensor = _Gathered.apply(part, self, shape, keeps_rows)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _Gathered(Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, sharing: Sharing, shape: torch.Size, keeps_rows: bool) -> Tensor:
+        ctx.made_of = part.dtype, sharing, keeps_rows
+        value = part if sharing.compute_dtype is None else part.to(sharing.compute_dtype)
+        whole = xm.all_gather(value, groups=sharing.groups)
+        rows = shape[0] if keeps_rows and shape else shape.numel()
+        result: Tensor = whole.narrow(0, 0, rows).reshape(shape)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        dtype, sharing, keeps_rows = ctx.made_of
+        rows = _padded(_rows(gradients[0], keeps_rows), sharing.size)
+        if sharing.reduces_in_float32:
+            rows = rows.float()
+        part = xm.reduce_scatter(xm.REDUCE_SUM, rows, 1.0 / sharing.size, 0, sharing.size, groups=sharing.groups)
+        return part.to(dtype), None, None, None
+
+
+def _rows(whole: Tensor, keeps_rows: bool) -> Tensor:
+    return whole if keeps_rows and whole.dim() else whole.reshape(-1)
+
+
+def _padded(rows: Tensor, size: int) -> Tensor:
+    missing = -len(rows) % size
+    return torch.nn.functional.pad(rows, [0, 0] * (rows.dim() - 1) + [0, missing]) if missing else rows
+
+
+class GatheredParameter:
+    """One parameter: this rank's part of it, and how the whole of it is had."""
+
+    def __init__(self, whole: torch.nn.Parameter, sharing: Sharing, keeps_rows: bool) -> None:
+        self.shape = whole.shape
+        self.keeps_rows = keeps_rows
+        self._sharing = sharing
+        self._whole: Tensor | None = None
+        with torch.no_grad():
+            self.part = torch.nn.Parameter(sharing.part(whole.detach(), keeps_rows), whole.requires_grad)
+        self.part._fsdp_shard_of = tuple(whole.shape)  # type: ignore[attr-defined]
+        self.part._is_sharded = True  # type: ignore[attr-defined]  # what Lightning looks for
+
+    @property
+    def value(self) -> Tensor:
+        """The whole parameter: the one that is held in a forward pass, else gathered anew."""
+        return self._gathered() if self._whole is None else self._whole
+
+    @contextmanager
+    def held(self) -> Iterator[Tensor]:
+        """Gathers the parameter once for all who use it within."""
+        if self._whole is not None:
+            yield self._whole
+            return
+        self._whole = self._gathered()
+        try:
+            yield self._whole
+        finally:
+            self._whole = None
+
+    def _gathered(self) -> Tensor:
+        return self._sharing.gathered(self.part, self.shape, self.keeps_rows)
+
+    def again(self) -> Tensor:
+        """The whole parameter without a history, for backward."""
+        with torch.no_grad():
+            return self._gathered().detach()
+
+
+def install(module: Module, found: dict[str, GatheredParameter]) -> None:
+    """Makes attributes of a module the parameters that they name, gathered; its own registered ones go."""
+    if isinstance(module, torch.nn.RNNBase):
+        raise NotImplementedError(
+            f"XlaFullyShardedDataParallel: {type(module).__name__} holds its parameters in a list of its own; leave it "
+            "outside of the wrapped module"
+        )
+    kind: Any = type(module)
+    members: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    for name, parameter in found.items():
+        module._parameters.pop(name)
+        members[name] = property(_getter(parameter))
+    module.__class__ = type(kind.__name__, (kind,), members)
+
+
+def _getter(parameter: GatheredParameter) -> Callable[[Module], Tensor]:
+    return lambda _module: parameter.value
+
+
+class _Place:
+    """Where in a gathered parameter a tensor lies that autograd keeps for backward."""
+
+    def __init__(self, parameter: GatheredParameter, tensor: Tensor) -> None:
+        self.parameter = parameter
+        self.layout = tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+def resharding(wholes: dict[int, GatheredParameter]) -> Any:
+    """A context in which autograd keeps no gathered parameter, but where to have it from; `wholes` by their memory."""
+
+    def pack(tensor: Tensor) -> Any:
+        parameter = wholes.get(tensor.untyped_storage().data_ptr())
+        return tensor if parameter is None else _Place(parameter, tensor)
+
+    def unpack(kept: Any) -> Tensor:
+        if isinstance(kept, _Place):
+            return kept.parameter.again().as_strided(*kept.layout)
+        value: Tensor = kept
+        return value
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+_SEPARATOR = "_FSDP_SHARD_SEPARATOR_"
+_FOR_THE_COMPILER = frozenset(
+    (
+        *("flatten_parameters_on_cpu", "execute_sharding_on_init", "optimization_barrier_in_forward"),
+        *(
+            "optimization_barrier_in_backward",
+            "mark_step_on_finalization",
+            "coalesce_all_gather_ops",
+            "pin_layout_in_collective_ops",
+        ),
+        *("use_all_gather_via_all_reduce", "disable_reshard_on_root"),
+        *(
+            "_shard_size_multiple",
+            "_debug_print",
+            "_debug_msg",
+            "_debug_dummy_forward_pass",
+            "_debug_dummy_optimizer_step",
+        ),
+    )
+)
+"""Keywords of the original that change nothing of what is computed."""
+
+
+class XlaFullyShardedDataParallel(torch.nn.Module):
+    """Trains a module whose parameters must be the same on all ranks when it is wrapped.
+
+    Each rank keeps a part of each parameter, and these parts are what `parameters()` has: make the optimizer after
+    wrapping and call its own `step`. The whole parameters exist in the forward pass, and in backward once more where
+    `reshard_after_forward` is set. Gradients are averaged over the ranks.
+
+    The parts of wrapped modules that are wrapped themselves, by hand or by `auto_wrap_policy`, are gathered apart.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        reshard_after_forward: bool = True,
+        flatten_parameters: bool = False,
+        auto_wrap_policy: Callable[..., bool] | None = None,
+        auto_wrapper_callable: Callable[..., torch.nn.Module] | None = None,
+        compute_dtype: torch.dtype | None = None,
+        buffer_dtype: torch.dtype | None = None,
+        fp32_reduce_scatter: bool = False,
+        sharding_groups: Any = None,
+        sharding_rank: int | None = None,
+        sharding_world_size: int | None = None,
+        shard_param_on_dim_0: bool = False,
+        **hints: Any,
+    ) -> None:
+        unknown = hints.keys() - _FOR_THE_COMPILER
+        if unknown:
+            raise TypeError(f"XlaFullyShardedDataParallel: no keyword {min(unknown)!r} is known; leave it out")
+        if flatten_parameters:
+            raise NotImplementedError(
+                "XlaFullyShardedDataParallel(flatten_parameters=True) is not part of the simulated runtime; leave it "
+                "out: each parameter is shared out by itself"
+            )
+        super().__init__()
+        ranks.ensure_world()
+        group = ranks.subgroup(sharding_groups)
+        self.rank = ranks.rank_in_group(xm.get_ordinal(), sharding_groups) if sharding_rank is None else sharding_rank
+        self.world_size = ranks.group_size(group) if sharding_world_size is None else sharding_world_size
+        self.sharding_groups = sharding_groups
+        self.reshard_after_forward = reshard_after_forward
+        self.compute_dtype = compute_dtype
+        self._sharing = Sharing(sharding_groups, self.rank, self.world_size, compute_dtype, fp32_reduce_scatter)
+        if auto_wrap_policy is not None:
+            same: dict[str, Any] = {
+                "reshard_after_forward": reshard_after_forward,
+                "compute_dtype": compute_dtype,
+                "buffer_dtype": buffer_dtype,
+                "fp32_reduce_scatter": fp32_reduce_scatter,
+                "sharding_groups": sharding_groups,
+                "sharding_rank": sharding_rank,
+                "sharding_world_size": sharding_world_size,
+                "shard_param_on_dim_0": shard_param_on_dim_0,
+            }
+            wrapper = auto_wrapper_callable or type(self)
+            wrap_parts(module, auto_wrap_policy, lambda part: wrapper(part, **same))
+        self._gathered: list[GatheredParameter] = []
+        self._shard_info: dict[str, dict[str, Any]] = {}
+        self._share_out(module, shard_param_on_dim_0)
+        self._fsdp_wrapped_module = module
+        for buffer in module.buffers():
+            if buffer_dtype is not None and buffer.is_floating_point():
+                buffer.data = buffer.data.to(buffer_dtype)
+        self.to(xm.xla_device())
+
+    def _share_out(self, module: torch.nn.Module, keeps_rows: bool) -> None:
+        """Takes the parameters that are in no unit yet; one that several modules have stays one."""
+        made: dict[int, GatheredParameter] = {}
+        for path, owner in module.named_modules():
+            found = {}
+            for name, parameter in list(owner._parameters.items()):
+                if parameter is None or hasattr(parameter, "_fsdp_shard_of"):
+                    continue
+                gathered = made.get(id(parameter))
+                if gathered is None:
+                    gathered = made[id(parameter)] = GatheredParameter(parameter, self._sharing, keeps_rows)
+                    whole_name = f"{path}.{name}" if path else name
+                    shard_name = f"_fsdp_shard.{whole_name}".replace(".", _SEPARATOR)
+                    self.register_parameter(shard_name, gathered.part)
+                    self._shard_info[shard_name] = {
+                        "_orig_name": whole_name,
+                        "_orig_size": tuple(parameter.shape),
+                        "_keeps_rows": keeps_rows,
+                    }
+                found[name] = gathered
+            if found:
+                install(owner, found)
+        self._gathered = list(made.values())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        apply: Any = super()._apply
+        result = apply(fn, recurse)
+        for gathered, name in zip(self._gathered, self._shard_info, strict=True):
+            gathered.part = self._parameters[name]  # type: ignore[assignment]  # a move may have made a new one
+        return result
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """What was wrapped."""
+        return self._fsdp_wrapped_module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As what was wrapped, with whole parameters."""
+        if self.compute_dtype is not None:
+            args, kwargs = tree_map(self._in_compute_dtype, (args, kwargs))
+        with self._whole_parameters():
+            return self._fsdp_wrapped_module(*args, **kwargs)
+
+    def _in_compute_dtype(self, value: Any) -> Any:
+        is_changed = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(self.compute_dtype) if is_changed else value
+
+    @contextlib.contextmanager
+    def _whole_parameters(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            wholes = {}
+            for gathered in self._gathered:
+                whole = stack.enter_context(gathered.held())
+                wholes[whole.untyped_storage().data_ptr()] = gathered
+            if self.reshard_after_forward and torch.is_grad_enabled():
+                stack.enter_context(resharding(wholes))
+            yield
+
+    def __getattr__(self, name: str) -> Any:
+        """What this module has, else what is wrapped."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part of a wrapped list of modules."""
+        wrapped: Any = self._fsdp_wrapped_module
+        return wrapped[key]
+
+    def all_reduce_op(self, reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None) -> Any:
+        """xm.all_reduce among the ranks that share the parameters."""
+        return xm.all_reduce(reduce_type, inputs, scale, groups or self.sharding_groups)
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, groups: Any = None) -> Tensor:
+        """Scales the gradients so that their norm over all ranks is at most `max_norm`; the norm before."""
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        if not gradients:
+            return torch.zeros((), device=xm.xla_device())
+        each = torch.stack([torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in gradients])
+        if norm_type == float("inf"):
+            total = self.all_reduce_op(xm.REDUCE_MAX, each.max(), groups=groups)
+        else:
+            total = self.all_reduce_op(xm.REDUCE_SUM, (each**norm_type).sum(), groups=groups) ** (1.0 / norm_type)
+        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.dtype))
+        norm: Tensor = total
+        return norm
+
+    def get_shard_metadata(self) -> dict[str, Any]:
+        """What `consolidate_sharded_state_dicts` makes whole tensors by: of each shard its name, size and place."""
+        info = {
+            f"{path}.{name}" if path else name: told
+            for path, unit in self.named_modules()
+            if isinstance(unit, XlaFullyShardedDataParallel)
+            for name, told in unit._shard_info.items()
+        }
+        return {"shard_info": info, "rank": self.rank, "world_size": self.world_size}
