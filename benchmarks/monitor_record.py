@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neurontools.exporters.monitor.configuration import MonitorConfiguration
-from neurontools.exporters.monitor.recorder import Recorder
+from neurontools.exporters.monitor.recorder import MonitorRecorder
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message, to_message
@@ -36,7 +36,7 @@ def main() -> None:
     snapshots = [host.at(10 + second) for second in range(60)]
     messages = [message(snapshot) for snapshot in snapshots]
     write = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-    recorder = Recorder(MonitorConfiguration.everything(1.0), STARTED_AT_SECONDS)
+    recorder = MonitorRecorder(MonitorConfiguration.everything(1.0), STARTED_AT_SECONDS)
     size = 0
     began = time.process_time()
     for number in range(MEASURED):

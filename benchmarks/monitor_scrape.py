@@ -14,9 +14,8 @@ import threading
 import time
 from http.client import HTTPConnection
 
-from neurontools.exporters.exposition import Exposition
-from neurontools.exporters.page import metrics_page
-from neurontools.exporters.prometheus import SnapshotMetrics
+from neurontools.exporters.exposition import Exposition, metrics_page
+from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.net.http_access import HttpAccess, HttpPage, Site
 from neurontools.net.http_messages import CompressibleDocument
 from neurontools.net.http_server import HttpLimits, HttpServer

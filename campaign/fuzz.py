@@ -102,7 +102,7 @@ def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
 
 def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
     """Reads damaged configurations of neuron-monitor, and damaged records in its exporter."""
-    from neurontools.exporters.monitor.configuration import InvalidConfiguration, configuration_from
+    from neurontools.exporters.monitor.configuration import InvalidConfiguration, parse_configuration
     from neurontools.exporters.record_metrics import RecordMetrics
 
     outcome = Outcome("fuzz of configurations and records")
@@ -123,7 +123,7 @@ def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
     def one() -> None:
         document = _odd(random.choice((whole, record)), random)
         try:
-            configuration_from(document)
+            parse_configuration(document)
         except InvalidConfiguration as refused:
             if "\n" in str(refused):
                 raise ValueError("a refusal of several lines") from refused

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
-from neurontools.exporters.exposition import Definition, Family, Kind, Sample
-from neurontools.exporters.labels import LabelTexts
+from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample
 from neurontools.model import Health, Severity, Snapshot, logical_cores
 from neurontools.model.health import age_seconds, verdicts
 from neurontools.util.units import ranges_text
@@ -35,37 +34,45 @@ _ERRORS = (
 _read_errors = attrgetter(*(f"{error}_total" for error in _ERRORS))
 _RESETS = ("requested", "failed")
 
-HEALTH = Definition(
+HEALTH = FamilyDefinition(
     "neurontools_health",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Gravest finding of the host, which the label names: 0 none, 1 notice, 2 warning, 3 critical; absent: not known",
 )
-DEVICE_HEALTH = Definition(
+DEVICE_HEALTH = FamilyDefinition(
     "neurontools_device_health",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical; absent: not known",
 )
-DEVICE_FINDINGS = Definition("neurontools_device_findings", Kind.GAUGE, "Findings on the device by kind and severity")
-FINDING = Definition(
-    "neurontools_finding_seconds", Kind.GAUGE, "For how long a finding has lasted; labels say what it is and what to do"
+DEVICE_FINDINGS = FamilyDefinition(
+    "neurontools_device_findings", MetricKind.GAUGE, "Findings on the device by kind and severity"
 )
-INJECTED_FAULT = Definition(
-    "neurontools_injected_fault", Kind.GAUGE, "1 for each fault that was injected into simulated devices and not healed"
+FINDING = FamilyDefinition(
+    "neurontools_finding_seconds",
+    MetricKind.GAUGE,
+    "For how long a finding has lasted; labels say what it is and what to do",
 )
-UNHEALTHY_COMPONENT = Definition(
-    "neurontools_device_unhealthy_component", Kind.GAUGE, "1 for each part that the driver reports as unhealthy"
+INJECTED_FAULT = FamilyDefinition(
+    "neurontools_injected_fault",
+    MetricKind.GAUGE,
+    "1 for each fault that was injected into simulated devices and not healed",
 )
-RESETS = Definition(
-    "neurontools_device_resets", Kind.COUNTER, "Resets since the driver was loaded: those asked for, those that failed"
+UNHEALTHY_COMPONENT = FamilyDefinition(
+    "neurontools_device_unhealthy_component", MetricKind.GAUGE, "1 for each part that the driver reports as unhealthy"
 )
-CORE_ERRORS = Definition(
+RESETS = FamilyDefinition(
+    "neurontools_device_resets",
+    MetricKind.COUNTER,
+    "Resets since the driver was loaded: those asked for, those that failed",
+)
+CORE_ERRORS = FamilyDefinition(
     "neurontools_neuroncore_hardware_errors",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Errors of hardware that the driver counts for the NeuronCore, by its own names",
 )
 
 
-def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
+def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
     """The families of a snapshot; nothing of what is not known, and of the driver nothing where it is simulated."""
     health: list[Sample] = []
     counts: dict[str, int] = {}
@@ -77,8 +84,8 @@ def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
         for finding in verdict.findings:
             text = of_kind(verdict.device_index, finding.kind, finding.severity.name.lower())
             counts[text] = counts.get(text, 0) + 1
-    yield Family(DEVICE_HEALTH, health)
-    yield Family(DEVICE_FINDINGS, list(counts.items()))
+    yield MetricFamily(DEVICE_HEALTH, health)
+    yield MetricFamily(DEVICE_FINDINGS, list(counts.items()))
     if snapshot.health is not None:
         yield from _finding_families(snapshot, snapshot.health, label)
     yield from _driver_families(snapshot, label)
@@ -87,16 +94,16 @@ def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
         (of_fault(fault.number, fault.kind, fault.state.name.lower(), ranges_text(fault.device_indices)), 1)
         for fault in snapshot.injected_faults
     ]
-    yield Family(INJECTED_FAULT, injected)
+    yield MetricFamily(INJECTED_FAULT, injected)
 
 
-def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> Iterator[Family]:
+def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> Iterator[MetricFamily]:
     of_host, of_finding = label.named("finding"), label.named(*_FINDING)
     gravest = judged.findings[0] if judged.findings else None
     severity = gravest.severity if gravest is not None else Severity.OK
     is_known = severity > Severity.NOTICE or not judged.unknown_device_indices
     kind = gravest.kind if gravest is not None else ""
-    yield Family(HEALTH, [(of_host(kind), int(severity))] if is_known else [])
+    yield MetricFamily(HEALTH, [(of_host(kind), int(severity))] if is_known else [])
     found = [
         (
             of_finding(
@@ -115,10 +122,10 @@ def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> 
         )
         for finding in judged.findings
     ]
-    yield Family(FINDING, found)
+    yield MetricFamily(FINDING, found)
 
 
-def _driver_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
+def _driver_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
     of_component = label.named(_DEVICE, "component")
     unhealthy: list[Sample] = [
         (of_component(device.index, component), 1)
@@ -144,9 +151,9 @@ def _driver_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
                     max(failed, core.reset_failures_total),
                 )
     reset_rows = label.rows(_DEVICE, "outcome", last=_RESETS)
-    yield Family(UNHEALTHY_COMPONENT, unhealthy)
-    yield Family(CORE_ERRORS, errors)
-    yield Family(
+    yield MetricFamily(UNHEALTHY_COMPONENT, unhealthy)
+    yield MetricFamily(CORE_ERRORS, errors)
+    yield MetricFamily(
         RESETS,
         [pair for index, both in resets.items() for pair in zip(reset_rows(index), both, strict=True)],
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from neurontools.exporters.exposition import Definition, Family, Kind, label_text
+from neurontools.exporters.exposition import FamilyDefinition, MetricFamily, MetricKind, label_text
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -20,7 +20,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _USER, _SYSTEM, _START, _VIRTUAL, _RESIDENT = 11, 12, 19, 20, 21
 
 
-def process_families() -> Iterator[Family]:
+def process_families() -> Iterator[MetricFamily]:
     """The families of this process, now; empty ones where there is no /proc."""
     values: dict[str, float] = {}
     try:
@@ -34,29 +34,33 @@ def process_families() -> Iterator[Family]:
         values.clear()
     values["process_max_fds"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     for definition in _PROCESS:
-        yield Family(definition, [("", values[definition.name])] if definition.name in values else [])
+        yield MetricFamily(definition, [("", values[definition.name])] if definition.name in values else [])
     statistics = [(label_text([("generation", str(index))]), each) for index, each in enumerate(gc.get_stats())]
     for key, definition in _COLLECTIONS.items():
-        yield Family(definition, [(labels, each[key]) for labels, each in statistics])
-    yield Family(_PYTHON, [(_python_labels(), 1)])
+        yield MetricFamily(definition, [(labels, each[key]) for labels, each in statistics])
+    yield MetricFamily(_PYTHON, [(_python_labels(), 1)])
 
 
 _PROCESS = (
-    Definition("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),
-    Definition("process_resident_memory_bytes", Kind.GAUGE, "Resident memory size in bytes."),
-    Definition("process_start_time_seconds", Kind.GAUGE, "Start time of the process since unix epoch in seconds."),
-    Definition("process_cpu_seconds", Kind.COUNTER, "Total user and system CPU time spent in seconds."),
-    Definition("process_open_fds", Kind.GAUGE, "Number of open file descriptors."),
-    Definition("process_max_fds", Kind.GAUGE, "Maximum number of open file descriptors."),
+    FamilyDefinition("process_virtual_memory_bytes", MetricKind.GAUGE, "Virtual memory size in bytes."),
+    FamilyDefinition("process_resident_memory_bytes", MetricKind.GAUGE, "Resident memory size in bytes."),
+    FamilyDefinition(
+        "process_start_time_seconds", MetricKind.GAUGE, "Start time of the process since unix epoch in seconds."
+    ),
+    FamilyDefinition("process_cpu_seconds", MetricKind.COUNTER, "Total user and system CPU time spent in seconds."),
+    FamilyDefinition("process_open_fds", MetricKind.GAUGE, "Number of open file descriptors."),
+    FamilyDefinition("process_max_fds", MetricKind.GAUGE, "Maximum number of open file descriptors."),
 )
 _COLLECTIONS = {
-    "collected": Definition("python_gc_objects_collected", Kind.COUNTER, "Objects collected during gc"),
-    "uncollectable": Definition(
-        "python_gc_objects_uncollectable", Kind.COUNTER, "Uncollectable objects found during GC"
+    "collected": FamilyDefinition("python_gc_objects_collected", MetricKind.COUNTER, "Objects collected during gc"),
+    "uncollectable": FamilyDefinition(
+        "python_gc_objects_uncollectable", MetricKind.COUNTER, "Uncollectable objects found during GC"
     ),
-    "collections": Definition("python_gc_collections", Kind.COUNTER, "Number of times this generation was collected"),
+    "collections": FamilyDefinition(
+        "python_gc_collections", MetricKind.COUNTER, "Number of times this generation was collected"
+    ),
 }
-_PYTHON = Definition("python", Kind.INFO, "Python platform information")
+_PYTHON = FamilyDefinition("python", MetricKind.INFO, "Python platform information")
 
 
 @cache

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.exporters.exposition import openmetrics_format, text_format
-from neurontools.exporters.prometheus import SnapshotMetrics
+from neurontools.exporters.exposition import encode_openmetrics, encode_text
+from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.testing import DriverTree
 from tests.harness.consumers import consumer
 from tests.harness.original_families import FORMAT
@@ -154,10 +154,10 @@ def test_checks_read_the_metrics_with_a_prometheus_parser() -> None:
     host = ScenarioHost("trn1.2xlarge")
     before, now = host.at(10), host.at(11)
     metrics = SnapshotMetrics(1_767_323_000.0)
-    text = text_format(metrics.families(now, before, 95e12)).decode()
+    text = encode_text(metrics.families(now, before, 95e12)).decode()
     names = {sample.name for family in parser.text_string_to_metric_families(text) for sample in family.samples}
     assert set(FORMAT) <= names
-    text = openmetrics_format(metrics.families(now, before, 95e12)).decode()
+    text = encode_openmetrics(metrics.families(now, before, 95e12)).decode()
     families = {family.name: family for family in openmetrics.text_string_to_metric_families(text)}
     assert families["execution_errors"].type == "counter"
     assert families["instance"].type == "info"

@@ -15,8 +15,8 @@ from neurontools.cli.ls.command import main as neuron_ls
 from neurontools.cli.monitor.command import main as neuron_monitor
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.client import read_snapshot
-from neurontools.exporters.exposition import text_format
-from neurontools.exporters.prometheus import SnapshotMetrics
+from neurontools.exporters.exposition import encode_text
+from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.model import Snapshot, health
 from neurontools.model.finding import Severity
 from neurontools.views.pages import PAGES
@@ -47,7 +47,7 @@ def answers(server: SnapshotServer, snapshot: Snapshot) -> dict[str, Any]:
     query = ask(neuron_ls, server, "--query", "index,health,health.reason", "--format", "json")
     document = json.loads(ask(neuron_top, server, "--json").stdout)
     page = ask(neuron_top, server, "--once", "--page", "health").stdout
-    metrics = text_format(SnapshotMetrics(0.0).families(snapshot, None, None)).decode()
+    metrics = encode_text(SnapshotMetrics(0.0).families(snapshot, None, None)).decode()
     told = re.findall(r'^neurontools_device_health\{neuron_device_index="(\d+)"\} (\d)', metrics, re.MULTILINE)
     heading = re.search(r"─ Health: (.*?) ─", page)
     assert heading is not None, page

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from neurontools.exporters.monitor.configuration import (
     InvalidConfiguration,
+    InvalidDuration,
     MonitorConfiguration,
-    configuration_from,
+    parse_configuration,
+    parse_duration,
     read_configuration,
 )
-from neurontools.exporters.monitor.durations import InvalidDuration, duration_seconds
-from neurontools.exporters.monitor.groups import RUNTIME_GROUPS, SYSTEM_GROUPS
-from neurontools.exporters.monitor.record import group_periods
-from neurontools.exporters.monitor.schedule import Schedule
+from neurontools.exporters.monitor.record_types import RUNTIME_GROUPS, SYSTEM_GROUPS
+from neurontools.exporters.monitor.recorder import GroupSchedule, group_periods
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 # What public consumers bring along (Weights & Biases, Scalene, the CloudWatch agent, AWS's guide), in our own words.
@@ -36,11 +36,11 @@ CONSUMERS: list[Any] = [
 
 @pytest.mark.parametrize("document", CONSUMERS)
 def test_public_configurations(document: Any) -> None:
-    assert configuration_from(document).notes == ()
+    assert parse_configuration(document).notes == ()
 
 
 def test_periods_are_inherited_downwards() -> None:
-    configuration = configuration_from(
+    configuration = parse_configuration(
         {
             "period": "2s",
             "neuron_runtimes": [
@@ -68,7 +68,7 @@ def test_periods_are_inherited_downwards() -> None:
 )
 def test_what_cannot_be_meant(document: Any, text: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
-        configuration_from(document)
+        parse_configuration(document)
     assert str(raised.value).startswith(text)
 
 
@@ -85,7 +85,7 @@ PROBLEMS: dict[str, Any] = {
     f'system_metrics[0].type is "neuron_hardware_info" and is left out; {SYSTEM_TYPES}': {
         "system_metrics": [{"type": "neuron_hardware_info"}, VCPU]  # as a public configuration has it
     },
-    'system_metrics[1].type is "vcpu_usage" for the second time, where the first one counts': {
+    'system_metrics[1].type is "vcpu_usage" for the second time; the first one counts': {
         "system_metrics": [VCPU, VCPU]
     },
     'neuroncores_in_use is 7: it can be "devices" or "held"; "devices" is taken': {"neuroncores_in_use": 7},
@@ -99,14 +99,14 @@ PROBLEMS: dict[str, Any] = {
 @pytest.mark.parametrize("text", PROBLEMS)
 def test_what_is_left_out_is_told_and_the_rest_goes_on(text: str) -> None:
     document = PROBLEMS[text]
-    configuration = configuration_from({"neuron_runtimes": [], **document, "k8s_info": True})
+    configuration = parse_configuration({"neuron_runtimes": [], **document, "k8s_info": True})
     assert configuration.problems == (text,)
     assert configuration.k8s_info_period_seconds == configuration.period_seconds
     assert [group.type for group in configuration.system_metrics] == ["vcpu_usage"] * ("system_metrics" in document)
 
 
 def test_unknown_keys_are_noted_and_skipped() -> None:
-    (note,) = configuration_from({"log_level": 3}).notes
+    (note,) = parse_configuration({"log_level": 3}).notes
     keys = "period, neuron_runtimes, system_metrics, neuroncores_in_use, k8s_info"
     assert note == f'"log_level" means nothing and is skipped; keys here: {keys}'
 
@@ -132,13 +132,13 @@ def test_files(tmp_path: Path) -> None:
     [("1s", 1), ("1.0s", 1), ("500ms", 0.5), ("1m30s", 90), ("1h", 3600), (".5s", 0.5), ("100us", 1e-4), ("1µs", 1e-6)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert duration_seconds(text) == pytest.approx(seconds)
+    assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-5s", "5sec", "1e3s", "5s ", "٣s", "1s" * 40])
 def test_no_durations(text: str) -> None:
     with pytest.raises(InvalidDuration):
-        duration_seconds(text)
+        parse_duration(text)
 
 
 periods = st.one_of(st.none(), st.sampled_from(["10ms", "1s", "1.0s", "2s", "1m", "24h"]))
@@ -169,7 +169,7 @@ documents = st.fixed_dictionaries(
 
 @given(documents)
 def test_every_sensible_configuration_is_taken(document: Any) -> None:
-    configuration = configuration_from(json.loads(json.dumps(document)))
+    configuration = parse_configuration(json.loads(json.dumps(document)))
     wanted = sum(len(entry["metrics"]) for entry in document.get("neuron_runtimes", ()))
     wanted += len(document.get("system_metrics", ())) + bool(document.get("k8s_info"))
     keys = [key for key, _ in group_periods(configuration)]
@@ -188,7 +188,7 @@ json_values = st.recursive(
 def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
     text = ""
     try:
-        configuration_from(document)
+        parse_configuration(document)
     except InvalidConfiguration as error:
         text = str(error)
     assert "\n" not in text
@@ -198,7 +198,7 @@ def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
     st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.0]), min_size=1, max_size=5), st.lists(st.floats(0, 5), max_size=30)
 )
 def test_schedule(lengths: list[float], steps: list[float]) -> None:
-    schedule = Schedule(enumerate(lengths), 0.0, 5.0)
+    schedule = GroupSchedule(enumerate(lengths), 0.0, 5.0)
     now, taken = 0.0, [0] * len(lengths)
     for step in (0.0, *steps):
         now = max(now + step, schedule.next_seconds) if step < 3 else now + step
@@ -214,6 +214,6 @@ def test_schedule(lengths: list[float], steps: list[float]) -> None:
 
 
 def test_schedule_without_groups_has_its_own_period() -> None:
-    schedule = Schedule((), 0.0, 5.0)
+    schedule = GroupSchedule((), 0.0, 5.0)
     assert schedule.take(0.0) == frozenset()
     assert schedule.next_seconds == 5.0

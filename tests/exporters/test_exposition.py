@@ -11,35 +11,35 @@ from hypothesis import strategies as st
 from neurontools.exporters.exposition import (
     OPENMETRICS_CONTENT_TYPE,
     TEXT_CONTENT_TYPE,
-    Definition,
     Exposition,
-    Family,
-    Kind,
-    escaped,
+    FamilyDefinition,
+    LabelTexts,
+    MetricFamily,
+    MetricKind,
+    encode_openmetrics,
+    encode_text,
+    escape_label_value,
     label_text,
-    openmetrics_format,
-    text_format,
     wants_openmetrics,
 )
-from neurontools.exporters.labels import LabelTexts
 from neurontools.net.acceptor import listen_address
 from neurontools.util.terminal import escape_controls
 from tests.harness.examples import examples
 from tests.harness.waiting import HANG_SECONDS
 
-GAUGE = Definition("water_level_ratio", Kind.GAUGE, "How full")
-COUNTER = Definition("drops", Kind.COUNTER, "Drops that fell")
-INFO = Definition("pool", Kind.INFO, "Which pool")
+GAUGE = FamilyDefinition("water_level_ratio", MetricKind.GAUGE, "How full")
+COUNTER = FamilyDefinition("drops", MetricKind.COUNTER, "Drops that fell")
+INFO = FamilyDefinition("pool", MetricKind.INFO, "Which pool")
 FAMILIES = [
-    Family(GAUGE, [('{a="1"}', 0.5), ('{a="2"}', math.inf), ('{a="3"}', math.nan)]),
-    Family(COUNTER, [('{a="1"}', 3), ('{a="2"}', 2**53)], [('{a="1"}', 1.5), ('{a="2"}', 2.5)]),
-    Family(Definition("nothing", Kind.GAUGE, "No samples"), []),
-    Family(INFO, [('{name="x"}', 1)]),
+    MetricFamily(GAUGE, [('{a="1"}', 0.5), ('{a="2"}', math.inf), ('{a="3"}', math.nan)]),
+    MetricFamily(COUNTER, [('{a="1"}', 3), ('{a="2"}', 2**53)], [('{a="1"}', 1.5), ('{a="2"}', 2.5)]),
+    MetricFamily(FamilyDefinition("nothing", MetricKind.GAUGE, "No samples"), []),
+    MetricFamily(INFO, [('{name="x"}', 1)]),
 ]
 
 
 def test_text_format() -> None:
-    assert text_format(FAMILIES).decode() == (
+    assert encode_text(FAMILIES).decode() == (
         "# HELP water_level_ratio How full\n# TYPE water_level_ratio gauge\n"
         'water_level_ratio{a="1"} 0.5\nwater_level_ratio{a="2"} +Inf\nwater_level_ratio{a="3"} NaN\n'
         "# HELP drops_total Drops that fell\n# TYPE drops_total counter\n"
@@ -51,7 +51,7 @@ def test_text_format() -> None:
 
 
 def test_openmetrics_format() -> None:
-    assert openmetrics_format(FAMILIES).decode() == (
+    assert encode_openmetrics(FAMILIES).decode() == (
         "# HELP water_level_ratio How full\n# TYPE water_level_ratio gauge\n"
         'water_level_ratio{a="1"} 0.5\nwater_level_ratio{a="2"} +Inf\nwater_level_ratio{a="3"} NaN\n'
         "# HELP drops Drops that fell\n# TYPE drops counter\n"
@@ -65,7 +65,7 @@ def test_openmetrics_format() -> None:
     ("value", "text"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (0.0, "0.0"), (-0.5, "-0.5")]
 )
 def test_numbers_beside_one_that_is_not_finite(value: float, text: str) -> None:
-    lines = text_format([Family(GAUGE, [('{a="1"}', value), ('{a="2"}', math.inf)])]).decode().splitlines()
+    lines = encode_text([MetricFamily(GAUGE, [('{a="1"}', value), ('{a="2"}', math.inf)])]).decode().splitlines()
     assert lines[2:] == [f'water_level_ratio{{a="1"}} {text}', 'water_level_ratio{a="2"} +Inf']
 
 
@@ -76,15 +76,15 @@ def test_the_formats_have_their_content_types() -> None:
 
 
 def test_nothing_is_an_empty_text_and_an_openmetrics_that_ends() -> None:
-    assert (text_format([]), openmetrics_format([])) == (b"", b"# EOF\n")
+    assert (encode_text([]), encode_openmetrics([])) == (b"", b"# EOF\n")
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_what_changes_is_written_anew(openmetrics: bool) -> None:
     exposition = Exposition(openmetrics=openmetrics)
-    write = openmetrics_format if openmetrics else text_format
-    other = Family(COUNTER, [('{a="1"}', 4), ('{a="2"}', 2**53)], FAMILIES[1].created)
-    younger = Family(COUNTER, other.samples, [('{a="1"}', 1.5), ('{a="2"}', 9.0)])
+    write = encode_openmetrics if openmetrics else encode_text
+    other = MetricFamily(COUNTER, [('{a="1"}', 4), ('{a="2"}', 2**53)], FAMILIES[1].created)
+    younger = MetricFamily(COUNTER, other.samples, [('{a="1"}', 1.5), ('{a="2"}', 9.0)])
     for families in (FAMILIES, FAMILIES, [FAMILIES[0], other], [younger, FAMILIES[0]], [], FAMILIES):
         assert exposition.text(families) == write(families)
 
@@ -92,7 +92,7 @@ def test_what_changes_is_written_anew(openmetrics: bool) -> None:
 def test_labels_are_sorted_and_escaped() -> None:
     assert label_text([("b", 'say "hi"'), ("a", "back\\slash\nline")]) == '{a="back\\\\slash\\nline",b="say \\"hi\\""}'
     assert label_text([]) == ""
-    assert escaped("a\udcffb\ud800\udfff\ue000") == "a\ufffdb\ufffd\ufffd\ue000"
+    assert escape_label_value("a\udcffb\ud800\udfff\ue000") == "a\ufffdb\ufffd\ufffd\ue000"
     assert label_text([("a", "é"), ("b", "z9")]) == '{a="é",b="z9"}'
 
 
@@ -110,7 +110,7 @@ def unescaped(text: str) -> str:
 
 @given(st.text())
 def test_escaping_can_be_undone_up_to_control_characters(value: str) -> None:
-    written = escaped(value)
+    written = escape_label_value(value)
     assert "\n" not in written
     assert unescaped(written) == "\n".join(map(escape_controls, value.split("\n")))
 
@@ -119,7 +119,7 @@ def test_escaping_can_be_undone_up_to_control_characters(value: str) -> None:
 @settings(max_examples=examples(30))
 @given(value=st.text(alphabet=st.characters(codec="utf-8"), max_size=20))
 def test_promtool_takes_any_label_value(value: str) -> None:
-    text = text_format([Family(GAUGE, [(label_text([("tag", value)]), 1)])])
+    text = encode_text([MetricFamily(GAUGE, [(label_text([("tag", value)]), 1)])])
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=HANG_SECONDS, check=False
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.top.command import main as neuron_top
-from neurontools.exporters.perfetto.host_trace import HostTrace
+from neurontools.exporters.perfetto import HostTrace
 from neurontools.model import Finding, Health, LogicalNeuronCore, Severity, Snapshot, logical_cores
 from tests.harness import chromium, still_feed
 from tests.harness.command import call_main

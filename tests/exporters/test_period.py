@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.exporters.monitor.baseline import LONGEST_AWAY_SECONDS, Baseline
-from neurontools.exporters.monitor.period import Period
+from neurontools.exporters.monitor.period import LONGEST_AWAY_SECONDS, RecordBaseline, RecordPeriod
 from neurontools.model import (
     CoreWork,
     ErrorCounters,
@@ -31,8 +30,8 @@ def at(seconds: float, process: Process | None = None, core: NeuronCore | None =
     return replace(HOST, taken_at_seconds=seconds, processes=() if process is None else (process,), cores=cores)
 
 
-def period_of(now: Snapshot, before: Snapshot | None) -> Period:
-    return Period(now, None if before is None else Baseline.first(before))
+def period_of(now: Snapshot, before: Snapshot | None) -> RecordPeriod:
+    return RecordPeriod(now, None if before is None else RecordBaseline.first(before))
 
 
 def training(**changes: Any) -> Process:
@@ -40,9 +39,9 @@ def training(**changes: Any) -> Process:
     return replace(process_of(7, "train", (0,)), **values)
 
 
-def completed(now: Snapshot, baseline: Baseline | None) -> int | None:
+def completed(now: Snapshot, baseline: RecordBaseline | None) -> int | None:
     """Executions of the one process within the period."""
-    counts = Period(now, baseline).counts("executions", now.processes[0])
+    counts = RecordPeriod(now, baseline).counts("executions", now.processes[0])
     return None if counts is None else counts["completed"]
 
 
@@ -90,8 +89,8 @@ def test_without_a_past_nothing_was_counted_and_a_process_that_came_since_counte
     now = at(2.0, training(executions=ExecutionCounters(9)))
     assert completed(now, None) == 0
     for before in (at(1.0), at(1.0, training(executions=None))):
-        assert completed(now, Baseline.first(before)) == 9
-    assert completed(at(2.0, training(executions=None)), Baseline.first(at(1.0))) is None
+        assert completed(now, RecordBaseline.first(before)) == 9
+    assert completed(at(2.0, training(executions=None)), RecordBaseline.first(at(1.0))) is None
 
 
 @pytest.mark.parametrize("name", ["total_latency", "device_latency"])
@@ -203,19 +202,19 @@ def test_what_a_process_counted_before_the_first_record_is_of_no_period(
         total_latency_histogram=seen,
     )
     core = core_of(7, busy_seconds_total=2.0, flop_total=20, measured_at_seconds=11.0, utilization_ratio=0.9)
-    period = Period(at(12.0, now, core), Baseline(at(10.0), began_seconds=5.0))
-    assert completed(period.now, Baseline(at(10.0), began_seconds=5.0)) == (9 if is_counted else 0)
+    period = RecordPeriod(at(12.0, now, core), RecordBaseline(at(10.0), began_seconds=5.0))
+    assert completed(period.now, RecordBaseline(at(10.0), began_seconds=5.0)) == (9 if is_counted else 0)
     assert period.latency("total_latency", now) == (latency.percentiles(seen) if is_counted else KNOWN)
     free = replace(period.now.cores[0], owner_pid=None, busy_seconds_total=1.0, flop_total=10)
-    freed = Period(at(12.0, now, core), Baseline(at(10.0, None, free), began_seconds=5.0))
+    freed = RecordPeriod(at(12.0, now, core), RecordBaseline(at(10.0, None, free), began_seconds=5.0))
     assert freed.core_rates(core, now) == ((0.5, 5.0) if is_counted else (0.9, None))
 
 
 def test_a_process_that_a_restarted_daemon_has_not_seen_goes_on_from_when_it_was_last_seen() -> None:
     away = training(counted_since_seconds=3.0, executions=ExecutionCounters(4))
     now = replace(away, attached_at_unix_seconds=9.0, executions=ExecutionCounters(6))
-    baseline = Baseline(at(10.0), 10.0, {(7, 3.0): away})
-    period = Period(at(12.0, now), baseline)
+    baseline = RecordBaseline(at(10.0), 10.0, {(7, 3.0): away})
+    period = RecordPeriod(at(12.0, now), baseline)
     assert period.process_before(now) is away
     assert completed(period.now, baseline) == 2
     assert period.process_before(replace(now, counted_since_seconds=3.5)) is None
@@ -231,7 +230,7 @@ def of_daemon(daemon_pid: int, seconds: float, done: int | None) -> Snapshot:
 
 def test_a_process_that_a_restarted_daemon_has_not_seen_yet_is_waited_for() -> None:
     gone, back = of_daemon(2, 11.0, None), of_daemon(2, 13.0, 6)
-    baseline = Baseline.first(of_daemon(1, 10.0, 4)).after(gone)
+    baseline = RecordBaseline.first(of_daemon(1, 10.0, 4)).after(gone)
     assert completed(back, baseline) == 2
     baseline = baseline.after(back)
     assert not baseline.away
@@ -239,7 +238,7 @@ def test_a_process_that_a_restarted_daemon_has_not_seen_yet_is_waited_for() -> N
 
 
 def test_a_process_that_never_comes_back_is_forgotten_at_once_where_the_daemon_is_the_same() -> None:
-    first = Baseline.first(of_daemon(1, 10.0, 4))
+    first = RecordBaseline.first(of_daemon(1, 10.0, 4))
     assert not first.after(of_daemon(1, 11.0, None)).away
     baseline = first.after(of_daemon(2, 11.0, None))
     assert len(baseline.away) == 1
@@ -249,15 +248,15 @@ def test_a_process_that_never_comes_back_is_forgotten_at_once_where_the_daemon_i
 
 def test_what_was_counted_before_the_first_record_is_in_none() -> None:
     empty, now = of_daemon(1, 10.0, None), of_daemon(1, 12.0, 9)
-    assert completed(now, Baseline.first(empty)) == 0
+    assert completed(now, RecordBaseline.first(empty)) == 0
     young = replace(now.processes[0], counted_since_seconds=10.0)
-    assert completed(replace(now, processes=(young,)), Baseline.first(empty)) == 9
+    assert completed(replace(now, processes=(young,)), RecordBaseline.first(empty)) == 9
 
 
 def test_a_process_that_is_attached_again_and_has_not_told_anything_yet_is_no_beginning() -> None:
     back = of_daemon(2, 12.0, 0)
     untold = replace(back.processes[0], counted_since_seconds=None, measured_at_seconds=None)
-    baseline = Baseline.first(of_daemon(1, 10.0, 4)).after(replace(back, processes=(untold,)))
+    baseline = RecordBaseline.first(of_daemon(1, 10.0, 4)).after(replace(back, processes=(untold,)))
     assert completed(of_daemon(2, 13.0, 6), baseline) == 2
 
 
@@ -298,8 +297,8 @@ def test_a_process_that_was_attached_to_an_earlier_daemon_went_on_counting() -> 
     before = replace(at(10.0, working(1.0, 100, 9.5)), daemon_pid=1, sequence=50)
     between = replace(at(12.0), daemon_pid=2, sequence=1)
     now = working(3.0, 900, 13.5)
-    baseline = Baseline.first(before).after(between)
-    period = Period(replace(at(14.0, now), daemon_pid=2, sequence=3), baseline)
+    baseline = RecordBaseline.first(before).after(between)
+    period = RecordPeriod(replace(at(14.0, now), daemon_pid=2, sequence=3), baseline)
     assert period.work_rates(now, 0) == (0.5, 200.0)
 
 

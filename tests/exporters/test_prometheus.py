@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from neurontools import model
-from neurontools.exporters.exposition import Family, text_format
-from neurontools.exporters.prometheus import SnapshotMetrics
+from neurontools.exporters.exposition import MetricFamily, encode_text
+from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.model import Process, Snapshot, TrainingCounters, logical_cores
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
@@ -28,7 +28,7 @@ Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
 
 
 def exposed(now: Snapshot, before: Snapshot | None = None) -> str:
-    return text_format(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK)).decode()
+    return encode_text(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK)).decode()
 
 
 def parsed(text: str) -> tuple[dict[str, str], Samples]:
@@ -140,7 +140,7 @@ def with_everything() -> tuple[Snapshot, Snapshot]:
     )
 
 
-def listed(family: Family) -> list[str]:
+def listed(family: MetricFamily) -> list[str]:
     """What a family is, and each of its samples with the time since when it counts."""
     definition = family.definition
     since = {labels: f" since {value!r}" for labels, value in family.created}
@@ -202,9 +202,9 @@ def test_series_of_an_ended_process_vanish() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=2)
     metrics = SnapshotMetrics(0.0)
     now = host.at(10)
-    assert b"synthetic-1" in text_format(metrics.families(now, None, PEAK))
+    assert b"synthetic-1" in encode_text(metrics.families(now, None, PEAK))
     left = replace(now, processes=now.processes[:1])
-    assert b"synthetic-1" not in text_format(metrics.families(left, now, PEAK))
+    assert b"synthetic-1" not in encode_text(metrics.families(left, now, PEAK))
 
 
 def test_processes_that_share_a_tag_add_up() -> None:
@@ -232,7 +232,7 @@ def test_counters_of_a_tag_do_not_fall_when_one_of_its_processes_ends() -> None:
     def completed(*processes: Process) -> float | None:
         """Of the tag; asked twice, as by readers of two formats."""
         now = replace(both, processes=processes)
-        first, second = (text_format(metrics.families(now, None, PEAK)).decode() for _ in range(2))
+        first, second = (encode_text(metrics.families(now, None, PEAK)).decode() for _ in range(2))
         assert first == second
         _, samples = parsed(first)
         of_tag = {"runtime_tag": "job", "status_type": "completed"}
@@ -264,7 +264,7 @@ def test_processes_without_a_tag_can_have_one_together() -> None:
 
     def tags(*, together: bool) -> set[str]:
         metrics = SnapshotMetrics(0.0, untagged_together=together)
-        _, samples = parsed(text_format(metrics.families(now, None, PEAK)).decode())
+        _, samples = parsed(encode_text(metrics.families(now, None, PEAK)).decode())
         of_the_original = [series for name, series in samples.items() if not name.startswith("neurontools_")]
         return {value for series in of_the_original for key in series for name, value in key if name == "runtime_tag"}
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from neurontools.exporters.monitor.baseline import Baseline
-from neurontools.exporters.monitor.configuration import MonitorConfiguration, configuration_from
-from neurontools.exporters.monitor.json_schema import record_schema
-from neurontools.exporters.monitor.record import K8S, GroupKey, group_periods, record
-from neurontools.exporters.monitor.recorder import Recorder
+from neurontools.exporters.monitor.configuration import MonitorConfiguration, parse_configuration
+from neurontools.exporters.monitor.period import RecordBaseline
+from neurontools.exporters.monitor.record_types import record_schema
+from neurontools.exporters.monitor.recorder import K8S, GroupKey, MonitorRecorder, group_periods, make_record
 from neurontools.model import Attribution, ErrorCounters, PodAllocation, Process, Snapshot
 from neurontools.util.formats import json_text
 from tests.harness.record_models import InstanceInfo, Record
@@ -27,8 +26,8 @@ EVERYTHING = MonitorConfiguration.everything()
 
 def made(now: Snapshot, before: Snapshot | None, configuration: MonitorConfiguration = EVERYTHING) -> Any:
     """The record as a reader has it."""
-    baseline = Baseline.first(before) if before is not None else None
-    return json.loads(json.dumps(record(now, configuration, lambda _: baseline), allow_nan=False))
+    baseline = RecordBaseline.first(before) if before is not None else None
+    return json.loads(json.dumps(make_record(now, configuration, lambda _: baseline), allow_nan=False))
 
 
 def runtime(document: Any, index: int = 0) -> Any:
@@ -45,7 +44,7 @@ RECORDED: list[tuple[str, str, int | None, int | None]] = [
 ]
 
 
-def of_any_group(baseline: Baseline, _: object) -> Baseline:
+def of_any_group(baseline: RecordBaseline, _: object) -> RecordBaseline:
     return baseline
 
 
@@ -54,9 +53,9 @@ def test_golden() -> None:
     lines = []
     for instance_type, scenario, lnc, neuroncores in RECORDED:
         host = ScenarioHost(instance_type, scenario, lnc=lnc, neuroncores=neuroncores)
-        baseline = Baseline.first(host.at(10))
+        baseline = RecordBaseline.first(host.at(10))
         host.at(14.75)  # the last tick is not the period
-        lines.append(json_text(record(host.at(15), EVERYTHING, partial(of_any_group, baseline))) + "\n")
+        lines.append(json_text(make_record(host.at(15), EVERYTHING, partial(of_any_group, baseline))) + "\n")
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text("".join(lines), "utf-8")
     for line, expected in zip(lines, GOLDEN.read_text("utf-8").splitlines(keepends=True), strict=True):
@@ -75,7 +74,7 @@ def test_records_meet_the_schema_and_the_format(instance_type: str) -> None:
     assert meets(document, schema, schema)
     document["neuron_runtime_data"][0]["report"]["execution_stats"]["execution_summary"]["completed"] = 1.0
     assert not meets(document, schema, schema), "a count is an integer"
-    assert meets(made(now, None, configuration_from({"k8s_info": True})), schema, schema)
+    assert meets(made(now, None, parse_configuration({"k8s_info": True})), schema, schema)
 
 
 def meets(value: Any, schema: Any, root: Any) -> bool:
@@ -177,7 +176,7 @@ def test_a_process_lists_the_cores_of_its_devices_and_those_that_it_does_not_dri
     assert cores["2"] == {"neuroncore_utilization": 0.0, "flops": 0, "effective_flops": 0}
     assert breakdown == {name: {"neuroncore_utilization": 0.0} for name in physical}
     assert cores["1"]["neuroncore_utilization"] > 0
-    held = configuration_from(
+    held = parse_configuration(
         {"neuroncores_in_use": "held", "neuron_runtimes": [{"metrics": [{"type": "neuroncore_counters"}]}]}
     )
     assert list(runtime(made(now, before, held), 1)["neuroncore_counters"]["neuroncores_in_use"]) == ["1"]
@@ -225,7 +224,7 @@ def test_observers_have_no_entry() -> None:
 def test_tag_filters_and_the_first_of_two_entries() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=12)
     before, now = host.at(10), host.at(15)
-    configuration = configuration_from(
+    configuration = parse_configuration(
         {
             "neuron_runtimes": [
                 {"tag_filter": "c-1", "metrics": [{"type": "memory_used"}]},
@@ -257,13 +256,13 @@ def test_k8s_info() -> None:
         ),
     )
     assert "neuron_k8s_info" not in made(now, None)
-    info = made(now, None, configuration_from({"k8s_info": True}))["neuron_k8s_info"]
+    info = made(now, None, parse_configuration({"k8s_info": True}))["neuron_k8s_info"]
     p0 = {"pod_name": "p0", "namespace": "n0", "container_name": ["c0"]}
     late = {"pod_name": "late", "namespace": "ml", "container_name": ["c"]}
     both = {"pod_name": "p1", "namespace": "n1", "container_name": ["c1", "c2"]}
     assert info["neuroncores_k8s_info"] == {"0": p0, "1": p0, "2": both, "4": late}
     assert info["neurondevices_k8s_info"] == {"0": p0, "2": late}
-    Record.model_validate_json(json.dumps(made(now, None, configuration_from({"k8s_info": True}))))
+    Record.model_validate_json(json.dumps(made(now, None, parse_configuration({"k8s_info": True}))))
 
 
 @pytest.mark.parametrize(("name", "lnc", "per_device"), [("trn1.32xlarge", None, 2), ("trn2.48xlarge", 2, 4)])
@@ -280,8 +279,8 @@ def test_a_subgraph_tells_its_core_on_its_device(name: str, lnc: int | None, per
 
 
 @pytest.fixture
-def mixed() -> tuple[ScenarioHost, Recorder]:
-    configuration = configuration_from(
+def mixed() -> tuple[ScenarioHost, MonitorRecorder]:
+    configuration = parse_configuration(
         {
             "period": "1s",
             "neuron_runtimes": [{"metrics": [{"type": "execution_stats"}]}],
@@ -289,10 +288,10 @@ def mixed() -> tuple[ScenarioHost, Recorder]:
             "k8s_info": {"period": "2s"},
         }
     )
-    return ScenarioHost("inf2.xlarge"), Recorder(configuration, STARTED_AT_SECONDS + 10)
+    return ScenarioHost("inf2.xlarge"), MonitorRecorder(configuration, STARTED_AT_SECONDS + 10)
 
 
-def test_group_periods(mixed: tuple[ScenarioHost, Recorder]) -> None:
+def test_group_periods(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
     host, recorder = mixed
     for second in range(10, 17):
         document = recorder.make(host.at(second))
@@ -303,7 +302,7 @@ def test_group_periods(mixed: tuple[ScenarioHost, Recorder]) -> None:
         assert recorder.next_seconds == STARTED_AT_SECONDS + second + 1
 
 
-def test_missed_periods_are_not_made_up_for(mixed: tuple[ScenarioHost, Recorder]) -> None:
+def test_missed_periods_are_not_made_up_for(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
     host, recorder = mixed
     recorder.make(host.at(10))
     document = recorder.make(host.at(14.5))
@@ -314,8 +313,8 @@ def test_missed_periods_are_not_made_up_for(mixed: tuple[ScenarioHost, Recorder]
 def test_a_period_shorter_than_the_interval_is_the_interval_and_puts_off_nobody_else() -> None:
     host = ScenarioHost("inf2.xlarge")
     metrics = [{"type": "memory_info"}, {"type": "neuron_hw_counters", "period": "4s"}]
-    configuration = configuration_from({"period": "250ms", "system_metrics": metrics})
-    recorder = Recorder(configuration, STARTED_AT_SECONDS + 10)
+    configuration = parse_configuration({"period": "250ms", "system_metrics": metrics})
+    recorder = MonitorRecorder(configuration, STARTED_AT_SECONDS + 10)
     due = []
     for second in range(10, 20):
         now = host.at(second)
@@ -326,7 +325,7 @@ def test_a_period_shorter_than_the_interval_is_the_interval_and_puts_off_nobody_
     assert due == [(0.0 if second == 10 else 1.0, second % 4 == 2) for second in range(10, 20)]
 
 
-def test_outage(mixed: tuple[ScenarioHost, Recorder]) -> None:
+def test_outage(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
     host, recorder = mixed
     assert recorder.make_outage("no daemon", STARTED_AT_SECONDS + 9) is None
     recorder.make(host.at(10))
@@ -341,7 +340,7 @@ def test_outage(mixed: tuple[ScenarioHost, Recorder]) -> None:
 
 
 def test_every_group_is_planned() -> None:
-    keys = [key for key, _ in group_periods(configuration_from({"k8s_info": True}))]
+    keys = [key for key, _ in group_periods(parse_configuration({"k8s_info": True}))]
     assert keys == [K8S]
     assert len(list(group_periods(EVERYTHING))) == 7
     assert GroupKey(0, "memory_used") in dict(group_periods(EVERYTHING))

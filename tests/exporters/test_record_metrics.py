@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from neurontools.exporters.exposition import text_format
+from neurontools.exporters.exposition import encode_text
 from neurontools.exporters.monitor.configuration import MonitorConfiguration
-from neurontools.exporters.monitor.record import record as record_of
+from neurontools.exporters.monitor.recorder import make_record as record_of
 from neurontools.exporters.record_metrics import RecordMetrics
 from tests.harness.scenario_host import ScenarioHost
 
@@ -17,13 +17,13 @@ MADE = record_of(ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfig
 ODD: list[Any] = ["9", [1], {"a": 1}, 10**400, float("nan"), float("-inf"), True, 1e300]
 
 
-def record() -> dict[str, Any]:
+def make_record() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(json.dumps(MADE))
     return document
 
 
 def samples(metrics: RecordMetrics) -> dict[str, str]:
-    lines = text_format(metrics.families()).decode().splitlines()
+    lines = encode_text(metrics.families()).decode().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#") and "_created" not in line)
 
 
@@ -45,8 +45,8 @@ def put(document: Any, path: tuple[str | int, ...], value: Any) -> Any:
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:12])
 def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> None:
     sane, metrics = RecordMetrics(lambda: 0.0), RecordMetrics(lambda: 0.0)
-    sane.take(record())
-    document = record()
+    sane.take(make_record())
+    document = make_record()
     document["system_data"]["memory_info"]["memory_used_bytes"] = odd
     (problem,) = metrics.take(document)
     assert problem.what == "memory_used_bytes is left out where it makes no sense"
@@ -56,7 +56,7 @@ def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> No
 
 
 def test_whatever_stands_anywhere_the_metrics_can_be_written() -> None:
-    some = record()
+    some = make_record()
     everywhere = places(some)
     assert len(everywhere) > 200
     for number, path in enumerate(everywhere):

@@ -32,7 +32,7 @@ MONITORS = (
     "neurond.daemon",
     "neurond.startup.command_line",
     "neurontools.cli.daemon.private",
-    "neurontools.exporters.monitor.record",
+    "neurontools.exporters.monitor.recorder",
     "neurontools.exporters.monitor.configuration",
 )
 TORCH = (

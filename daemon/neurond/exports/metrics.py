@@ -13,10 +13,9 @@ from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
 from neurond.system.lifecycle import turns
 from neurontools import catalog
-from neurontools.exporters.exposition import Definition, Exposition, Family, Kind, label_text
-from neurontools.exporters.host_errors import HostErrors
+from neurontools.exporters.exposition import Exposition, FamilyDefinition, MetricFamily, MetricKind, label_text
 from neurontools.exporters.process_families import process_families
-from neurontools.exporters.prometheus import SnapshotMetrics
+from neurontools.exporters.snapshot_metrics import HostErrorTotals, SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.net.http_messages import CompressibleDocument
 
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
     from neurontools.net.client_roles import Subjects
 
 
-BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
-SNAPSHOTS = Definition("neurontools_daemon_snapshots", Kind.COUNTER, "Snapshots taken")
-DAEMON_CPU = Definition("neurontools_daemon_cpu_seconds", Kind.COUNTER, "CPU time of the daemon")
-LONGEST_TURN = Definition(
+BUILD = FamilyDefinition("neurontools_build", MetricKind.INFO, "The daemon and where its numbers come from")
+SNAPSHOTS = FamilyDefinition("neurontools_daemon_snapshots", MetricKind.COUNTER, "Snapshots taken")
+DAEMON_CPU = FamilyDefinition("neurontools_daemon_cpu_seconds", MetricKind.COUNTER, "CPU time of the daemon")
+LONGEST_TURN = FamilyDefinition(
     "neurontools_daemon_longest_turn_cpu_seconds",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "CPU time of the event loop's longest turn since the daemon began to serve, in which nobody else was answered",
 )
-SCRAPES = Definition("neurontools_scrapes", Kind.COUNTER, "Scrapes answered before this text was made")
-SCRAPE_DURATION = Definition(
-    "neurontools_scrape_duration_seconds", Kind.GAUGE, "Time that making the text took, the last time before this"
+SCRAPES = FamilyDefinition("neurontools_scrapes", MetricKind.COUNTER, "Scrapes answered before this text was made")
+SCRAPE_DURATION = FamilyDefinition(
+    "neurontools_scrape_duration_seconds", MetricKind.GAUGE, "Time that making the text took, the last time before this"
 )
-NETWORK_CONNECTIONS = Definition(
-    "neurontools_network_connections", Kind.COUNTER, "Connections to the API over TLS that came to an outcome"
+NETWORK_CONNECTIONS = FamilyDefinition(
+    "neurontools_network_connections", MetricKind.COUNTER, "Connections to the API over TLS that came to an outcome"
 )
-NETWORK_OPEN_CONNECTIONS = Definition(
-    "neurontools_network_open_connections", Kind.GAUGE, "Connections to the API over TLS that are open"
+NETWORK_OPEN_CONNECTIONS = FamilyDefinition(
+    "neurontools_network_open_connections", MetricKind.GAUGE, "Connections to the API over TLS that are open"
 )
 
 
@@ -52,14 +51,14 @@ class DaemonMetrics:
         self._store = store
         started_at_unix_seconds = time.time()
         self._metrics = SnapshotMetrics(started_at_unix_seconds, untagged_together=untagged_together)
-        self._errors = HostErrors(started_at_unix_seconds)
+        self._errors = HostErrorTotals(started_at_unix_seconds)
         self._before: Snapshot | None = None
         self._latest: Snapshot | None = None
         self._texts: dict[bool, tuple[int, CompressibleDocument]] = {}
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._scrapes = 0
         self._duration_seconds: float | None = None
-        self.others: list[Callable[[], Iterable[Family]]] = []  # families of other parts of the daemon
+        self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # families of other parts of the daemon
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of a tick: what a later one is compared with."""
@@ -78,7 +77,7 @@ class DaemonMetrics:
         self._scrapes += 1
         return known[1]
 
-    def _families(self, snapshot: Snapshot) -> Iterator[Family]:
+    def _families(self, snapshot: Snapshot) -> Iterator[MetricFamily]:
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         yield from self._metrics.families(snapshot, self._before, peak_flops)
         yield self._errors.family()
@@ -90,13 +89,13 @@ class DaemonMetrics:
             ]
         )
         times = os.times()
-        yield Family(BUILD, [(build, 1)])
-        yield Family(SNAPSHOTS, [("", snapshot.sequence)])
-        yield Family(DAEMON_CPU, [("", times.user + times.system)])
+        yield MetricFamily(BUILD, [(build, 1)])
+        yield MetricFamily(SNAPSHOTS, [("", snapshot.sequence)])
+        yield MetricFamily(DAEMON_CPU, [("", times.user + times.system)])
         if turns.longest_cpu_seconds is not None:
-            yield Family(LONGEST_TURN, [("", turns.longest_cpu_seconds)])
-        yield Family(SCRAPES, [("", self._scrapes)])
-        yield Family(SCRAPE_DURATION, [] if self._duration_seconds is None else [("", self._duration_seconds)])
+            yield MetricFamily(LONGEST_TURN, [("", turns.longest_cpu_seconds)])
+        yield MetricFamily(SCRAPES, [("", self._scrapes)])
+        yield MetricFamily(SCRAPE_DURATION, [] if self._duration_seconds is None else [("", self._duration_seconds)])
         for families in self.others:
             yield from families()
         yield from process_families()
@@ -111,10 +110,10 @@ class NetworkConnections(Protocol):
     def open_count(self) -> int: ...
 
 
-def _network_families(connections: NetworkConnections) -> Iterator[Family]:
+def _network_families(connections: NetworkConnections) -> Iterator[MetricFamily]:
     outcomes = [(label_text([("outcome", outcome)]), count) for outcome, count in connections.outcomes.items()]
-    yield Family(NETWORK_CONNECTIONS, outcomes)
-    yield Family(NETWORK_OPEN_CONNECTIONS, [("", connections.open_count)])
+    yield MetricFamily(NETWORK_CONNECTIONS, outcomes)
+    yield MetricFamily(NETWORK_OPEN_CONNECTIONS, [("", connections.open_count)])
 
 
 class _Sender(Protocol):

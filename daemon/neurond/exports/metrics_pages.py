@@ -9,7 +9,7 @@ from neurond.access import metrics_access
 from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
 from neurond.system.lifecycle import raise_file_limit
-from neurontools.exporters.page import Exporter, metrics_page
+from neurontools.exporters.exposition import Exporter, metrics_page
 from neurontools.net.acceptor import listen_address
 from neurontools.net.http_access import HttpPage, Site
 from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal

@@ -17,9 +17,8 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself, pa
 from neurontools.cli.line.telling import tell
 from neurontools.cli.monitor import options
 from neurontools.exporters.monitor.configuration import MonitorConfiguration, read_configuration
-from neurontools.exporters.monitor.record import group_periods
 from neurontools.exporters.monitor.record_types import Record
-from neurontools.exporters.monitor.recorder import Recorder
+from neurontools.exporters.monitor.recorder import MonitorRecorder, group_periods
 from neurontools.model import Snapshot
 from neurontools.rpc.socket_path import display_address
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
@@ -45,7 +44,7 @@ def _run(arguments: list[str]) -> int:
         write_text(about.text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:
-        from neurontools.exporters.monitor.json_schema import record_schema
+        from neurontools.exporters.monitor.record_types import record_schema
 
         write_text(json_text(record_schema(), indent=2) + "\n")
         return 0
@@ -99,7 +98,7 @@ def replay(file: str, configuration: MonitorConfiguration, output: Output, count
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
 
-    recorder: Recorder | None = None
+    recorder: MonitorRecorder | None = None
     last_seconds = 0.0
     with closing(RecordingReader(file)) as reader:
         for message in reader.messages():
@@ -107,7 +106,7 @@ def replay(file: str, configuration: MonitorConfiguration, output: Output, count
                 return 0
             snapshot = from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
             if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host was started again
-                recorder = Recorder(configuration, snapshot.taken_at_seconds)
+                recorder = MonitorRecorder(configuration, snapshot.taken_at_seconds)
             last_seconds = snapshot.taken_at_seconds
             if recorder.fits(snapshot):
                 output.write(recorder.make(snapshot))
@@ -128,7 +127,7 @@ class Stream:
 
     def run(self, first: Snapshot, count: int | None) -> None:
         """Writes `count` records (None: without end), the first at once; raises ReaderGone when nobody reads."""
-        recorder = Recorder(self._configuration, first.taken_at_seconds)
+        recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
             past = self._past(period_seconds)
             if past is not None and past.taken_at_seconds < first.taken_at_seconds:
@@ -163,7 +162,7 @@ class Stream:
         except UserError:  # the records tell it, if it goes on
             return None
 
-    def _fitting(self, recorder: Recorder, interval_seconds: float) -> Snapshot:
+    def _fitting(self, recorder: MonitorRecorder, interval_seconds: float) -> Snapshot:
         """The snapshot for the next record; an old one when the daemon makes none in time."""
         deadline = monotonic() + _PATIENCE_INTERVALS * interval_seconds
         while True:

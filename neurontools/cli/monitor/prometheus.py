@@ -12,11 +12,9 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.options import Option, is_about_itself, parse
 from neurontools.cli.line.telling import tell
-from neurontools.exporters.exposition import Exposition
-from neurontools.exporters.page import metrics_page
+from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.process_families import process_families
-from neurontools.exporters.record_metrics import RecordMetrics
-from neurontools.exporters.record_readings import Problem
+from neurontools.exporters.record_metrics import RecordMetrics, RecordProblem
 from neurontools.net.http_access import HttpAccess, HttpPage, Site
 from neurontools.net.http_messages import CompressibleDocument, HttpResponse
 from neurontools.net.http_server import HttpLimits, HttpServer
@@ -58,7 +56,7 @@ class Exposed:
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._texts: dict[bool, CompressibleDocument] = {}  # of the latest record
 
-    def take_line(self, line: bytes) -> list[Problem]:
+    def take_line(self, line: bytes) -> list[RecordProblem]:
         """Takes a line of neuron-monitor in; returns what is wrong with it."""
         try:
             record = json.loads(line)
@@ -68,7 +66,7 @@ class Exposed:
                 self._texts.clear()
                 return self._metrics.take(record)
         except (ValueError, RecursionError) as error:
-            return [Problem("a line is skipped", str(error))]
+            return [RecordProblem("a line is skipped", str(error))]
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
         """The metrics in a format, made once a record."""

@@ -12,7 +12,7 @@ from neurontools.cli.top.options import check_narrowing, narrowing
 from neurontools.client.history.events import events_between
 from neurontools.client.recording.host_time import HostTime
 from neurontools.client.recording.reader import RecordingReader
-from neurontools.exporters.perfetto.host_trace import HostTrace
+from neurontools.exporters.perfetto import HostTrace
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message

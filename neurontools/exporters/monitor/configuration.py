@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from neurontools.exporters.monitor.durations import InvalidDuration, duration_seconds
-from neurontools.exporters.monitor.groups import (
+from neurontools.exporters.monitor.record_types import (
     DEFAULT_PERIOD_SECONDS,
     LONGEST_PERIOD_SECONDS,
     RUNTIME_GROUPS,
@@ -21,6 +20,28 @@ from neurontools.exporters.monitor.groups import (
     SYSTEM_GROUPS,
 )
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_USAGE, UserError
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_LONGEST_TEXT = 64
+
+
+class InvalidDuration(ValueError):
+    """A text that is no duration; says why."""
+
+
+def parse_duration(text: str) -> float:
+    """The seconds of a Go duration; the original doesn't know fractions such as "1.0s", which are right in Go."""
+    position = 0
+    seconds = 0.0
+    if len(text) <= _LONGEST_TEXT:
+        while match := _PART.match(text, position):
+            seconds += float(match[1]) * _SECONDS[match[2]]
+            position = match.end()
+    if not text or position != len(text):
+        raise InvalidDuration('not a duration; write a number with a unit (ms, s, m, h), such as "5s" or "1m30s"')
+    return seconds
+
 
 MAX_FILE_BYTES = 2**20
 _ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "neuroncores_in_use", "k8s_info")
@@ -92,7 +113,7 @@ def read_configuration(file: str) -> MonitorConfiguration:
     except (UnicodeDecodeError, RecursionError):
         raise UserError(f"{file}: not JSON in UTF-8; save it so", EXIT_USAGE) from None
     try:
-        return configuration_from(document)
+        return parse_configuration(document)
     except InvalidConfiguration as error:
         raise UserError(f"{file}: {error}", EXIT_USAGE) from None
 
@@ -101,16 +122,16 @@ class InvalidConfiguration(ValueError):
     """A configuration that can't be meant; the text names the key and what it may be."""
 
 
-def configuration_from(document: object) -> MonitorConfiguration:
+def parse_configuration(document: object) -> MonitorConfiguration:
     """The configuration that a decoded JSON document holds; InvalidConfiguration.
 
     A metric type that there is not and a period that is none are problems of their own place: the rest goes on, as
     with the original.
     """
-    return _Reading().configuration(document)
+    return _ConfigurationParser().configuration(document)
 
 
-class _Reading:
+class _ConfigurationParser:
     """One reading of a document, and what was found to tell on the way."""
 
     def __init__(self) -> None:
@@ -118,11 +139,11 @@ class _Reading:
         self._notes: list[str] = []
 
     def configuration(self, document: object) -> MonitorConfiguration:
-        root = _object(document, "the configuration")
+        root = _expect_object(document, "the configuration")
         _check_keys(root, "", _ROOT_KEYS, self._notes)
         period_seconds = self._period(root, "", DEFAULT_PERIOD_SECONDS)
         runtimes = []
-        for path, item in _items(root, "", "neuron_runtimes"):
+        for path, item in _object_list(root, "", "neuron_runtimes"):
             _check_keys(item, path, _RUNTIME_KEYS, self._notes)
             inherited_seconds = self._period(item, path, period_seconds)
             metrics = self._metrics(item, path, "metrics", RUNTIME_GROUPS, inherited_seconds)
@@ -143,14 +164,14 @@ class _Reading:
         self, parent: Mapping[str, object], path: str, key: str, allowed: Sequence[str], inherited_seconds: float
     ) -> tuple[MetricGroup, ...]:
         groups: dict[str, MetricGroup] = {}
-        for place, item in _items(parent, path, key):
+        for place, item in _object_list(parent, path, key):
             _check_keys(item, place, _METRIC_KEYS, self._notes)
             name = item.get("type")
             if not isinstance(name, str) or name not in allowed:
-                given = "is missing" if name is None else f"is {_shown(name)}"
+                given = "is missing" if name is None else f"is {_quote_value(name)}"
                 self._problems.append(f"{place}.type {given} and is left out; it can be {', '.join(allowed)}")
             elif name in groups:
-                self._problems.append(f"{place}.type is {_shown(name)} for the second time, where the first one counts")
+                self._problems.append(f"{place}.type is {_quote_value(name)} for the second time; the first one counts")
             else:
                 groups[name] = MetricGroup(name, self._period(item, place, inherited_seconds))
         return tuple(groups.values())
@@ -160,17 +181,17 @@ class _Reading:
         if text is None:
             return inherited_seconds
         instead = f"; {inherited_seconds:g} s is taken"
-        place = _joined(path, "period")
+        place = _join_path(path, "period")
         if not isinstance(text, str):
-            self._problems.append(f'{place} is {_shown(text)}: write a duration in quotes, such as "5s"{instead}')
+            self._problems.append(f'{place} is {_quote_value(text)}: write a duration in quotes, such as "5s"{instead}')
             return inherited_seconds
         try:
-            seconds = duration_seconds(text)
+            seconds = parse_duration(text)
         except InvalidDuration as error:
-            self._problems.append(f"{place} is {_shown(text)}: {error}{instead}")
+            self._problems.append(f"{place} is {_quote_value(text)}: {error}{instead}")
             return inherited_seconds
         if not SHORTEST_PERIOD_SECONDS <= seconds <= LONGEST_PERIOD_SECONDS:
-            self._problems.append(f"{place} is {_shown(text)}: it can be 10ms to 24h{instead}")
+            self._problems.append(f"{place} is {_quote_value(text)}: it can be 10ms to 24h{instead}")
             return inherited_seconds
         return seconds
 
@@ -179,7 +200,7 @@ class _Reading:
         value = root.get("neuroncores_in_use", _OF_DEVICES)
         if value not in (_OF_DEVICES, _HELD):
             choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is taken'
-            self._problems.append(f"neuroncores_in_use is {_shown(value)}: {choice}")
+            self._problems.append(f"neuroncores_in_use is {_quote_value(value)}: {choice}")
         return value == _HELD
 
     def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
@@ -191,7 +212,7 @@ class _Reading:
             return period_seconds
         if isinstance(value, dict):
             return self._period(value, "k8s_info", period_seconds)
-        raise InvalidConfiguration(f'k8s_info is {_shown(value)}; it can be true, false or {{"period": "15s"}}')
+        raise InvalidConfiguration(f'k8s_info is {_quote_value(value)}; it can be true, false or {{"period": "15s"}}')
 
 
 def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None:
@@ -199,28 +220,28 @@ def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None
     if text is None or text == "":
         return None
     if not isinstance(text, str):
-        raise InvalidConfiguration(f"{path}.tag_filter is {_shown(text)}; write a regular expression in quotes")
+        raise InvalidConfiguration(f"{path}.tag_filter is {_quote_value(text)}; write a regular expression in quotes")
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidConfiguration(f"{path}.tag_filter is no regular expression: {error}") from None
 
 
-def _items(parent: Mapping[str, object], path: str, key: str) -> list[tuple[str, Mapping[str, object]]]:
+def _object_list(parent: Mapping[str, object], path: str, key: str) -> list[tuple[str, Mapping[str, object]]]:
     """The objects of an array, each with its place; none where there is no such key."""
     value = parent.get(key)
     if value is None:
         return []
-    place = _joined(path, key)
+    place = _join_path(path, key)
     if not isinstance(value, list):
-        raise InvalidConfiguration(f"{place} is {_shown(value)}; it must be an array of objects")
+        raise InvalidConfiguration(f"{place} is {_quote_value(value)}; it must be an array of objects")
     places = [f"{place}[{index}]" for index in range(len(value))]
-    return [(where, _object(item, where)) for where, item in zip(places, value, strict=True)]
+    return [(where, _expect_object(item, where)) for where, item in zip(places, value, strict=True)]
 
 
-def _object(value: object, place: str) -> Mapping[str, object]:
+def _expect_object(value: object, place: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise InvalidConfiguration(f"{place} is {_shown(value)}; it must be an object, {{…}}")
+        raise InvalidConfiguration(f"{place} is {_quote_value(value)}; it must be an object, {{…}}")
     return value
 
 
@@ -229,17 +250,17 @@ def _check_keys(item: Mapping[str, object], path: str, allowed: Sequence[str], n
     for key in item:
         if key in allowed:
             continue
-        place = _joined(path, key)
+        place = _join_path(path, key)
         near = get_close_matches(key, allowed, n=1, cutoff=0.75)
         if near:
-            raise InvalidConfiguration(f"{_shown(place)}: there is no such key; did you mean {near[0]}?")
-        notes.append(f"{_shown(place)} means nothing and is skipped; keys here: {', '.join(allowed)}")
+            raise InvalidConfiguration(f"{_quote_value(place)}: there is no such key; did you mean {near[0]}?")
+        notes.append(f"{_quote_value(place)} means nothing and is skipped; keys here: {', '.join(allowed)}")
 
 
-def _joined(path: str, key: str) -> str:
+def _join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _shown(value: object) -> str:
+def _quote_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=True)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from neurontools.exporters.monitor.baseline import Baseline
 from neurontools.model import (
     CoreWork,
     ErrorCounters,
@@ -18,16 +19,55 @@ from neurontools.model import (
     latency,
     vcpu_time,
 )
-from neurontools.model.counting import continues, count_key
+from neurontools.model.counting import CountKey, continues, count_key
+
+LONGEST_AWAY_SECONDS = 600.0
+"""A process that has not told anything for so long is not waited for any more."""
 
 
-class Period:
+@dataclass(frozen=True, slots=True)
+class RecordBaseline:
+    """The snapshot of the record before, and since when records are made.
+
+    `away` has processes as they were last seen, which a daemon that was restarted since has not seen yet: they attach
+    anew within seconds, and what they did meanwhile belongs into the next record that has them.
+    """
+
+    snapshot: Snapshot
+    began_seconds: float  # taken_at_seconds of the first snapshot that records were compared with
+    away: Mapping[CountKey, Process] = field(default_factory=dict)
+
+    @classmethod
+    def first(cls, snapshot: Snapshot) -> RecordBaseline:
+        """The baseline that a series of records begins with."""
+        return cls(snapshot, snapshot.taken_at_seconds)
+
+    def after(self, now: Snapshot) -> RecordBaseline:
+        """The baseline that a record of `now` leaves behind."""
+        return RecordBaseline(now, self.began_seconds, self._away(now))
+
+    def _away(self, now: Snapshot) -> Mapping[CountKey, Process]:
+        away = dict(self.away)
+        if now.daemon_pid != self.snapshot.daemon_pid or now.sequence < self.snapshot.sequence:
+            away |= {key: process for process in self.snapshot.processes if (key := count_key(process)) is not None}
+        if not away:
+            return self.away
+        present = {count_key(process) for process in now.processes}
+        return {
+            key: process
+            for key, process in away.items()
+            if key not in present
+            and now.taken_at_seconds - (process.measured_at_seconds or 0.0) <= LONGEST_AWAY_SECONDS
+        }
+
+
+class RecordPeriod:
     """The time from a baseline to `now`, two moments of one host; without one nothing is known of it: 0 seconds.
 
     A baseline that is later than `now` is none: clocks began anew, on another host or after a restart of it.
     """
 
-    def __init__(self, now: Snapshot, baseline: Baseline | None) -> None:
+    def __init__(self, now: Snapshot, baseline: RecordBaseline | None) -> None:
         self.now = now
         usable = (
             baseline if baseline is not None and baseline.snapshot.taken_at_seconds <= now.taken_at_seconds else None
@@ -84,9 +124,12 @@ class Period:
             return None
         earlier = self.process_before(process)
         if earlier is None and not self._counted_here(process):
-            return dict.fromkeys(_short_names(now), 0)
+            return dict.fromkeys(_counters_by_short_name(now), 0)
         before = (getattr(earlier, name) if earlier is not None else None) or type(now)()
-        return {short: max(0, getattr(now, full) - getattr(before, full)) for short, full in _short_names(now).items()}
+        return {
+            short: max(0, getattr(now, full) - getattr(before, full))
+            for short, full in _counters_by_short_name(now).items()
+        }
 
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
         """Percentiles of `total_latency` or `device_latency` in the period; None when nothing ran."""
@@ -119,8 +162,8 @@ class Period:
             before = earlier.core_work[position]
         elif not self._counted_here(process):
             return None
-        busy = _growth(before.busy_seconds_total, now.busy_seconds_total)
-        flop = _growth(before.flop_total, now.flop_total)
+        busy = _increase(before.busy_seconds_total, now.busy_seconds_total)
+        flop = _increase(before.flop_total, now.flop_total)
         return None if busy is None or flop is None or seconds <= 0 else (min(1.0, busy / seconds), flop / seconds)
 
     def core_rates(self, core: NeuronCore, owner: Process) -> tuple[float | None, float | None]:
@@ -140,8 +183,8 @@ class Period:
             return derived
         if seconds <= 0:
             return derived
-        busy = _growth(earlier.busy_seconds_total, core.busy_seconds_total)
-        flop = _growth(earlier.flop_total, core.flop_total)
+        busy = _increase(earlier.busy_seconds_total, core.busy_seconds_total)
+        flop = _increase(earlier.flop_total, core.flop_total)
         return (
             derived[0] if busy is None else min(1.0, busy / seconds),
             derived[1] if flop is None else flop / seconds,
@@ -158,8 +201,8 @@ class Period:
         earlier = self.process_before(process)
         if earlier is None or self.seconds <= 0:
             return process.vcpu_user_ratio, process.vcpu_system_ratio
-        user = _growth(earlier.cpu_user_seconds_total, process.cpu_user_seconds_total)
-        system = _growth(earlier.cpu_system_seconds_total, process.cpu_system_seconds_total)
+        user = _increase(earlier.cpu_user_seconds_total, process.cpu_user_seconds_total)
+        system = _increase(earlier.cpu_system_seconds_total, process.cpu_system_seconds_total)
         return (
             None if user is None else user / self.seconds,
             None if system is None else system / self.seconds,
@@ -178,15 +221,15 @@ class Period:
         return host.vcpu_average, host.vcpus, self.now.interval_seconds if host.vcpu_average else 0.0
 
 
-_names: dict[type, dict[str, str]] = {}
+_counter_names: dict[type, dict[str, str]] = {}
 
 
-def _short_names(counters: ExecutionCounters | ErrorCounters) -> dict[str, str]:
+def _counters_by_short_name(counters: ExecutionCounters | ErrorCounters) -> dict[str, str]:
     kind = type(counters)
-    if kind not in _names:
-        _names[kind] = {name.removesuffix("_total"): name for name in kind.__slots__}
-    return _names[kind]
+    if kind not in _counter_names:
+        _counter_names[kind] = {name.removesuffix("_total"): name for name in kind.__slots__}
+    return _counter_names[kind]
 
 
-def _growth(before: float | None, now: float | None) -> float | None:
+def _increase(before: float | None, now: float | None) -> float | None:
     return None if before is None or now is None or now < before else now - before

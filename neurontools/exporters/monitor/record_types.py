@@ -3,7 +3,24 @@
 Annotations are not postponed here: NotRequired would not be seen in them.
 """
 
-from typing import NotRequired, TypedDict
+import types
+from typing import Any, NotRequired, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+NEURONCORE_COUNTERS = "neuroncore_counters"
+MEMORY_USED = "memory_used"
+RUNTIME_VCPU_USAGE = "neuron_runtime_vcpu_usage"
+EXECUTION_STATS = "execution_stats"
+RUNTIME_GROUPS = (NEURONCORE_COUNTERS, MEMORY_USED, RUNTIME_VCPU_USAGE, EXECUTION_STATS)
+
+VCPU_USAGE = "vcpu_usage"
+MEMORY_INFO = "memory_info"
+HW_COUNTERS = "neuron_hw_counters"
+SYSTEM_GROUPS = (VCPU_USAGE, MEMORY_INFO, HW_COUNTERS)
+
+DEFAULT_PERIOD_SECONDS = 5.0
+SHORTEST_PERIOD_SECONDS = 0.01
+LONGEST_PERIOD_SECONDS = 86_400.0
+
 
 Percentiles = dict[str, float]
 """p0, p1, p100, p25, p50, p75, p99: seconds."""
@@ -161,7 +178,7 @@ class RuntimeVcpuUsage(TypedDict):
     error: str
 
 
-class Report(TypedDict, total=False):
+class RuntimeReport(TypedDict, total=False):
     """The metric groups of a process that were due."""
 
     execution_stats: ExecutionStats
@@ -177,7 +194,7 @@ class RuntimeData(TypedDict):
     address: str
     neuron_runtime_tag: str
     error: str
-    report: Report
+    report: RuntimeReport
 
 
 class MemoryInfo(TypedDict):
@@ -295,3 +312,54 @@ class Record(TypedDict):
     instance_info: InstanceInfo
     neuron_hardware_info: NeuronHardwareInfo
     neuron_k8s_info: NotRequired[NeuronK8sInfo]
+
+
+_SCALARS: dict[object, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+}
+
+
+def record_schema() -> dict[str, Any]:
+    """The schema (draft 2020-12) that every line of neuron-monitor meets."""
+    definitions: dict[str, Any] = {}
+    reference = _type_schema(Record, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "neuron-monitor record",
+        **reference,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is list:
+        return {"type": "array", "items": _type_schema(arguments[0], definitions)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _type_schema(arguments[1], definitions)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_type_schema(option, definitions) for option in arguments]}
+    if not is_typeddict(hint):
+        raise TypeError(f"no schema for {hint!r}")
+    if hint.__name__ not in definitions:
+        definitions[hint.__name__] = {}  # stands for itself while its parts are made
+        definitions[hint.__name__] = _object_schema(hint, definitions)
+    return {"$ref": f"#/$defs/{hint.__name__}"}
+
+
+def _object_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    from inspect import getdoc  # slow to import, and only --json-schema needs it
+
+    properties = {name: _type_schema(part, definitions) for name, part in get_type_hints(hint).items()}
+    return {
+        "type": "object",
+        "description": " ".join((getdoc(hint) or "").split()),
+        "properties": properties,
+        "required": [name for name in properties if name in hint.__required_keys__],
+    }

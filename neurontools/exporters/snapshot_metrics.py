@@ -2,19 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import add, attrgetter
 
-from neurontools.exporters import neuron_families as known
-from neurontools.exporters.exposition import Definition, Family, Sample
-from neurontools.exporters.host_errors import ERROR_TYPES
-from neurontools.exporters.labels import LabelTexts
-from neurontools.exporters.monitor.system_groups import instance_info
-from neurontools.exporters.neuron_families import instance_labels
-from neurontools.exporters.own_families import own_families
-from neurontools.exporters.tag_totals import TagTotals
-from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
-from neurontools.model.counting import continues, counted_since_unix_seconds
+from neurontools.exporters import aws_families as known
+from neurontools.exporters.aws_families import instance_labels
+from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample, label_text
+from neurontools.exporters.monitor.metric_groups import instance_info
+from neurontools.exporters.neurontools_families import neurontools_families
+from neurontools.model import EndedProcess, LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
+from neurontools.model.counting import continues, count_key, counted_since_unix_seconds
+
+ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
+EXECUTION_ERRORS = FamilyDefinition(
+    "neurontools_execution_errors",
+    MetricKind.COUNTER,
+    "Errors of executions on the host, by type, those of processes that have ended among them",
+)
+_read_errors = attrgetter(*(f"{kind}_total" for kind in ERROR_TYPES))
+_ERROR_LABELS = tuple(label_text([("error_type", kind)]) for kind in ERROR_TYPES)
+_NO_ERRORS = (0,) * len(ERROR_TYPES)
+
+_ErrorCounts = tuple[int, ...]
+
+
+class HostErrorTotals:
+    """Counts by type, of all processes since it was made.
+
+    A process that fails mostly ends with its error: what it had counted is in what a snapshot tells of those that have
+    ended, and stays in the sum. Show it snapshots in order, one a minute at least.
+    """
+
+    def __init__(self, counting_since_unix_seconds: float) -> None:
+        self._since = counting_since_unix_seconds
+        self._by_pid: dict[int, _ErrorCounts] = {}  # of those that are there, or ended within the last minute
+        self._gone = _NO_ERRORS
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Takes in what a snapshot tells."""
+        told: dict[int, _ErrorCounts] = {}
+        everybody: list[Process | EndedProcess] = [*snapshot.processes, *snapshot.ended]
+        for process in everybody:
+            counts = _NO_ERRORS if process.errors is None else _read_errors(process.errors)
+            before = told.get(process.pid) or self._by_pid.get(process.pid, _NO_ERRORS)
+            told[process.pid] = counts if counts == before else tuple(map(max, before, counts))
+        for pid, counts in self._by_pid.items():
+            if pid not in told:
+                self._gone = tuple(map(add, self._gone, counts))
+        self._by_pid = told
+
+    def family(self) -> MetricFamily:
+        """The counts as they are now."""
+        totals = self._gone
+        for counts in self._by_pid.values():
+            totals = tuple(map(add, totals, counts))
+        return MetricFamily(
+            EXECUTION_ERRORS,
+            list(zip(_ERROR_LABELS, totals, strict=True)),
+            [(labels, self._since) for labels in _ERROR_LABELS],
+        )
+
+
+_Counts = tuple[int, ...]
+_ProcessKey = tuple[int, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _TagCounts:
+    processes: Mapping[_ProcessKey, _Counts]
+    ended: _Counts  # what those had counted that have ended while others went on
+    since_unix_seconds: float
+
+
+class TagTotals:
+    """The counts of all processes of a tag, those that have ended included while any goes on.
+
+    Without these the sum would fall when one ends, and whoever reads it would take the rest for counted anew.
+    """
+
+    def __init__(self) -> None:
+        self._tags: dict[str, _TagCounts] = {}
+
+    def total(self, told: Mapping[str, Iterable[tuple[Process, float, _Counts]]]) -> dict[str, tuple[_Counts, float]]:
+        """By tag: its counts, and since when they count; of each process is told since when, and its counts."""
+        self._tags = {tag: _add_snapshot(self._tags.get(tag), list(processes)) for tag, processes in told.items()}
+        return {
+            tag: (_sum_counts((known.ended, *known.processes.values())), known.since_unix_seconds)
+            for tag, known in self._tags.items()
+        }
+
+
+def _add_snapshot(before: _TagCounts | None, told: list[tuple[Process, float, _Counts]]) -> _TagCounts:
+    now = {_process_key(process): counts for process, _, counts in told}
+    since = min(since for _, since, _ in told)
+    if before is None:
+        return _TagCounts(now, (0,) * len(told[0][2]), since)
+    gone = [counts for who, counts in before.processes.items() if who not in now]
+    return _TagCounts(now, _sum_counts((before.ended, *gone)), min(since, before.since_unix_seconds))
+
+
+def _process_key(process: Process) -> _ProcessKey:
+    return count_key(process) or (process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds)
+
+
+def _sum_counts(all_counts: Iterable[_Counts]) -> _Counts:
+    first, *others = all_counts
+    for counts in others:
+        first = tuple(map(add, first, counts))
+    return first
+
 
 _UNTAGGED = "untagged"
 _VCPU_MODES = ("user", "system")
@@ -47,7 +144,7 @@ class SnapshotMetrics:
         snapshot: Snapshot,
         before: Snapshot | None,
         peak_flops_per_core: float | None,
-    ) -> Iterator[Family]:
+    ) -> Iterator[MetricFamily]:
         """All families. `before` is the snapshot of the tick before; `peak_flops_per_core` is of a physical core."""
         base = instance_labels(instance_info(snapshot.instance))
         if base != self._labels.base:
@@ -55,11 +152,11 @@ class SnapshotMetrics:
         holders = [p for p in snapshot.processes if p.core_indices or p.runtime_version is not None]
         yield from self._runtime_families(snapshot, holders, before)
         yield from self._system_families(snapshot)
-        yield from own_families(snapshot, holders, peak_flops_per_core, self._own_labels)
+        yield from neurontools_families(snapshot, holders, peak_flops_per_core, self._own_labels)
 
     def _runtime_families(
         self, snapshot: Snapshot, holders: list[Process], before: Snapshot | None
-    ) -> Iterator[Family]:
+    ) -> Iterator[MetricFamily]:
         label = self._labels
         by_tag: dict[str, list[Process]] = {}
         for process in holders:
@@ -81,9 +178,9 @@ class SnapshotMetrics:
                 for samples, *sizes in zip(memory.values(), *read, strict=True):
                     if None not in sizes:
                         samples.append((text, sum(sizes)))
-        yield Family(known.UTILIZATION, utilization)
+        yield MetricFamily(known.UTILIZATION, utilization)
         for category, samples in memory.items():
-            yield Family(known.CORE_MEMORY[category], samples)
+            yield MetricFamily(known.CORE_MEMORY[category], samples)
         yield from self._process_families(by_tag, snapshot, before)
 
     def _tag(self, process: Process) -> str:
@@ -91,7 +188,7 @@ class SnapshotMetrics:
 
     def _process_families(
         self, by_tag: dict[str, list[Process]], snapshot: Snapshot, before: Snapshot | None
-    ) -> Iterator[Family]:
+    ) -> Iterator[MetricFamily]:
         """Families by tag. Processes may share one (ranks of a job do): their counts add up."""
         label = self._labels
         used: list[Sample] = []
@@ -116,20 +213,20 @@ class SnapshotMetrics:
             measured = _shared_latency(processes, before)
             if measured is not None:
                 latencies.extend(zip(percentile_rows(tag), _read_percentiles(measured), strict=True))
-        yield Family(known.RUNTIME_MEMORY, used)
-        yield Family(known.RUNTIME_VCPU, vcpu)
+        yield MetricFamily(known.RUNTIME_MEMORY, used)
+        yield MetricFamily(known.RUNTIME_VCPU, vcpu)
         yield self._counters(known.EXECUTION_ERRORS, by_tag, snapshot, "error_type", "errors")
         yield self._counters(known.EXECUTION_STATUS, by_tag, snapshot, "status_type", "executions")
-        yield Family(known.EXECUTION_LATENCY, latencies)
+        yield MetricFamily(known.EXECUTION_LATENCY, latencies)
 
     def _counters(
         self,
-        definition: Definition,
+        definition: FamilyDefinition,
         by_tag: dict[str, list[Process]],
         snapshot: Snapshot,
         label_name: str,
         part_name: str,
-    ) -> Family:
+    ) -> MetricFamily:
         """A family of the counters of a part of the processes; nothing of those that don't tell it."""
         kinds, read = _COUNTERS[part_name]
         rows = self._labels.rows("runtime_tag", label_name, last=kinds)
@@ -146,9 +243,9 @@ class SnapshotMetrics:
             texts = rows(tag)
             totals.extend(zip(texts, counts, strict=True))
             created.extend([(text, since) for text in texts])
-        return Family(definition, totals, created)
+        return MetricFamily(definition, totals, created)
 
-    def _system_families(self, snapshot: Snapshot) -> Iterator[Family]:
+    def _system_families(self, snapshot: Snapshot) -> Iterator[MetricFamily]:
         label, host, instance = self._labels, snapshot.host, snapshot.instance
         alone = label.named()()
         events: list[Sample] = []
@@ -157,7 +254,7 @@ class SnapshotMetrics:
             for text, count in zip(event_rows(device.index), _read_ecc(device.ecc), strict=True):
                 if count is not None:
                     events.append((text, count))
-        yield Family(known.ECC, events, [(labels, self._since) for labels, _ in events])
+        yield MetricFamily(known.ECC, events, [(labels, self._since) for labels, _ in events])
         for definition, value in (
             (known.MEMORY_TOTAL, host.memory_total_bytes),
             (known.MEMORY_USED, host.memory_used_bytes),
@@ -165,21 +262,21 @@ class SnapshotMetrics:
             (known.SWAP_USED, host.swap_used_bytes),
             (known.VCPU_COUNT, host.vcpu_count),
         ):
-            yield Family(definition, [] if value is None else [(alone, value)])
+            yield MetricFamily(definition, [] if value is None else [(alone, value)])
         average = host.vcpu_average
         usage: list[Sample] = []
         if average is not None:
             for name, parts in known.VCPU_USAGE_PARTS.items():
                 ratio = min(1.0, sum(getattr(average, f"{part}_ratio") for part in parts))
                 usage.append((label.named("usage_type")(name), ratio))
-        yield Family(known.VCPU_USAGE, usage)
-        yield Family(known.INSTANCE_INFO, [(alone, 1)])
+        yield MetricFamily(known.VCPU_USAGE, usage)
+        yield MetricFamily(known.INSTANCE_INFO, [(alone, 1)])
         hardware = label.named(*known.HARDWARE_LABELS)(
             instance.device_count,
             instance.physical_cores_per_device // instance.logical_neuroncore_config,
             instance.device_memory_bytes,
         )
-        yield Family(known.HARDWARE_INFO, [(hardware, 1)])
+        yield MetricFamily(known.HARDWARE_INFO, [(hardware, 1)])
 
 
 _COUNTERS = {

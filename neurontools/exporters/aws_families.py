@@ -8,43 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neurontools.exporters.exposition import Definition, Kind
+from neurontools.exporters.exposition import FamilyDefinition, MetricKind
 
 MEMORY_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
 ECC_EVENTS = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
 
 # runtime_tag, neuroncore
-UTILIZATION = Definition("neuroncore_utilization_ratio", Kind.GAUGE, "NeuronCore utilization ratio")
+UTILIZATION = FamilyDefinition("neuroncore_utilization_ratio", MetricKind.GAUGE, "NeuronCore utilization ratio")
 # runtime_tag, neuroncore, memory_location="None"
 CORE_MEMORY = {
-    category: Definition(
-        f"neuroncore_memory_usage_{category}", Kind.GAUGE, f"NeuronCore memory utilization for {category}"
+    category: FamilyDefinition(
+        f"neuroncore_memory_usage_{category}", MetricKind.GAUGE, f"NeuronCore memory utilization for {category}"
     )
     for category in MEMORY_CATEGORIES
 }
 # runtime_tag, memory_location = host, neuron_device
-RUNTIME_MEMORY = Definition("neuron_runtime_memory_used_bytes", Kind.GAUGE, "Runtime memory used bytes")
+RUNTIME_MEMORY = FamilyDefinition("neuron_runtime_memory_used_bytes", MetricKind.GAUGE, "Runtime memory used bytes")
 # runtime_tag, usage_type = user, system
-RUNTIME_VCPU = Definition("neuron_runtime_vcpu_usage_ratio", Kind.GAUGE, "Runtime vCPU utilization ratio")
+RUNTIME_VCPU = FamilyDefinition("neuron_runtime_vcpu_usage_ratio", MetricKind.GAUGE, "Runtime vCPU utilization ratio")
 # runtime_tag, error_type
-EXECUTION_ERRORS = Definition("execution_errors", Kind.COUNTER, "Execution errors total")
+EXECUTION_ERRORS = FamilyDefinition("execution_errors", MetricKind.COUNTER, "Execution errors total")
 # runtime_tag, status_type
-EXECUTION_STATUS = Definition("execution_status", Kind.COUNTER, "Execution status total")
+EXECUTION_STATUS = FamilyDefinition("execution_status", MetricKind.COUNTER, "Execution status total")
 # runtime_tag, percentile
-EXECUTION_LATENCY = Definition("execution_latency_seconds", Kind.GAUGE, "Execution latency in seconds")
+EXECUTION_LATENCY = FamilyDefinition("execution_latency_seconds", MetricKind.GAUGE, "Execution latency in seconds")
 # neuron_device_index, event_type
-ECC = Definition("hardware_ecc_events", Kind.COUNTER, "Hardware ecc events total")
-MEMORY_TOTAL = Definition("system_memory_total_bytes", Kind.GAUGE, "System memory total_bytes bytes")
-MEMORY_USED = Definition("system_memory_used_bytes", Kind.GAUGE, "System memory used_bytes bytes")
-SWAP_TOTAL = Definition("system_swap_total_bytes", Kind.GAUGE, "System swap total_bytes bytes")
-SWAP_USED = Definition("system_swap_used_bytes", Kind.GAUGE, "System swap used_bytes bytes")
-VCPU_COUNT = Definition("system_vcpu_count", Kind.GAUGE, "System vCPU count")
+ECC = FamilyDefinition("hardware_ecc_events", MetricKind.COUNTER, "Hardware ecc events total")
+MEMORY_TOTAL = FamilyDefinition("system_memory_total_bytes", MetricKind.GAUGE, "System memory total_bytes bytes")
+MEMORY_USED = FamilyDefinition("system_memory_used_bytes", MetricKind.GAUGE, "System memory used_bytes bytes")
+SWAP_TOTAL = FamilyDefinition("system_swap_total_bytes", MetricKind.GAUGE, "System swap total_bytes bytes")
+SWAP_USED = FamilyDefinition("system_swap_used_bytes", MetricKind.GAUGE, "System swap used_bytes bytes")
+VCPU_COUNT = FamilyDefinition("system_vcpu_count", MetricKind.GAUGE, "System vCPU count")
 # usage_type = user (user and nice), system (system, io_wait, irq and soft_irq)
-VCPU_USAGE = Definition("system_vcpu_usage_ratio", Kind.GAUGE, "System CPU utilization ratio")
-INSTANCE_INFO = Definition("instance", Kind.INFO, "EC2 instance information")
+VCPU_USAGE = FamilyDefinition("system_vcpu_usage_ratio", MetricKind.GAUGE, "System CPU utilization ratio")
+INSTANCE_INFO = FamilyDefinition("instance", MetricKind.INFO, "EC2 instance information")
 HARDWARE_LABELS = ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")
-HARDWARE_INFO = Definition("neuron_hardware", Kind.INFO, "Neuron Hardware Information")
+HARDWARE_INFO = FamilyDefinition("neuron_hardware", MetricKind.INFO, "Neuron Hardware Information")
 
 VCPU_USAGE_PARTS = {"user": ("user", "nice"), "system": ("system", "io_wait", "irq", "soft_irq")}
 

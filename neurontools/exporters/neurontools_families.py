@@ -7,20 +7,12 @@ from dataclasses import fields
 from operator import attrgetter
 
 from neurontools import catalog
-from neurontools.exporters.exposition import Definition, Family, Kind, Sample
+from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample
 from neurontools.exporters.health_families import health_families
-from neurontools.exporters.job_families import job_families
-from neurontools.exporters.labels import LabelTexts
-from neurontools.exporters.training_families import training_families
-from neurontools.model import (
-    DeviceMemory,
-    HostMemory,
-    LogicalNeuronCore,
-    Process,
-    Snapshot,
-    SourceKind,
-    logical_cores,
-)
+from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Process, Snapshot, SourceKind, logical_cores
+from neurontools.model.jobs.job_state import doing
+from neurontools.model.jobs.running_job import RunningJob, jobs
+from neurontools.model.training import STEP_PARTS, WAIT_PART
 from neurontools.util.terminal import truncate
 from neurontools.util.units import strip_durations
 
@@ -36,19 +28,19 @@ _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 
 # Names of labels.
 _DEVICE = "neuron_device_index"
-_PLACE = ("neuroncore", _DEVICE)
+_CORE_LABELS = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
 _PROCESS = ("pid",)  # all else that tells a process is in the info, which is joined by it
 _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
 _MAX_COMMAND_CHARACTERS = 128  # a label stays in the index of Prometheus for as long as the process has series there
 
 
-def _gauge(name: str, text: str) -> Definition:
-    return Definition(f"neurontools_{name}", Kind.GAUGE, text)
+def _gauge(name: str, text: str) -> FamilyDefinition:
+    return FamilyDefinition(f"neurontools_{name}", MetricKind.GAUGE, text)
 
 
-def _counter(name: str, text: str) -> Definition:
-    return Definition(f"neurontools_{name}", Kind.COUNTER, text)
+def _counter(name: str, text: str) -> FamilyDefinition:
+    return FamilyDefinition(f"neurontools_{name}", MetricKind.COUNTER, text)
 
 
 CORE_HELD = _gauge(
@@ -65,9 +57,9 @@ CORE_SINCE = _gauge(
     "neuroncore_seconds_since_last_execution", "Time since the latest finished execution of a held core"
 )
 CORE_IN_FLIGHT = _gauge("neuroncore_execution_in_flight_seconds", "How long the execution in flight has been running")
-CORE_OWNER = Definition("neurontools_neuroncore_owner", Kind.INFO, "Who holds the NeuronCore")
-CORE_CANDIDATE = Definition(
-    "neurontools_neuroncore_owner_candidate", Kind.INFO, "Who has the device open and may hold the NeuronCore"
+CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Who holds the NeuronCore")
+CORE_CANDIDATE = FamilyDefinition(
+    "neurontools_neuroncore_owner_candidate", MetricKind.INFO, "Who has the device open and may hold the NeuronCore"
 )
 DEVICE_MEMORY = _gauge("device_memory_bytes", "HBM capacity of the device")
 STACK_USED = _gauge("device_hbm_used_bytes", "HBM in use, by stack")
@@ -75,7 +67,9 @@ STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
 DEVICE_HOST_MEMORY = _gauge("device_host_memory_bytes", "Host memory that serves the device, by category")
 DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was loaded")
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
-PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may: who, what and whose")
+PROCESS = FamilyDefinition(
+    "neurontools_process", MetricKind.INFO, "A process that holds NeuronCores or may: who, what and whose"
+)
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
 PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the process by category")
@@ -89,48 +83,48 @@ DEVICES = _gauge("devices", "Devices that are there")
 WARNINGS = _gauge("warnings", "Parts of the host that can't be read")
 WARNING = _gauge("warning", "1 for each part of the host that can't be read, up to eight of them, in words")
 SNAPSHOT_TIME = _gauge("snapshot_timestamp_seconds", "When the numbers were taken, Unix time")
-POD_ALLOCATION = Definition(
-    "neurontools_pod_allocation", Kind.INFO, "What the kubelet has given to a container, used or not"
+POD_ALLOCATION = FamilyDefinition(
+    "neurontools_pod_allocation", MetricKind.INFO, "What the kubelet has given to a container, used or not"
 )
 
 
-def own_families(
+def neurontools_families(
     snapshot: Snapshot,
     holders: list[Process],
     peak_flops_per_core: float | None,
     label: LabelTexts,
-) -> Iterator[Family]:
+) -> Iterator[MetricFamily]:
     """The families of a snapshot; `holders` use the runtime; cores are logical, by the LNC of the host."""
     yield from _core_families(snapshot, peak_flops_per_core, label)
-    owners, candidates = _owners(snapshot, label)
-    yield Family(CORE_OWNER, owners)
-    yield Family(CORE_CANDIDATE, candidates)
+    owners, candidates = _owner_samples(snapshot, label)
+    yield MetricFamily(CORE_OWNER, owners)
+    yield MetricFamily(CORE_CANDIDATE, candidates)
     yield from _device_families(snapshot, label)
     yield from health_families(snapshot, label)
     yield from _process_families(snapshot, holders, label)
     yield from training_families(holders, snapshot.taken_at_seconds, label)
     yield from job_families(snapshot, peak_flops_per_core, label)
-    yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
+    yield MetricFamily(POD_ALLOCATION, list(_pod_allocation_samples(snapshot, label)))
     alone = label.named()()
     instance = snapshot.instance
     expected = len(instance.expected_device_indices) or instance.device_count
-    yield Family(DEVICES_EXPECTED, [(alone, expected)])
-    yield Family(DEVICES_FOREIGN, [(alone, instance.foreign_device_count)])
-    yield Family(DEVICES, [(alone, len(snapshot.devices))])
-    yield Family(WARNINGS, [(alone, len(snapshot.warnings))])
+    yield MetricFamily(DEVICES_EXPECTED, [(alone, expected)])
+    yield MetricFamily(DEVICES_FOREIGN, [(alone, instance.foreign_device_count)])
+    yield MetricFamily(DEVICES, [(alone, len(snapshot.devices))])
+    yield MetricFamily(WARNINGS, [(alone, len(snapshot.warnings))])
     of_warning = label.named("warning")
     # A number of seconds would make a series of its own every second.
     told = dict.fromkeys(strip_durations(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
-    yield Family(WARNING, [(of_warning(warning), 1) for warning in told])
-    yield Family(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
+    yield MetricFamily(WARNING, [(of_warning(warning), 1) for warning in told])
+    yield MetricFamily(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
 
 
-def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[Family]:
-    samples: dict[Definition, list[Sample]] = {definition: [] for definition in _CORE_FAMILIES}
+def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
+    samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _CORE_FAMILIES}
     now = snapshot.taken_at_unix_seconds
-    of_core = label.named(*_PLACE)
-    of_mfu = label.named(*_PLACE, "dtype")
-    memory_rows = label.rows(*_PLACE, "category", last=_CATEGORY_NAMES)
+    of_core = label.named(*_CORE_LABELS)
+    of_mfu = label.named(*_CORE_LABELS, "dtype")
+    memory_rows = label.rows(*_CORE_LABELS, "category", last=_CATEGORY_NAMES)
     for group in logical_cores(snapshot):
         text = of_core(group.index, group.device_index)
         held, is_free = bool(group.owner_pids), group.is_free
@@ -154,7 +148,7 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
             if started:
                 samples[CORE_IN_FLIGHT].append((text, max(0.0, now - min(started))))
     for definition, values in samples.items():
-        yield Family(definition, values)
+        yield MetricFamily(definition, values)
 
 
 _CORE_FAMILIES = (
@@ -178,7 +172,7 @@ def _add_memory(samples: list[Sample], group: LogicalNeuronCore, texts: tuple[st
             samples.append((text, size_bytes))
 
 
-def _add_counters(samples: dict[Definition, list[Sample]], group: LogicalNeuronCore, text: str) -> None:
+def _add_counters(samples: dict[FamilyDefinition, list[Sample]], group: LogicalNeuronCore, text: str) -> None:
     """Busy time and executions of a logical core are those of each of its physical cores; FLOPs are shared out."""
     cores = group.cores
     busy = [core.busy_seconds_total for core in cores if core.busy_seconds_total is not None]
@@ -192,10 +186,10 @@ def _add_counters(samples: dict[Definition, list[Sample]], group: LogicalNeuronC
         samples[CORE_EXECUTIONS].append((text, max(executions)))
 
 
-def _owners(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
+def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
     """Owners of cores, those that were concluded marked so, and candidates."""
     by_pid = {process.pid: process for process in snapshot.processes}
-    of_owner, of_inferred = label.named(*_PLACE, *_OWNER), label.named(*_PLACE, *_OWNER, "inferred")
+    of_owner, of_inferred = label.named(*_CORE_LABELS, *_OWNER), label.named(*_CORE_LABELS, *_OWNER, "inferred")
     owners: list[Sample] = []
     candidates: list[Sample] = []
     for group in logical_cores(snapshot):
@@ -203,17 +197,17 @@ def _owners(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[S
         for pid in group.owner_pids:
             process = by_pid.get(pid)
             if process is not None:
-                who = _owner(process)
+                who = _owner_values(process)
                 text = of_inferred(*place, *who, "true") if group.is_owner_inferred else of_owner(*place, *who)
                 owners.append((text, 1))
         for pid in group.candidate_pids:
             process = by_pid.get(pid)
             if process is not None:
-                candidates.append((of_owner(*place, *_owner(process)), 1))
+                candidates.append((of_owner(*place, *_owner_values(process)), 1))
     return owners, candidates
 
 
-def _owner(process: Process) -> tuple[str | int, ...]:
+def _owner_values(process: Process) -> tuple[str | int, ...]:
     """The values of _OWNER: who a process is; "" where there is no such thing."""
     of = process.attribution
     if of is None:
@@ -229,8 +223,8 @@ def _owner(process: Process) -> tuple[str | int, ...]:
     )
 
 
-def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
-    samples: dict[Definition, list[Sample]] = {definition: [] for definition in _DEVICE_FAMILIES}
+def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
+    samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _DEVICE_FAMILIES}
     of_device, of_stack = label.named(_DEVICE), label.named(_DEVICE, "hbm")
     host_memory_rows = label.rows(_DEVICE, "category", last=_HOST_CATEGORY_NAMES)
     ecc_rows = label.rows(_DEVICE, "event_type", last=_ECC)
@@ -250,19 +244,19 @@ def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
         if device.power is not None:
             samples[DEVICE_POWER].extend(zip(power_rows(device.index), _read_power(device.power), strict=True))
     for definition, values in samples.items():
-        yield Family(definition, values)
+        yield MetricFamily(definition, values)
 
 
 _DEVICE_FAMILIES = (DEVICE_MEMORY, STACK_SIZE, STACK_USED, DEVICE_HOST_MEMORY, DEVICE_ECC, DEVICE_POWER)
 
 
-def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Family]:
-    samples: dict[Definition, list[Sample]] = {definition: [] for definition in _PROCESS_FAMILIES}
+def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[MetricFamily]:
+    samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _PROCESS_FAMILIES}
     of_process, of_identity = label.named(*_PROCESS), label.named(*_OWNER, *_IDENTITY)
     host_memory_rows = label.rows(*_PROCESS, "category", last=_HOST_CATEGORY_NAMES)
     for process in holders:
         text = of_process(process.pid)
-        samples[PROCESS].append((of_identity(*_owner(process), *_identity(process)), 1))
+        samples[PROCESS].append((of_identity(*_owner_values(process), *_identity_values(process)), 1))
         if process.core_indices:  # else which are its own is unknown
             samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
         used = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
@@ -278,7 +272,7 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
             samples[PROCESS_MODELS].append((text, len(process.models)))
         samples[PROCESS_REPORTING].append((text, int(process.reporting)))
     for definition, values in samples.items():
-        yield Family(definition, values)
+        yield MetricFamily(definition, values)
 
 
 _PROCESS_FAMILIES = (
@@ -293,7 +287,7 @@ _PROCESS_FAMILIES = (
 )
 
 
-def _identity(process: Process) -> tuple[str | int, ...]:
+def _identity_values(process: Process) -> tuple[str | int, ...]:
     """The values of _IDENTITY."""
     of = process.attribution
     return (
@@ -305,9 +299,148 @@ def _identity(process: Process) -> tuple[str | int, ...]:
     )
 
 
-def _allocations(snapshot: Snapshot, label: LabelTexts) -> Iterator[Sample]:
+def _pod_allocation_samples(snapshot: Snapshot, label: LabelTexts) -> Iterator[Sample]:
     for name, field in ((_DEVICE, "device_indices"), ("neuroncore", "neuroncore_indices")):
         of_container = label.named("pod", "namespace", "container", name)
         for allocation in snapshot.pod_allocations:
             for index in getattr(allocation, field):
                 yield of_container(allocation.pod_name, allocation.pod_namespace, allocation.container_name, index), 1
+
+
+_TRAINING_COUNTERS = (
+    ("steps_total", "steps", "Calls of an optimizer's step"),
+    ("samples_total", "samples", "Samples in the batches of the loader"),
+    ("compilations_total", "compilations", "Graphs compiled, not found in the cache"),
+    ("compile_seconds_total", "compile_seconds", "Time of compilations"),
+    ("collectives_total", "collectives", "Collectives carried out"),
+    ("collective_seconds_total", "collective_seconds", "Time in collectives, part of the busy time"),
+    ("collective_bytes_total", "collective_bytes", "Bytes that the process put into collectives"),
+    ("to_device_bytes_total", "to_device_bytes", "Bytes copied from the host to the device"),
+    ("from_device_bytes_total", "from_device_bytes", "Bytes copied from the device to the host"),
+    ("input_wait_seconds_total", "input_wait_seconds", "Time that steps waited for their batch"),
+    ("checkpoints_total", "checkpoints", "Checkpoints written"),
+    ("checkpoint_seconds_total", "checkpoint_seconds", "Time that the script took to write checkpoints"),
+)
+_PROCESS_STEP_TIME = FamilyDefinition(
+    "neurontools_process_step_time_seconds", MetricKind.COUNTER, "Where the time of the process went; the parts add up"
+)
+_STEP_PARTS = tuple(part.name.replace(" ", "_") for part in STEP_PARTS)
+_PROCESS_COMPILING = FamilyDefinition(
+    "neurontools_process_compiling_seconds",
+    MetricKind.GAUGE,
+    "How long the process has been waiting for a program, else 0",
+)
+_PROCESS_SINCE_STEP = FamilyDefinition(
+    "neurontools_process_seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"
+)
+_TRAINING_DEFINITIONS = tuple(
+    (field, FamilyDefinition(f"neurontools_process_{name}", MetricKind.COUNTER, text))
+    for field, name, text in _TRAINING_COUNTERS
+)
+
+
+def training_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
+    """The families of these processes; one whose runtime does not count these has no samples.
+
+    `now_seconds` is the CLOCK_MONOTONIC of the snapshot.
+    """
+    of_process = label.named("pid")
+    counting = [(of_process(process.pid), process.training) for process in holders if process.training is not None]
+    for field, definition in _TRAINING_DEFINITIONS:
+        samples: list[Sample] = [(text, getattr(counters, field)) for text, counters in counting]
+        yield MetricFamily(definition, [(text, value) for text, value in samples if value is not None])
+    of_parts = label.rows("pid", "part", last=_STEP_PARTS)
+    parts: list[Sample] = []
+    compiling: list[Sample] = []
+    since_step: list[Sample] = []
+    for process in holders:
+        counters = process.training
+        if counters is None:
+            continue
+        text = of_process(process.pid)
+        if counters.host_seconds_total is not None:
+            values = [getattr(counters, part.counter) for part in STEP_PARTS]
+            parts += [pair for pair in zip(of_parts(process.pid), values, strict=True) if pair[1] is not None]
+            compiling.append((text, counters.compiling_for_seconds(now_seconds) or 0.0))
+        if (since := counters.since_last_step_seconds(now_seconds)) is not None:
+            since_step.append((text, since))
+    yield MetricFamily(_PROCESS_STEP_TIME, parts)
+    yield MetricFamily(_PROCESS_COMPILING, compiling)
+    yield MetricFamily(_PROCESS_SINCE_STEP, since_step)
+
+
+_MOST_JOBS = 32  # those with most cores; each has nine series, and one more a rank
+_JOB_LABELS = ("job_name", "run_id")
+
+
+def _job_gauge(name: str, text: str) -> FamilyDefinition:
+    return FamilyDefinition(f"neurontools_job_{name}", MetricKind.GAUGE, text)
+
+
+JOB_COUNT = FamilyDefinition(
+    "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process of which none is known is one"
+)
+JOB_RANKS = _job_gauge("ranks", "Ranks of the job on this host")
+JOB_WORLD_SIZE = _job_gauge("world_size", "Ranks of the job on all hosts")
+JOB_MISSING_RANKS = _job_gauge("missing_ranks", "Ranks that the launcher started on this host and that hold no cores")
+JOB_CORES = _job_gauge("neuroncores", "NeuronCores that the job holds on this host")
+JOB_STATE = _job_gauge("state", "1 for what the job does: training, starting, compiling, waiting, stuck, unknown")
+JOB_SINCE_STEP = _job_gauge("seconds_since_last_step", "Time since all ranks on this host had ended a step")
+JOB_STEPS = _job_gauge("steps_per_second", "Optimizer steps a second of the slowest rank on this host")
+JOB_STEP_SECONDS = _job_gauge("step_seconds", "How long the latest steps took, of the median rank on this host")
+JOB_MFU = _job_gauge("mfu_ratio", "FLOPS of the job's cores on this host against their peak for bf16")
+JOB_RANK_WAIT = _job_gauge(
+    "rank_collective_wait_seconds", "Seconds of its latest steps that the rank waited for others, a step"
+)
+_JOB_FAMILIES = (
+    JOB_RANKS,
+    JOB_WORLD_SIZE,
+    JOB_MISSING_RANKS,
+    JOB_CORES,
+    JOB_STATE,
+    JOB_SINCE_STEP,
+    JOB_STEPS,
+    JOB_STEP_SECONDS,
+    JOB_MFU,
+    JOB_RANK_WAIT,
+)
+
+
+def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
+    """The number of jobs, and the families of those that have several ranks, on this host or others."""
+    samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _JOB_FAMILIES}
+    found = jobs(snapshot)
+    yield MetricFamily(JOB_COUNT, [(label.named()(), len(found))])
+    several = [job for job in found if job.name is not None and (job.is_several or not job.is_whole)]
+    several.sort(key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
+    of_job, of_state = label.named(*_JOB_LABELS), label.named(*_JOB_LABELS, "state")
+    of_rank = label.named(*_JOB_LABELS, "rank")
+    for job in several[:_MOST_JOBS]:
+        who = job.name or "", job.run_id or ""
+        text = of_job(*who)
+        steps = job.recent_steps
+        does = doing(job, snapshot)
+        values = (
+            (JOB_RANKS, len(job.ranks)),
+            (JOB_WORLD_SIZE, job.world_size),
+            (JOB_MISSING_RANKS, len(job.missing_ranks)),
+            (JOB_CORES, len(job.neuroncore_indices)),
+            (JOB_SINCE_STEP, job.since_last_step_seconds(snapshot.taken_at_seconds)),
+            (JOB_STEPS, job.steps_per_second),
+            (JOB_STEP_SECONDS, None if steps is None else steps.median_step_seconds),
+            (JOB_MFU, job.mfu_ratio(peak_flops_per_core)),
+        )
+        for definition, value in values:
+            if value is not None:
+                samples[definition].append((text, value))
+        samples[JOB_STATE].append((of_state(*who, does.state), 1))
+        samples[JOB_RANK_WAIT] += [(of_rank(*who, number), wait) for number, wait in _rank_waits(job)]
+    for definition in _JOB_FAMILIES:
+        yield MetricFamily(definition, samples[definition])
+
+
+def _rank_waits(job: RunningJob) -> Iterator[tuple[int, float]]:
+    for rank in job.ranks:
+        steps = rank.process.recent_steps
+        if steps is not None and rank.number is not None:
+            yield rank.number, steps.part_seconds[WAIT_PART]

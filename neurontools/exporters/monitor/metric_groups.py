@@ -1,0 +1,466 @@
+"""The metric groups of one process.
+
+What is unknown is 0 where the format has a whole number: AWS's own exporter ends at null, and others sum what is there.
+Where nothing of a group is known its `error` says so, which makes them skip the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import cast
+
+from neurontools.exporters.monitor.period import RecordPeriod
+from neurontools.exporters.monitor.record_types import (
+    EXECUTION_STATS,
+    HW_COUNTERS,
+    MEMORY_INFO,
+    MEMORY_USED,
+    NEURONCORE_COUNTERS,
+    RUNTIME_VCPU_USAGE,
+    VCPU_USAGE,
+    CoreBreakdown,
+    CoreCounters,
+    CpuShares,
+    DeviceEcc,
+    ErrorSummary,
+    ExecutionStats,
+    ExecutionSummary,
+    HostBreakdown,
+    HwCounters,
+    InstanceInfo,
+    K8sUser,
+    LoadedModelEntry,
+    MemoryInfo,
+    MemoryUsed,
+    NeuronCoreCounters,
+    NeuronHardwareInfo,
+    NeuronK8sInfo,
+    Percentiles,
+    RuntimeReport,
+    RuntimeVcpuUsage,
+    SubgraphDeviceBreakdown,
+    SubgraphEntry,
+    SystemData,
+    VcpuUsageGroup,
+)
+from neurontools.model import (
+    Device,
+    DeviceMemory,
+    ErrorCounters,
+    ExecutionCounters,
+    HostMemory,
+    Instance,
+    LatencyPercentiles,
+    LoadedModel,
+    NeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    Subgraph,
+    VcpuUsage,
+    sum_device_memory,
+)
+
+_HOST_CATEGORIES = ("application_memory", "constants", "dma_buffers", "tensors")
+_CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+_SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
+_NO_ERRORS = {name.removesuffix("_total"): 0 for name in ErrorCounters.__slots__}
+_NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters.__slots__}
+_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of the original
+
+
+def runtime_report(
+    process: Process, periods: dict[str, RecordPeriod], *, lists_held_cores_only: bool = False
+) -> RuntimeReport:
+    """The metric groups of a process, each over its own period, sorted by name as the original has them.
+
+    It lists all NeuronCores of its devices, as the original was seen to, or those it holds, as its guide says.
+    """
+    writers = _RUNTIME_WRITERS | {
+        NEURONCORE_COUNTERS: partial(_neuroncore_counters, lists_held_cores_only=lists_held_cores_only)
+    }
+    return cast(RuntimeReport, {name: writers[name](process, periods[name]) for name in sorted(periods)})
+
+
+def _neuroncore_counters(process: Process, period: RecordPeriod, *, lists_held_cores_only: bool) -> NeuronCoreCounters:
+    silence = _missing_report_error(process, period.now)
+    cores = {} if silence else dict(_held_cores(process, period))
+    if not cores and not silence:
+        silence = (
+            _unknown_cores_error(process) if not process.core_indices else _unknown_utilization_error(process, period)
+        )
+    if cores and not lists_held_cores_only:
+        cores |= _other_cores(process, period.now)
+    return {
+        "period": _measured_seconds(process, period),
+        "neuroncores_in_use": dict(sorted(cores.items())),
+        "error": silence,
+    }
+
+
+def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, CoreCounters]]:
+    snapshot = period.now
+    for position, neuroncore_index in enumerate(process.neuroncore_indices):
+        physical = _physical_cores(process, position, snapshot)
+        work = period.work_rates(process, position)
+        if work is None:
+            rates = [period.core_rates(core, process) for core in physical]
+        else:  # each physical core of a logical one is as busy as that, and has a share of its FLOPs
+            rates = [(work[0], work[1] / len(physical)) for _ in physical]
+        known = [busy for busy, _ in rates if busy is not None]
+        if not known and snapshot.source == SourceKind.SYSFS:
+            continue  # not in use, as far as can be told, is not idle
+        utilization = 100.0 * sum(known) / len(known) if known else 0.0
+        by_physical = {core.index: 100.0 * (busy or 0.0) for core, (busy, _) in zip(physical, rates, strict=True)}
+        yield (
+            str(neuroncore_index),
+            _core_counters(process, snapshot, utilization, by_physical, sum(f or 0.0 for _, f in rates)),
+        )
+
+
+def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
+    """The NeuronCores of its devices that it does not hold, which it does not drive: readers look cores up by index."""
+    per_device, lnc = _cores_per_device(process, snapshot), process.logical_neuroncore_config
+    held = set(process.neuroncore_indices)
+    return {
+        str(index): _core_counters(
+            process, snapshot, 0.0, dict.fromkeys(range(index * lnc, (index + 1) * lnc), 0.0), 0.0
+        )
+        for device in process.device_indices
+        for index in range(device * per_device, (device + 1) * per_device)
+        if index not in held
+    }
+
+
+def _core_counters(
+    process: Process, snapshot: Snapshot, utilization: float, by_physical: Mapping[int, float], flops: float
+) -> CoreCounters:
+    """The entry of a logical core: percentages, of the physical ones too where it has several; FLOPS, whole as the
+    original has them."""
+    whole = round(flops)
+    entry: CoreCounters = {"neuroncore_utilization": utilization, "flops": whole, "effective_flops": whole}
+    base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
+    if process.logical_neuroncore_config > 1 and base:
+        entry[f"{base}d"] = {
+            f"nc_{base}.{index}": {"neuroncore_utilization": percent} for index, percent in by_physical.items()
+        }
+    return entry
+
+
+def _execution_stats(process: Process, period: RecordPeriod) -> ExecutionStats:
+    return {
+        "period": _measured_seconds(process, period),
+        "error_summary": cast(ErrorSummary, period.counts("errors", process) or _NO_ERRORS),
+        "execution_summary": cast(ExecutionSummary, period.counts("executions", process) or _NO_EXECUTIONS),
+        "latency_stats": {
+            "total_latency": _percentiles(period.latency("total_latency", process)),
+            "device_latency": _percentiles(period.latency("device_latency", process)),
+        },
+        "error": (
+            _missing_report_error(process, period.now)
+            or (_unknown_executions_error(process) if process.executions is None else "")
+            or ("" if period.has_report(process) else _late_report_error(process, period.now))
+        ),
+    }
+
+
+def _memory_used(process: Process, period: RecordPeriod) -> MemoryUsed:
+    host = _host_breakdown(process.host_memory)
+    cores = dict(sorted(_core_memory(process, period.now)))
+    cores_per_device = _cores_per_device(process, period.now)
+    return {
+        "period": period.seconds,
+        "neuron_runtime_used_bytes": {
+            "host": _sum_breakdown(host),
+            "neuron_device": sum(map(_sum_breakdown, cores.values())),
+            "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
+        },
+        "loaded_models": [_model_entry(model, cores_per_device) for model in process.models],
+        "error": "" if cores or not _is_unattributed(process) else _unknown_cores_error(process),
+    }
+
+
+def _core_memory(process: Process, snapshot: Snapshot) -> Iterable[tuple[str, CoreBreakdown]]:
+    for position, neuroncore_index in enumerate(process.neuroncore_indices):
+        physical = _physical_cores(process, position, snapshot)
+        if not physical:
+            continue
+        memory = sum_device_memory(core.memory for core in physical)
+        usage = {name: getattr(memory, f"{name}_bytes") or 0 for name in _CORE_CATEGORIES}
+        yield str(neuroncore_index), cast(CoreBreakdown, usage)
+
+
+def _physical_cores(process: Process, position: int, snapshot: Snapshot) -> list[NeuronCore]:
+    """The physical cores, those that are there, of a logical core by its position among those of the process."""
+    lnc = process.logical_neuroncore_config
+    indices = process.core_indices[position * lnc : (position + 1) * lnc]
+    return [core for index in indices if (core := snapshot.core(index)) is not None]
+
+
+def _cores_per_device(process: Process, snapshot: Snapshot) -> int:
+    """Logical cores of a device, as the process has them."""
+    return max(1, snapshot.instance.physical_cores_per_device // process.logical_neuroncore_config)
+
+
+def _model_entry(model: LoadedModel, cores_per_device: int) -> LoadedModelEntry:
+    return {
+        "name": model.name,
+        "uuid": model.uuid,
+        "model_id": model.model_id,
+        "is_running": model.running,
+        "subgraphs": {
+            f"sg_{subgraph.index:02d}": _subgraph_entry(subgraph, cores_per_device) for subgraph in model.subgraphs
+        },
+    }
+
+
+def _subgraph_entry(subgraph: Subgraph, cores_per_device: int) -> SubgraphEntry:
+    """The core is counted on its device, as in the original's guide: index 0 on device 12."""
+    host, device = _host_breakdown(subgraph.host_memory), _subgraph_device_breakdown(subgraph.device_memory)
+    return {
+        "memory_used_bytes": {
+            "host": _sum_breakdown(host),
+            "neuron_device": _sum_breakdown(device),
+            "usage_breakdown": {"host": host, "neuron_device": device},
+        },
+        "neuroncore_index": subgraph.neuroncore_index % cores_per_device,
+        "neuron_device_index": subgraph.device_index,
+    }
+
+
+def _runtime_vcpu_usage(process: Process, period: RecordPeriod) -> RuntimeVcpuUsage:
+    # An invented process spends no vCPU time; that is known.
+    user, system = (0.0, 0.0) if process.synthetic else period.vcpu_ratios(process)
+    vcpu_count = period.now.host.vcpu_count
+    if user is None or system is None or not vcpu_count:
+        error = f"the vCPU times of PID {process.pid} can't be read" if period.seconds else ""
+        return {"period": period.seconds, "vcpu_usage": {"user": 0.0, "system": 0.0}, "error": error}
+    usage = {"user": round(100.0 * user / vcpu_count, 2), "system": round(100.0 * system / vcpu_count, 2)}
+    return cast(RuntimeVcpuUsage, {"period": period.seconds, "vcpu_usage": usage, "error": ""})
+
+
+_RUNTIME_WRITERS: dict[str, Callable[[Process, RecordPeriod], object]] = {
+    EXECUTION_STATS: _execution_stats,
+    MEMORY_USED: _memory_used,
+    RUNTIME_VCPU_USAGE: _runtime_vcpu_usage,
+}
+
+
+def _measured_seconds(process: Process, period: RecordPeriod) -> float:
+    """How long that took what a process tells of itself; of one that is silent, how long nothing came."""
+    return period.seconds if _missing_report_error(process, period.now) else period.seconds_of(process)
+
+
+def _missing_report_error(process: Process, snapshot: Snapshot) -> str:
+    """Why nothing is known of what a process does now; "" when it is."""
+    if process.reporting or snapshot.source == SourceKind.SYSFS:
+        return ""
+    if process.measured_at_seconds is None:
+        return f"PID {process.pid} has not reported yet"
+    silent_seconds = snapshot.taken_at_seconds - process.measured_at_seconds
+    return f"PID {process.pid} last reported {silent_seconds:.0f} s ago"
+
+
+def _late_report_error(process: Process, snapshot: Snapshot) -> str:
+    """Why nothing is said of what a process executed in this period: its report is late and will be in a later one."""
+    if snapshot.source == SourceKind.SYSFS:
+        return ""
+    return f"PID {process.pid} has not reported since the record before: what it executed is in a later one"
+
+
+def _is_unattributed(process: Process) -> bool:
+    return not process.core_indices
+
+
+def _unknown_cores_error(process: Process) -> str:
+    devices = ", ".join(map(str, process.device_indices)) or "none"
+    return (
+        f"which NeuronCores PID {process.pid} holds is unknown: it has device {devices} open, and so have others; "
+        "NEURON_RT_VISIBLE_CORES would tell"
+    )
+
+
+def _unknown_utilization_error(process: Process, period: RecordPeriod) -> str:
+    version = period.now.instance.driver_version or "of an unknown version"
+    return (
+        f"what the NeuronCores of PID {process.pid} do is unknown: two readings are needed, and driver {version} "
+        "may count only when a process ends (before 2.30)"
+    )
+
+
+def _unknown_executions_error(process: Process) -> str:
+    if _is_unattributed(process):
+        return _unknown_cores_error(process)
+    return f"the driver does not tell what PID {process.pid} executes while it runs (before 2.30)"
+
+
+def _percentiles(latency: LatencyPercentiles | None) -> Percentiles | None:
+    return None if latency is None else {name: getattr(latency, f"{name}_seconds") for name in _PERCENTILES}
+
+
+def _host_breakdown(memory: HostMemory) -> HostBreakdown:
+    return cast(HostBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _HOST_CATEGORIES})
+
+
+def _subgraph_device_breakdown(memory: DeviceMemory) -> SubgraphDeviceBreakdown:
+    return cast(SubgraphDeviceBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _SUBGRAPH_CATEGORIES})
+
+
+def _sum_breakdown(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int:
+    return sum(cast(dict[str, int], breakdown).values())
+
+
+_CPU_SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
+_ECC_COUNTERS = (
+    "mem_corrected",
+    "mem_uncorrected",
+    "sram_uncorrected",
+    "sram_corrected",
+)  # in the order of the original
+_NO_VCPU_USAGE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def system_data(periods: dict[str, RecordPeriod]) -> SystemData:
+    """The metric groups of the host, each over its own period, sorted by name as the original has them."""
+    return cast(SystemData, {name: _SYSTEM_WRITERS[name](periods[name]) for name in sorted(periods)})
+
+
+def _host_memory_info(period: RecordPeriod) -> MemoryInfo:
+    host = period.now.host
+    total, used = host.memory_total_bytes, host.memory_used_bytes
+    return {
+        "period": period.seconds,
+        "memory_total_bytes": total or 0,
+        "memory_used_bytes": used or 0,
+        "swap_total_bytes": host.swap_total_bytes or 0,
+        "swap_used_bytes": host.swap_used_bytes or 0,
+        "error": "the host's memory can't be read" if total is None or used is None else "",
+    }
+
+
+def _vcpu_usage(period: RecordPeriod) -> VcpuUsageGroup:
+    now, before = period.now.host, period.before.host if period.before else None
+    switches = None
+    if before is not None and now.context_switches_total is not None and before.context_switches_total is not None:
+        switches = now.context_switches_total - before.context_switches_total
+    average, vcpus, seconds = period.vcpu_usage()
+    return {
+        "period": seconds,
+        "average_usage": _cpu_shares(average or _NO_VCPU_USAGE),
+        "usage_data": dict(sorted((str(index), _cpu_shares(usage)) for index, usage in enumerate(vcpus))),
+        "context_switch_count": max(0, switches or 0),
+        "error": "" if average is not None or not period.seconds else "the host's vCPU times can't be read",
+    }
+
+
+def _hw_counters(period: RecordPeriod) -> HwCounters:
+    before = {device.index: device for device in period.before.devices} if period.before else {}
+    return {
+        "period": period.seconds,
+        "neuron_devices": [_device_ecc(device, before.get(device.index)) for device in period.now.devices],
+        "error": "",
+    }
+
+
+def _device_ecc(device: Device, before: Device | None) -> DeviceEcc:
+    counts = {"neuron_device_index": device.index}
+    for name in _ECC_COUNTERS:
+        kind, _, outcome = name.partition("_")
+        now = getattr(device.ecc, f"{name}_total") or 0  # not counted by every driver; the format has whole numbers
+        earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
+        # A counter that fell was reset when the driver was loaded again.
+        counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
+    return cast(DeviceEcc, counts)
+
+
+def _cpu_shares(usage: VcpuUsage) -> CpuShares:
+    return cast(CpuShares, {name: round(100.0 * getattr(usage, f"{name}_ratio"), 2) for name in _CPU_SHARES})
+
+
+_SYSTEM_WRITERS: dict[str, Callable[[RecordPeriod], object]] = {
+    MEMORY_INFO: _host_memory_info,
+    HW_COUNTERS: _hw_counters,
+    VCPU_USAGE: _vcpu_usage,
+}
+
+
+def instance_info(instance: Instance) -> InstanceInfo:
+    """instance_info: "" for what is not known."""
+    info: InstanceInfo = {
+        "instance_name": instance.instance_name or "",
+        "instance_id": instance.instance_id or "",
+        "instance_type": instance.instance_type,
+        "instance_availability_zone": instance.availability_zone or "",
+        "instance_availability_zone_id": instance.availability_zone_id or "",
+        "instance_region": instance.region or "",
+        "ami_id": instance.ami_id or "",
+        "subnet_id": instance.subnet_id or "",
+        "error": "",
+    }
+    if instance.ultraserver_id:
+        info["ultraserver_id"] = instance.ultraserver_id
+    return info
+
+
+def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
+    """neuron_hardware_info; cores are logical, under the LNC of the host."""
+    lnc = instance.logical_neuroncore_config
+    return {
+        "neuron_device_type": instance.device_type or "",
+        "neuron_device_version": instance.device_version or "",
+        "neuroncore_version": instance.neuroncore_version or "",
+        "neuron_device_count": instance.device_count,
+        "neuron_device_memory_size": instance.device_memory_bytes,
+        "neuroncore_per_device_count": instance.physical_cores_per_device // lnc,
+        "logical_neuroncore_config": lnc,
+        "error": "",
+    }
+
+
+def neuron_k8s_info(period: RecordPeriod) -> NeuronK8sInfo:
+    """The pods as the kubelet has given them cores and devices, and those whose processes hold some all the same."""
+    cores: dict[int, K8sUser] = {}
+    devices: dict[int, K8sUser] = {}
+    snapshot = period.now
+    per_device = snapshot.instance.physical_cores_per_device // snapshot.instance.logical_neuroncore_config
+    for allocation in snapshot.pod_allocations:
+        who = allocation.pod_name, allocation.pod_namespace, allocation.container_name
+        given = {*allocation.neuroncore_indices}
+        for device in allocation.device_indices:
+            _add_user(devices, device, *who)
+            given |= set(range(device * per_device, (device + 1) * per_device))
+        for core in given:
+            _add_user(cores, core, *who)
+    _add_processes(snapshot, cores, devices)
+    return {
+        "period": period.seconds,
+        "neuroncores_k8s_info": _sort_by_index(cores),
+        "neurondevices_k8s_info": _sort_by_index(devices),
+        "error": "",
+    }
+
+
+def _add_processes(snapshot: Snapshot, cores: dict[int, K8sUser], devices: dict[int, K8sUser]) -> None:
+    lnc = snapshot.instance.logical_neuroncore_config
+    for process in snapshot.processes:
+        of = process.attribution
+        if of is None or of.pod_name is None or not process.core_indices:
+            continue
+        who = of.pod_name, of.pod_namespace or "", of.container_name or ""
+        for core in sorted({index // lnc for index in process.core_indices}):
+            _add_user(cores, core, *who)
+        for device in process.device_indices:
+            _add_user(devices, device, *who)
+
+
+def _add_user(users: dict[int, K8sUser], index: int, pod_name: str, namespace: str, container_name: str) -> None:
+    """The first pod counts: a core has one; its containers are listed."""
+    user = users.setdefault(index, {"pod_name": pod_name, "namespace": namespace, "container_name": []})
+    is_same = user["pod_name"] == pod_name and user["namespace"] == namespace
+    if is_same and container_name and container_name not in user["container_name"]:
+        user["container_name"].append(container_name)
+
+
+def _sort_by_index(users: dict[int, K8sUser]) -> dict[str, K8sUser]:
+    return dict(sorted((str(index), user) for index, user in users.items()))

@@ -1,0 +1,490 @@
+"""Packets of a Perfetto trace: tracks, slices, instants and counters, each encoded by itself.
+
+A trace is nothing but its packets one after the other, so a file can be written as they come.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterable, Mapping
+from enum import IntEnum
+
+from neurontools.client.history.events import Event
+from neurontools.model import (
+    Device,
+    Finding,
+    LogicalNeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    logical_cores,
+    memory_categories,
+    sum_device_memory,
+)
+from neurontools.model.jobs.running_job import Rank, jobs
+from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
+from neurontools.util.process_text import script_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import ranges_text
+
+_PACKET = 1  # of Trace
+_TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _TRACK_DESCRIPTOR, _CLOCK_SNAPSHOT = 8, 10, 11, 60, 6  # of TracePacket
+_REALTIME, _BOOTTIME = 1, 6  # of BuiltinClock; timestamps are of BOOTTIME where a packet says nothing else
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # of TrackEvent.Type
+_EXPLICIT = 3  # of ChildTracksOrdering
+_OF_ONE_SEQUENCE = encode_uint(_SEQUENCE, 1)  # Perfetto takes events only from a sequence that is told
+_DOUBLE_COUNTER_VALUE = bytes((0xE1, 0x02))  # the tag of field 44, fixed64
+_double = struct.Struct("<d").pack
+
+
+class CounterUnit(IntEnum):
+    """What a counter counts, as Perfetto has it; anything else has a name of its own."""
+
+    COUNT = 2
+    BYTES = 3
+
+
+def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
+    """Which time of day a moment of the trace was."""
+    clocks = b"".join(
+        encode_bytes(1, encode_uint(1, clock) + encode_uint(2, time))
+        for clock, time in ((_BOOTTIME, at_ns), (_REALTIME, at_unix_ns))
+    )
+    return _packet(encode_uint(_TIMESTAMP, at_ns) + encode_bytes(_CLOCK_SNAPSHOT, clocks))
+
+
+def track_packet(uuid: int, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> bytes:
+    """A track for slices and instants, or one that only has tracks below it, which are ordered by rank."""
+    return _descriptor(_track_fields(uuid, name, parent, rank, description))
+
+
+def process_packet(uuid: int, pid: int, name: str, command: str) -> bytes:
+    """The track of a process, with those below it."""
+    process = encode_uint(1, pid) + encode_string(2, command) + encode_string(6, name)
+    return _descriptor(_track_fields(uuid, name) + encode_bytes(3, process))
+
+
+def counter_packet(
+    uuid: int, name: str, unit: CounterUnit | str, *, parent: int = 0, rank: int = 0, description: str = ""
+) -> bytes:
+    """A track of numbers. Those of one parent and one unit share the scale."""
+    counter = encode_uint(3, unit) if isinstance(unit, CounterUnit) else encode_string(6, unit)
+    return _descriptor(_track_fields(uuid, name, parent, rank, description) + encode_bytes(8, counter))
+
+
+def begin_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
+    """A slice begins; it lasts until `end_packet`, and slices of a track lie within each other."""
+    return _event_packet(_BEGIN, at_ns, track, name, category, notes)
+
+
+def end_packet(at_ns: int, track: int) -> bytes:
+    """The slice that began last on this track ends."""
+    return _event(at_ns, encode_uint(9, _END) + encode_uint(11, track))
+
+
+def instant_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
+    """Something that took no time."""
+    return _event_packet(_INSTANT, at_ns, track, name, category, notes)
+
+
+def value_prefix(track: int) -> bytes:
+    """What all values of one counter have in common, for `value_packet`."""
+    return encode_uint(9, _COUNTER) + encode_uint(11, track) + _DOUBLE_COUNTER_VALUE
+
+
+def value_packet(timestamp: bytes, prefix: bytes, value: float) -> bytes:
+    """A value of a counter from now on; `timestamp` as `timestamp_field` has it, the same for all of one moment."""
+    event = prefix + _double(value)
+    return _packet(timestamp + encode_bytes(_TRACK_EVENT, event))
+
+
+def timestamp_field(at_ns: int) -> bytes:
+    """The beginning of every event of one moment."""
+    return encode_uint(_TIMESTAMP, at_ns) + _OF_ONE_SEQUENCE
+
+
+def _event_packet(kind: int, at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
+    event = encode_uint(9, kind) + encode_uint(11, track) + encode_string(22, category) + encode_string(23, name)
+    for key, value in notes.items():
+        told = encode_string(6, value) if isinstance(value, str) else encode_uint(3, value)
+        event += encode_bytes(4, encode_string(10, key) + told)
+    return _event(at_ns, event)
+
+
+def _event(at_ns: int, event: bytes) -> bytes:
+    return _packet(timestamp_field(at_ns) + encode_bytes(_TRACK_EVENT, event))
+
+
+def _track_fields(uuid: int, name: str, parent: int = 0, rank: int = 0, description: str = "") -> bytes:
+    place = encode_uint(1, uuid) + encode_string(2, name) + encode_uint(11, _EXPLICIT) + encode_uint(12, rank)
+    if parent:
+        place += encode_uint(5, parent)
+    return place + encode_string(14, description) if description else place
+
+
+def _descriptor(fields: bytes) -> bytes:
+    return _packet(_OF_ONE_SEQUENCE + encode_bytes(_TRACK_DESCRIPTOR, fields))
+
+
+def _packet(fields: bytes) -> bytes:
+    packet = bytearray((_PACKET << 3 | 2,))
+    append_varint(packet, len(fields))
+    return bytes(packet + fields)
+
+
+_NS_PER_SECOND = 1e9
+_NO_VALUE = float("nan")
+_NO_NOTES: Mapping[str, str | int] = {}
+
+
+class _CounterTrack:
+    """A counter: what its values begin with, the latest of them, and the moment in which it was told."""
+
+    __slots__ = ("moment", "prefix", "value")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.value: float | None = None
+        self.moment = 0
+
+
+class _SliceTrack:
+    """A track of slices: what its open slice says, and the moment in which that was told."""
+
+    __slots__ = ("moment", "text", "uuid")
+
+    def __init__(self, uuid: int) -> None:
+        self.uuid = uuid
+        self.text: str | None = None
+        self.moment = 0
+
+
+class TraceTracks:
+    """Collects the packets of a trace; `take` hands them over. Keys say which track is meant; texts are fit to show.
+
+    `slice_count`, `value_count` and `instant_count` tell what is in the packets.
+    """
+
+    def __init__(self) -> None:
+        self.slice_count = self.value_count = self.instant_count = 0
+        self._packets: list[bytes] = []
+        self._groups: dict[Hashable, int] = {}
+        self._curves: dict[Hashable, _CounterTrack] = {}
+        self._slices: dict[Hashable, _SliceTrack] = {}
+        self._moment = 0
+        self._at_ns = 0
+        self._timestamp = b""
+        self._last_uuid = 0
+
+    def begin(self, at_seconds: float, at_unix_seconds: float | None = None) -> None:
+        """A moment begins, later than the one before; with its time of day where that is to be told."""
+        self._moment += 1
+        self._go_to(at_seconds)
+        if at_unix_seconds is not None:
+            self._packets.append(clock_packet(self._at_ns, round(at_unix_seconds * _NS_PER_SECOND)))
+
+    def group(self, key: Hashable, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> int:
+        """The number of a track that others are below, made when it is first named."""
+        uuid = self._groups.get(key)
+        if uuid is None:
+            uuid = self._groups[key] = self._new_uuid()
+            self._packets.append(track_packet(uuid, name, parent=parent, rank=rank, description=description))
+        return uuid
+
+    def process(self, key: Hashable, pid: int, name: str, command: str) -> int:
+        """The same of a process."""
+        uuid = self._groups.get(key)
+        if uuid is None:
+            uuid = self._groups[key] = self._new_uuid()
+            self._packets.append(process_packet(uuid, pid, name, command))
+        return uuid
+
+    def has(self, key: Hashable) -> bool:
+        """Whether there is such a counter by now."""
+        return key in self._curves
+
+    def value(
+        self,
+        key: Hashable,
+        value: float | None,
+        name: str,
+        unit: CounterUnit | str,
+        *,
+        parent: int = 0,
+        rank: int = 0,
+        description: str = "",
+    ) -> None:
+        """What a counter shows in this moment; None: it is not known."""
+        if value is None:
+            return
+        curve = self._curves.get(key)
+        if curve is None:
+            uuid = self._new_uuid()
+            self._packets.append(counter_packet(uuid, name, unit, parent=parent, rank=rank, description=description))
+            curve = self._curves[key] = _CounterTrack(value_prefix(uuid))
+        curve.moment = self._moment
+        if curve.value != value:
+            curve.value = value
+            self.value_count += 1
+            self._packets.append(value_packet(self._timestamp, curve.prefix, value))
+
+    def lasting(
+        self,
+        key: Hashable,
+        text: str,
+        category: str,
+        notes: Mapping[str, str | int] = _NO_NOTES,
+        *,
+        track: str = "",
+        parent: int = 0,
+        rank: int = 0,
+    ) -> None:
+        """What holds in this moment; a slice for as long as it is told with the same text.
+
+        It lies on a track of its own, or on the group of this key where there is one.
+        """
+        slices = self._slices.get(key)
+        if slices is None:
+            uuid = self._groups.get(key) or self.group(key, track, parent=parent, rank=rank)
+            slices = self._slices[key] = _SliceTrack(uuid)
+        slices.moment = self._moment
+        if slices.text != text:
+            if slices.text is not None:
+                self._packets.append(end_packet(self._at_ns, slices.uuid))
+            slices.text = text
+            self.slice_count += 1
+            self._packets.append(begin_packet(self._at_ns, slices.uuid, text, category, notes))
+
+    def instant(self, track: int, text: str, category: str, notes: Mapping[str, str | int] = _NO_NOTES) -> None:
+        """Something happened."""
+        self.instant_count += 1
+        self._packets.append(instant_packet(self._at_ns, track, text, category, notes))
+
+    def end(self) -> None:
+        """The moment ends, and with it all that wasn't told in it."""
+        for slices in self._slices.values():
+            if slices.text is not None and slices.moment != self._moment:
+                slices.text = None
+                self._packets.append(end_packet(self._at_ns, slices.uuid))
+        for curve in self._curves.values():
+            if curve.value is not None and curve.moment != self._moment:
+                curve.value = None
+                self._packets.append(value_packet(self._timestamp, curve.prefix, _NO_VALUE))
+
+    def end_all(self, at_seconds: float) -> None:
+        """Nothing is known from then on."""
+        self._moment += 1
+        self._go_to(at_seconds)
+        self.end()
+
+    def take(self) -> bytes:
+        """The packets since the last time."""
+        packets = b"".join(self._packets)
+        self._packets.clear()
+        return packets
+
+    def _go_to(self, at_seconds: float) -> None:
+        self._at_ns = max(self._at_ns, round(at_seconds * _NS_PER_SECOND))
+        self._timestamp = timestamp_field(self._at_ns)
+
+    def _new_uuid(self) -> int:
+        self._last_uuid += 1
+        return self._last_uuid
+
+
+_EVENTS, _HOST, _DEVICES = range(3)  # the order of the tracks at the top; processes have a place of their own
+_GAP_PAUSES = (
+    2.5  # a pause that is so much longer than the one before it, and than the interval, is one of no knowledge
+)
+_LONGEST_TEXT = 200
+_LONGEST_COMMAND = 4000
+_CATEGORY_ENDING = "_bytes"
+
+
+class HostTrace:
+    """Makes the packets of a trace of snapshots that come in their order; `tracks` counts what is in it."""
+
+    def __init__(self) -> None:
+        self.tracks = TraceTracks()
+        self._last_seconds: float | None = None
+        self._pause_seconds: float | None = None
+        self._interval_seconds = 0.0
+
+    def add(self, at_seconds: float, snapshot: Snapshot, events: Iterable[Event]) -> bytes:
+        """The packets of one more moment, and of what has happened since the one before.
+
+        `at_seconds`: when that was, by the clock of the host that nobody sets.
+        """
+        tracks = self.tracks
+        is_first = self._last_seconds is None
+        self._end_at_gap(at_seconds, snapshot.interval_seconds)
+        self._last_seconds, self._interval_seconds = at_seconds, snapshot.interval_seconds
+        happened = tuple(events)
+        is_clock_set = any(event.kind == "clock" for event in happened)
+        tracks.begin(at_seconds, snapshot.taken_at_unix_seconds if is_first or is_clock_set else None)
+        self._add_events(happened)
+        self._add_findings(snapshot)
+        self._add_host(snapshot)
+        cores: dict[int, list[LogicalNeuronCore]] = {}
+        for core in logical_cores(snapshot, max(1, snapshot.instance.logical_neuroncore_config)):
+            cores.setdefault(core.device_index, []).append(core)
+        processes = {process.pid: process for process in snapshot.processes}
+        for device in snapshot.devices:
+            self._add_device(device, cores.get(device.index, []), processes, snapshot)
+        for job in jobs(snapshot):
+            for rank in job.ranks:
+                self._add_process(rank)
+        tracks.end()
+        return tracks.take()
+
+    def end(self) -> bytes:
+        """The last packets: what the last moment tells holds for one interval, as before a gap."""
+        self._end_knowledge()
+        return self.tracks.take()
+
+    def _end_knowledge(self) -> None:
+        if self._last_seconds is not None:
+            self.tracks.end_all(self._last_seconds + self._interval_seconds)
+
+    def _end_at_gap(self, at_seconds: float, interval_seconds: float) -> None:
+        if self._last_seconds is not None:
+            pause_seconds, usual_seconds = at_seconds - self._last_seconds, self._pause_seconds
+            if usual_seconds is not None and pause_seconds > _GAP_PAUSES * max(usual_seconds, interval_seconds):
+                self._end_knowledge()
+            self._pause_seconds = pause_seconds
+
+    def _add_events(self, events: Iterable[Event]) -> None:
+        for event in events:
+            track = self.tracks.group("events", "Events", parent=self._health())
+            places = (("pid", event.pid), ("device", event.device_index), ("core", event.core_index))
+            notes: dict[str, str | int] = {"severity": event.severity}
+            notes |= {name: number for name, number in places if number is not None}
+            self.tracks.instant(track, event.text, event.kind, notes)
+
+    def _add_findings(self, snapshot: Snapshot) -> None:
+        for finding in snapshot.health.findings if snapshot.health is not None else ():
+            notes = {"severity": finding.severity.name.lower(), "action": escape_controls(finding.action)}
+            self.tracks.lasting(
+                ("finding", finding.identity),
+                escape_controls(finding.reason[:_LONGEST_TEXT]),
+                "finding",
+                notes,
+                track=_finding_name(finding),
+                parent=self._health(),
+                rank=1,
+            )
+
+    def _health(self) -> int:
+        return self.tracks.group("health", "Events and health", rank=_EVENTS)
+
+    def _add_host(self, snapshot: Snapshot) -> None:
+        host, tracks = snapshot.host, self.tracks
+        group = tracks.group("host", "Host", rank=_HOST)
+        usage = host.vcpu_average
+        busy = None if usage is None else 100.0 * max(0.0, 1.0 - usage.idle_ratio - usage.io_wait_ratio)
+        tracks.value("vcpu", busy, "vCPUs busy", "%", parent=group)
+        tracks.value("memory", host.memory_used_bytes, "memory in use", CounterUnit.BYTES, parent=group, rank=1)
+        for interface in host.network_interfaces:
+            name = escape_controls(interface.name)
+            for direction, rate in (
+                ("received", interface.received_bytes_per_second),
+                ("sent", interface.sent_bytes_per_second),
+            ):
+                tracks.value(("net", name, direction), rate, f"{name} {direction}", "B/s", parent=group, rank=2)
+
+    def _add_device(
+        self, device: Device, cores: list[LogicalNeuronCore], processes: dict[int, Process], snapshot: Snapshot
+    ) -> None:
+        tracks, index = self.tracks, device.index
+        simulated = " (simulated)" if snapshot.source is SourceKind.SIMULATED else ""
+        group = tracks.group(
+            ("device", index), f"Neuron device {index}{simulated}", rank=_DEVICES + index, description=device.bdf or ""
+        )
+        for core in cores:
+            self._add_core(core, processes, group)
+        memory = memory_categories(sum_device_memory(core.memory for each in cores for core in each.cores))
+        for rank, (field, size) in enumerate(memory.items()):
+            key = ("hbm", index, field)
+            if size or tracks.has(key):
+                name = field.removesuffix(_CATEGORY_ENDING).replace("_", " ")
+                tracks.value(key, size, f"HBM: {name}", CounterUnit.BYTES, parent=group, rank=1000 + rank)
+        if device.power is not None:
+            power = 100.0 * device.power.average_ratio
+            tracks.value(("power", index), power, "power of its maximum", "%", parent=group, rank=2000)
+
+    def _add_core(self, core: LogicalNeuronCore, processes: dict[int, Process], device: int) -> None:
+        tracks, name = self.tracks, f"NeuronCore {core.index}"
+        track = tracks.group(("core", core.index), name, parent=device, rank=core.index)
+        if core.owner_pids:
+            owners = [processes[pid] for pid in core.owner_pids if pid in processes]
+            text = " and ".join(map(_process_name, owners)) or f"PID {ranges_text(core.owner_pids)}"
+            if core.is_owner_inferred:
+                text += " (inferred)"
+            tracks.lasting(("core", core.index), text, "owner", {"pid": core.owner_pids[0]})
+        utilization, flops = core.utilization_ratio, core.flops_per_second
+        percent = None if utilization is None else 100.0 * utilization
+        tracks.value(("busy", core.index), percent, f"{name} busy", "%", parent=track)
+        tracks.value(("flops", core.index), flops, f"{name} FLOPS", "FLOPS", parent=track, rank=1)
+        size = core.memory.total_bytes
+        tracks.value(("memory", core.index), size, f"{name} HBM", CounterUnit.BYTES, parent=track, rank=2)
+
+    def _add_process(self, rank: Rank) -> None:
+        process, tracks = rank.process, self.tracks
+        key = ("process", process.pid, process.started_at_unix_seconds)
+        track = tracks.process(
+            key, process.pid, _script_name(process), escape_controls(process.command[:_LONGEST_COMMAND])
+        )
+        held = ranges_text(process.neuroncore_indices)
+        text = f"holds NeuronCore{'s' if len(process.neuroncore_indices) > 1 else ''} {held}" if held else "no cores"
+        notes = {"tag": escape_controls(process.tag[:_LONGEST_TEXT])}
+        if process.job is not None:
+            notes["job"] = escape_controls(process.job.name[:_LONGEST_TEXT])
+        tracks.lasting((key, "held"), text, "process", notes, track="NeuronCores", parent=track)
+        for place, (title, value, unit) in enumerate(_process_values(rank), 1):
+            tracks.value((key, title), value, title, unit, parent=track, rank=place)
+
+
+def _process_values(rank: Rank) -> list[tuple[str, float | None, CounterUnit | str]]:
+    process, rates, latency = rank.process, rank.process.training_rates, rank.process.device_latency
+    sizes = [size for core in rank.cores if (size := core.memory.total_bytes) is not None]
+    return [
+        ("NeuronCores busy", _percent(rank.utilization_ratio), "%"),
+        ("HBM", sum(sizes) if sizes else None, CounterUnit.BYTES),
+        ("host memory", process.host_memory.total_bytes, CounterUnit.BYTES),
+        ("resident memory", process.resident_bytes, CounterUnit.BYTES),
+        ("vCPU", _percent(_sum_known(process.vcpu_user_ratio, process.vcpu_system_ratio)), "%"),
+        ("executions", process.executions_per_second, "1/s"),
+        ("latency p50", None if latency is None else 1e3 * latency.p50_seconds, "ms"),
+        ("latency p99", None if latency is None else 1e3 * latency.p99_seconds, "ms"),
+        ("steps", rank.steps_per_second, "1/s"),
+        ("samples", None if rates is None else rates.samples_per_second, "1/s"),
+        ("collectives", None if rates is None else _percent(rates.collective_ratio), "%"),
+        ("input wait", None if rates is None else _percent(rates.input_wait_ratio), "%"),
+        ("to device", None if rates is None else rates.to_device_bytes_per_second, "B/s"),
+        ("from device", None if rates is None else rates.from_device_bytes_per_second, "B/s"),
+    ]
+
+
+def _process_name(process: Process) -> str:
+    return f"PID {process.pid} {_script_name(process)}"
+
+
+def _script_name(process: Process) -> str:
+    """What it runs; Perfetto itself adds the PID of a process."""
+    name = escape_controls(script_text(process.command)[:_LONGEST_TEXT]) or "unknown command"
+    return f"{name} (synthetic)" if process.synthetic and "synthetic" not in name else name
+
+
+def _finding_name(finding: Finding) -> str:
+    where = f" of PID {finding.pid}" if finding.pid is not None else ""
+    if not where and finding.device_indices:
+        where = f" of device {ranges_text(finding.device_indices)}"
+    return escape_controls(f"{finding.kind}{where}")
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100.0 * ratio
+
+
+def _sum_known(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
