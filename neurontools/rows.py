@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from neurontools import catalog
 from neurontools.model import Snapshot
-from neurontools.views.query.fields import CORE_FIELDS, DEVICE_FIELDS, Value
-from neurontools.views.query.fields import rows as _rows
+from neurontools.views.query_fields import CORE_FIELDS, DEVICE_FIELDS, FieldValue
+from neurontools.views.query_fields import query_rows as _rows
 
 __all__ = ["cores", "devices"]
 
 
-def devices(snapshot: Snapshot) -> list[dict[str, Value]]:
+def devices(snapshot: Snapshot) -> list[dict[str, FieldValue]]:
     """A row for each device; `health` is the daemon's verdict, None where it made none."""
     return _made(snapshot, None, of_cores=False)
 
 
-def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, Value]]:
+def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, FieldValue]]:
     """A row for each logical NeuronCore, with the process that holds it and the fields of its device.
 
     Cores are those of the host's default LNC unless another one is given; `index` is that of the device.
@@ -33,7 +33,7 @@ def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -
     return _made(snapshot, logical_neuroncore_config, of_cores=True)
 
 
-def _made(snapshot: Snapshot, lnc: int | None, *, of_cores: bool) -> list[dict[str, Value]]:
+def _made(snapshot: Snapshot, lnc: int | None, *, of_cores: bool) -> list[dict[str, FieldValue]]:
     if lnc not in snapshot.instance.logical_neuroncore_configs:
         lnc = None
     fields = (*DEVICE_FIELDS, *CORE_FIELDS) if of_cores else DEVICE_FIELDS

@@ -6,13 +6,12 @@ from neurontools.client.history.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard_state import DashboardState, ListState, OpenDialog
 from neurontools.tui.sort_order import sort_by
-from neurontools.views.drawing.dialog import Dialog
-from neurontools.views.drawing.line import foreign
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.tabs import tab_pids
-from neurontools.views.overview.job_list import job_rows
-from neurontools.views.overview.memory_tree import nodes
-from neurontools.views.pages import PAGES
+from neurontools.views.drawing.glyphs import Dialog
+from neurontools.views.drawing.lines import printable
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.memory_sections import visible_nodes
+from neurontools.views.overview_page import job_rows
+from neurontools.views.screen import PAGES, tab_pids
 
 
 class OverviewActions(DashboardState):
@@ -27,13 +26,13 @@ class OverviewActions(DashboardState):
         if self.page == "processes":
             self._toggle_jobs()
             return
-        from neurontools.views.overview.memory_tree import every_key
+        from neurontools.views.memory_sections import all_node_keys
 
         scene = self.scene()
         if scene is None:
             return
         self.is_tree_shown = not self.is_tree_shown
-        self.opened = every_key(scene) if self.is_tree_shown else frozenset()
+        self.opened = all_node_keys(scene) if self.is_tree_shown else frozenset()
         self.lists["overview"] = ListState()
 
     def _toggle_jobs(self) -> None:
@@ -53,7 +52,7 @@ class OverviewActions(DashboardState):
         if scene is not None:
             places = [row.device_indices for row in job_rows(scene)]
             if self.is_tree_shown:
-                places = [(node.device_index,) for node in nodes(scene)]
+                places = [(node.device_index,) for node in visible_nodes(scene)]
             found = [position for position, devices in enumerate(places) if device_index in devices]
             if found:
                 self.move_to(found[0])
@@ -63,7 +62,7 @@ class OverviewActions(DashboardState):
         if not self.is_tree_shown:
             return self._toggle_job(is_open=is_open)
         scene = self.scene()
-        rows = nodes(scene) if scene is not None else []
+        rows = visible_nodes(scene) if scene is not None else []
         if not rows:
             return False
         node = rows[min(self.list.cursor, len(rows) - 1)]
@@ -150,7 +149,7 @@ class PageActions(DashboardState):
             current = pids.index(self.pid) if self.pid in pids else 0
             self._choose_tab(scene, pids[(current + step) % len(pids)])
 
-    def _choose_tab(self, scene: Scene, pid: int | None) -> None:
+    def _choose_tab(self, scene: RenderContext, pid: int | None) -> None:
         """Show one process, and on the pages of devices the first of its own."""
         self.pid = pid
         figures = scene.figures.of(pid)
@@ -187,7 +186,7 @@ class ProcessActions(DashboardState):
         self._turn_sort(1)
 
     def _turn_sort(self, step: int) -> None:
-        from neurontools.views.processes.columns import EVERY_COLUMN
+        from neurontools.views.process_table import EVERY_COLUMN
 
         names = list(self.settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
         current = names.index(self.settings.sort) if self.settings.sort in names else 0
@@ -292,7 +291,7 @@ class MovementActions(OverviewActions, ProcessActions):
             above = range(min(self.list.cursor, len(jobs) - 1), -1, -1)
             self.move_to(next((position for position in above if jobs[position].rank is None), self.list.cursor))
             return
-        rows = nodes(scene) if scene is not None else []
+        rows = visible_nodes(scene) if scene is not None else []
         if rows:
             parent = rows[min(self.list.cursor, len(rows) - 1)].key.rpartition("/")[0]
             found = [position for position, node in enumerate(rows) if node.key == parent]
@@ -300,11 +299,11 @@ class MovementActions(OverviewActions, ProcessActions):
                 self.move_to(found[0])
 
     def _move_device(self, direction: str) -> None:
-        from neurontools.views.topology.page import beside
+        from neurontools.views.topology_page import neighbour_in_direction
 
         scene = self.scene()
         if scene is not None:
-            self.device_index = beside(scene, self.device_index, direction)
+            self.device_index = neighbour_in_direction(scene, self.device_index, direction)
 
     def _move_core(self, step: int) -> None:
         scene = self.scene()
@@ -346,10 +345,10 @@ class MovementActions(OverviewActions, ProcessActions):
             self._enter_event()
 
     def _enter_core(self) -> None:
-        from neurontools.views.heatmap_page import cores_shown
+        from neurontools.views.heatmap_page import shown_cores
 
         scene = self.scene()
-        cores = cores_shown(scene) if scene is not None else []
+        cores = shown_cores(scene) if scene is not None else []
         if cores:
             core = cores[min(self.list.cursor, len(cores) - 1)]
             self.device_index, self.core_index = core.device_index, core.index
@@ -373,10 +372,10 @@ class MovementActions(OverviewActions, ProcessActions):
         self.details_of = "overview"
 
     def _enter_event(self) -> None:
-        from neurontools.views.health_page import moment_of_row
+        from neurontools.views.health_page import event_time_of_row
 
         scene = self.scene()
-        at = moment_of_row(scene, self.list.cursor) if scene is not None else None
+        at = event_time_of_row(scene, self.list.cursor) if scene is not None else None
         if at is not None:
             self.time.at = at
             self.time.is_playing = False
@@ -506,7 +505,7 @@ class TimeActions(DashboardState):
         """Go to another match where there is a search; whether there is."""
         if not self.search_text:
             return False
-        shown = foreign(self.search_text, 80)
+        shown = printable(self.search_text, 80)
         if not self.to_match(step):
             self.tell(f"nothing is found: {shown}")
         elif self.page != "processes" and (scene := self.scene()) is not None:  # which tells it in its heading

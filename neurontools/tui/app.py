@@ -22,7 +22,7 @@ from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
 from neurontools.tui.settings import save_settings
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
 from neurontools.tui.textual_private import HandoverDriver, TerminalDriver
-from neurontools.views.drawing.style import THEMES
+from neurontools.views.drawing.lines import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
 _REPLAY_SECONDS = 0.2

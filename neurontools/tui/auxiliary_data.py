@@ -13,7 +13,7 @@ from neurontools.driver.process_context import OwnUsage, ProcessContext, read_pr
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
 from neurontools.model.vcpu_time import difference
 from neurontools.views.drawing.figures import Figures
-from neurontools.views.drawing.scene import Cost
+from neurontools.views.drawing.render_context import ProcessCost
 
 _AGAIN_SECONDS = 5.0
 _COST_SECONDS = 1.0
@@ -56,7 +56,7 @@ class AuxiliaryData:
         self._vcpus = at_seconds, spent[1] if spent is not None else snapshot.host.vcpus
         return self._vcpus[1]
 
-    def own_cost(self) -> Cost | None:
+    def own_cost(self) -> ProcessCost | None:
         """What this program costs, over about the last second; of no interest beside a recording."""
         if not isinstance(self._feed, LiveFeed):
             return None
@@ -64,7 +64,7 @@ class AuxiliaryData:
         if now_seconds - self._own_at_seconds >= _COST_SECONDS:
             self._own_at_seconds = now_seconds
             self._own.measure()
-        return Cost(self._own.vcpu_ratio, self._own.resident_bytes)
+        return ProcessCost(self._own.vcpu_ratio, self._own.resident_bytes)
 
     def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
         """Environment and tree of a process as this user may see them; read again every few seconds."""

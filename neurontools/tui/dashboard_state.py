@@ -12,22 +12,18 @@ from neurontools.tui.auxiliary_data import AuxiliaryData
 from neurontools.tui.keys import KeyMap
 from neurontools.tui.settings import DashboardSettings
 from neurontools.tui.time_cursor import TimeCursor
-from neurontools.views.drawing.dialog import Dialog, over
-from neurontools.views.drawing.figures import Figures
-from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.line import Page, fit, foreign
-from neurontools.views.drawing.narrowing import Narrowing
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.thresholds import Thresholds
-from neurontools.views.frame import frame
-from neurontools.views.overview.job_list import job_rows
-from neurontools.views.pages import page_named
-from neurontools.views.processes.rows import process_rows
+from neurontools.views.drawing.figures import DeviceFilter, Figures
+from neurontools.views.drawing.glyphs import Dialog, Glyphs, draw_dialog
+from neurontools.views.drawing.lines import TextPage, fit, printable
+from neurontools.views.drawing.render_context import DisplayThresholds, RenderContext
+from neurontools.views.overview_page import job_rows
+from neurontools.views.processes_page import process_rows
+from neurontools.views.screen import draw_screen, page_named
 
 if TYPE_CHECKING:
     from neurontools.client.history.events import Event
     from neurontools.model import Snapshot
-    from neurontools.views.job_rows import JobRow
+    from neurontools.views.process_table import JobRow
 
 
 MESSAGE_SECONDS = 6.0
@@ -94,7 +90,7 @@ class DashboardState:
     device_index: int = 0
     core_index: int | None = None
     choices: OpenDialog | None = None  # an open dialog
-    narrowing: Narrowing = Narrowing()
+    narrowing: DeviceFilter = DeviceFilter()
     hidden_devices: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -107,7 +103,7 @@ class DashboardState:
         self._shown: Snapshot | None = None
         self._message = ("", 0.0)
         self._told_of_source = ""
-        self.drawn = Page()
+        self.drawn = TextPage()
 
     @property
     def list(self) -> ListState:
@@ -160,7 +156,7 @@ class DashboardState:
             return True
         return self.time.is_restless()
 
-    def scene(self) -> Scene | None:
+    def scene(self) -> RenderContext | None:
         """What to draw; None while there is nothing yet."""
         timeline = self.feed.timeline
         index = self.time.index
@@ -178,7 +174,7 @@ class DashboardState:
         where = self.list
         if self.page in _DEVICE_PAGES:
             where.cursor = self.device_index
-        scene = Scene(
+        scene = RenderContext(
             snapshot=snapshot,
             figures=self._figures,
             series=timeline.series(index),
@@ -201,7 +197,7 @@ class DashboardState:
             columns=settings.columns,
             filter_text=self.filter_text if self.edited_filter is None else self.edited_filter,
             search_text=self.search_text if self.edited_search is None else self.edited_search,
-            thresholds=Thresholds(settings.idle_below_percent / 100, settings.late_after_seconds),
+            thresholds=DisplayThresholds(settings.idle_below_percent / 100, settings.late_after_seconds),
             key_texts=self.keymap.changed,
             tagged=self.tagged,
             details_pid=self.details_pid,
@@ -243,11 +239,11 @@ class DashboardState:
         self.hidden_devices = indices
         self._shown = None
 
-    def draw(self, width: int, height: int) -> Page:
+    def draw(self, width: int, height: int) -> TextPage:
         """The screen, every line of exactly `width` cells."""
         try:
             scene = self.scene()
-            page = frame(scene, width, height) if scene is not None else None
+            page = draw_screen(scene, width, height) if scene is not None else None
         except SENSELESS as error:
             page = self._notice(f"this moment can't be drawn: {type(error).__name__}: {error}", width, height)
         if page is None:
@@ -258,12 +254,14 @@ class DashboardState:
             where.height = max(1, page.list_height)
             where.cursor = min(where.cursor, max(0, where.count - 1)) if where.count else where.cursor
         if self.choices is not None:
-            page = over(page, self.choices.dialog, self.glyphs, width, height)
+            page = draw_dialog(page, self.choices.dialog, self.glyphs, width, height)
         self.drawn = page
         return page
 
-    def _notice(self, text: str, width: int, height: int) -> Page:
-        page = Page([fit(((" neuron-top", "title"),), width, "title"), fit(((f" {foreign(text)}", "strong"),), width)])
+    def _notice(self, text: str, width: int, height: int) -> TextPage:
+        page = TextPage(
+            [fit(((" neuron-top", "title"),), width, "title"), fit(((f" {printable(text)}", "strong"),), width)]
+        )
         page.lines = [*page.lines, *[fit((), width)] * height][:height]
         return page
 
@@ -291,13 +289,13 @@ class DashboardState:
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
-    def rows(self, scene: Scene) -> Sequence[JobRow] | None:
+    def rows(self, scene: RenderContext) -> Sequence[JobRow] | None:
         """The jobs and processes that the page lists; None where it lists something else."""
         if scene.page == "processes":
             return process_rows(scene) if scene.surroundings is None else None
         return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
 
-    def _follow_selected(self, scene: Scene) -> None:
+    def _follow_selected(self, scene: RenderContext) -> None:
         """Keep the cursor on its job or process while others come and go, or the order changes."""
         rows = self.rows(scene)
         if rows is None:
@@ -322,18 +320,18 @@ class DashboardState:
         row = self.selected_job_row()
         return row.pids if row is not None else ()
 
-    def _look_for(self, scene: Scene) -> None:
-        from neurontools.views import search
+    def _look_for(self, scene: RenderContext) -> None:
+        from neurontools.views.screen import list_entries, match_position, matching_rows
 
-        scene.found = frozenset(search.found(scene, search.entries(scene)))
-        scene.found_text = search.place_text(scene)
+        scene.found = frozenset(matching_rows(scene, list_entries(scene)))
+        scene.found_text = match_position(scene)
 
     def selected_key(self) -> str:
         """The selected row of the page's list, as a search names it."""
-        from neurontools.views.search import entries
+        from neurontools.views.screen import list_entries
 
         scene = self.scene()
-        rows = entries(scene) if scene is not None else []
+        rows = list_entries(scene) if scene is not None else []
         return rows[min(self.list.cursor, len(rows) - 1)].key if rows else ""
 
     def to_match(self, step: int) -> bool:
@@ -341,11 +339,11 @@ class DashboardState:
 
         Round the end, into jobs and nodes that are not open; whether there is any.
         """
-        from neurontools.views import search
+        from neurontools.views.screen import list_entries, matching_rows
 
         scene, key = self.scene(), self.selected_key()
-        rows = search.entries(scene, every=True) if scene is not None else []
-        found = search.found(scene, rows) if scene is not None else []
+        rows = list_entries(scene, every=True) if scene is not None else []
+        found = matching_rows(scene, rows) if scene is not None else []
         if not found:
             return False
         here = next((position for position, row in enumerate(rows) if row.key == key), 0)
@@ -362,10 +360,10 @@ class DashboardState:
 
     def go_to(self, key: str) -> None:
         """Select the row that a search names so, if it is shown."""
-        from neurontools.views.search import entries
+        from neurontools.views.screen import list_entries
 
         scene = self.scene()
-        keys = [row.key for row in entries(scene)] if scene is not None else []
+        keys = [row.key for row in list_entries(scene)] if scene is not None else []
         if key in keys:
             self.list.count = len(keys)
             self.move_to(keys.index(key))

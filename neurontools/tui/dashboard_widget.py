@@ -16,7 +16,7 @@ from textual.widget import Widget
 from neurontools.tui import painter
 from neurontools.tui.painter import rich_style
 from neurontools.tui.terminal import TypedAhead
-from neurontools.views.drawing.line import Line, Page
+from neurontools.views.drawing.lines import Line, TextPage
 
 _WHEEL_LINES = 3
 _LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without is drawn
@@ -25,7 +25,7 @@ _LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without i
 class InteractivePage(Protocol):
     """What a board shows: the dashboard of a host, or the page of many."""
 
-    def draw(self, width: int, height: int) -> Page:
+    def draw(self, width: int, height: int) -> TextPage:
         """The whole screen."""
 
     def press(self, key: str, character: str | None = None) -> bool:
@@ -39,7 +39,7 @@ class InteractivePage(Protocol):
 
 
 class DashboardWidget(Widget, can_focus=True):
-    """The whole screen. `theme_name` is one of `neurontools.views.drawing.style.THEMES`."""
+    """The whole screen. `theme_name` is one of `neurontools.views.drawing.lines.THEMES`."""
 
     def __init__(self, dashboard: InteractivePage, theme_name: str, typed_ahead: TypedAhead) -> None:
         super().__init__()

@@ -16,9 +16,9 @@ from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
 from neurontools.tui.textual_private import TerminalDriver
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.line import Page
-from neurontools.views.fleet.listing import Listed, listed
-from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
+from neurontools.views.drawing.lines import TextPage
+from neurontools.views.fleet_hosts import HostRow, list_rows
+from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 
 _BEAT_SECONDS = 1.0  # ages grow
 _SOON_SECONDS = 0.2  # after which the first words of hosts are drawn
@@ -93,8 +93,8 @@ class FleetDashboard:
         self._chosen = ""  # the name of the host under the cursor, which moves with it
         self._top = 0
         self._room = 1
-        self._drawn = Page()
-        self._rows: list[Listed] = []
+        self._drawn = TextPage()
+        self._rows: list[HostRow] = []
         self._group_by = group_by
         self._opened: set[str] = set()  # the keys of groups whose hosts are listed
         self._message = ("", 0.0)
@@ -105,17 +105,17 @@ class FleetDashboard:
         """Show a line for some seconds."""
         self._message = text, time.monotonic() + _MESSAGE_SECONDS
 
-    def draw(self, width: int, height: int) -> Page:
+    def draw(self, width: int, height: int) -> TextPage:
         """The whole screen, of the hosts as they are known now."""
         all_states = self.feed.states
         text = self._filter_text
-        chosen = [state for state in all_states if passes(state, text)]
+        chosen = [state for state in all_states if matches_filter(state, text)]
         if self._group_by == USER:
             self.feed.want_users()
-        self._rows = listed(chosen, SORTS[self._sort], self._group_by, self._opened)
+        self._rows = list_rows(chosen, SORTS[self._sort], self._group_by, self._opened)
         message, until = self._message
         now = time.monotonic()
-        scene = FleetScene(
+        scene = FleetContext(
             rows=self._rows,
             all_states=all_states,
             jobs=self.feed.jobs,

@@ -12,8 +12,7 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.line import Line, width_of
-from neurontools.views.drawing.style import THEMES
+from neurontools.views.drawing.lines import THEMES, Line, width_of
 
 _LEAST_GAP = 6  # cells between two spans that are worth a cursor movement
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from neurontools.util.directory import Directory
 from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.own_theme import InvalidTheme, own_theme
-from neurontools.views.drawing.style import THEMES, Theme
+from neurontools.views.drawing.lines import THEMES, InvalidTheme, Theme, parse_theme
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")
@@ -110,11 +109,11 @@ def _invalid_reason(name: str, value: object) -> str:
         return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # NaN is not either
     names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:
-        from neurontools.views.processes.columns import BY_KEY
+        from neurontools.views.process_table import BY_KEY
 
         names = ["", *BY_KEY] if name == "then_sort" else list(BY_KEY)
     elif name in _OF_PAGES:
-        from neurontools.views.pages import PAGES
+        from neurontools.views.screen import PAGES
 
         names = [*([""] if name == "start_page" else []), *(page.name for page in PAGES)]
     for one in value if isinstance(value, tuple) else (value,):
@@ -203,7 +202,7 @@ def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list
     if isinstance(themes, Mapping):
         for name, table in themes.items():
             try:
-                found.themes.append(own_theme(name, table))
+                found.themes.append(parse_theme(name, table))
             except InvalidTheme as error:
                 problems.append(f"[themes.{name[:40]}] {error}")
     else:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 from neurontools.tui.dashboard_state import OpenDialog
 from neurontools.tui.sort_order import sort_by, then_sort_by
 from neurontools.util.units import ranges_text
-from neurontools.views.drawing.dialog import Dialog
-from neurontools.views.drawing.style import THEMES
-from neurontools.views.pages import PAGES
-from neurontools.views.processes.columns import BY_KEY, COMMAND, EVERY_COLUMN
+from neurontools.views.drawing.glyphs import Dialog
+from neurontools.views.drawing.lines import THEMES
+from neurontools.views.process_table import BY_KEY, COMMAND, EVERY_COLUMN
+from neurontools.views.screen import PAGES
 
 if TYPE_CHECKING:
     from neurontools.tui.dashboard_state import DashboardState

@@ -11,8 +11,8 @@ from neurontools.client.history.feed import Link
 from neurontools.model import Process
 from neurontools.tui.dashboard_state import OpenDialog
 from neurontools.util.process_text import script_text
-from neurontools.views.drawing.dialog import Dialog
-from neurontools.views.drawing.line import clip, foreign
+from neurontools.views.drawing.glyphs import Dialog
+from neurontools.views.drawing.lines import clip, printable
 
 if TYPE_CHECKING:
     from neurontools.tui.dashboard_state import DashboardState
@@ -111,8 +111,8 @@ def _signal_targets(dashboard: DashboardState) -> list[Process]:
 def _target_lines(targets: list[Process]) -> tuple[str, ...]:
     more = len(targets) - _MOST_NAMED
     named = tuple(
-        f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  "
-        f"{clip(script_text(foreign(process.command)), _SCRIPT_CELLS, mark=True)}"
+        f"PID {process.pid}  {printable(process.user or '-', 20)}  {printable(process.tag, 30)}  "
+        f"{clip(script_text(printable(process.command)), _SCRIPT_CELLS, mark=True)}"
         for process in targets[:_MOST_NAMED]
     )
     return (*named, f"and {more} more") if more > 0 else named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.tui.settings import DashboardSettings
-from neurontools.views.processes.columns import BY_KEY
+from neurontools.views.process_table import BY_KEY
 
 
 def sort_by(settings: DashboardSettings, key: str) -> None:

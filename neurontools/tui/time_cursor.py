@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from neurontools.client.history.feed import Feed, Link, ReplayFeed
-from neurontools.views.drawing.scene import Clock
+from neurontools.views.drawing.render_context import ShownMoment
 
 _SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent
 _SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -138,19 +138,19 @@ class TimeCursor:
         self.is_playing = self._seeks_end = False
         self._has_moved = True
 
-    def clock(self, recording: str) -> Clock:
+    def clock(self, recording: str) -> ShownMoment:
         """What title and scrubber tell."""
         moments = self._feed.timeline.moments
         is_past = self.at is not None
         badge, style, trouble = self._badge()
         is_loading = self._feed.is_loading_past
         if not moments:
-            return Clock(badge, style, trouble, recording=recording, is_loading_past=is_loading)
+            return ShownMoment(badge, style, trouble, recording=recording, is_loading_past=is_loading)
         index = self.index or 0
         events: tuple[float, ...] = ()
         if is_past:
             events = self._feed.timeline.event_times(_EVENT_TIMES)
-        return Clock(
+        return ShownMoment(
             badge,
             style,
             trouble,

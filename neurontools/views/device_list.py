@@ -13,14 +13,14 @@ from neurontools.model import Device, Instance, Process, Snapshot
 from neurontools.util.formats import Column, JsonValue, ascii_table, encode_go_json
 from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import UNKNOWN, memory_size_text
-from neurontools.views.topology.picture import topology_picture
+from neurontools.views.topology_picture import topology_picture
 
 _NOT_APPLICABLE = "NA"
 _COMMAND_CHARACTERS = 40
 _WIDE_COMMAND_CHARACTERS = 80
 
-_ReadDevice = Callable[[Device], str]
-_ReadProcess = Callable[[Process], str]
+_DeviceText = Callable[[Device], str]
+_ProcessText = Callable[[Process], str]
 
 
 class NoSuchDevice(LookupError):
@@ -28,7 +28,7 @@ class NoSuchDevice(LookupError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _DeviceListRow:
     """One line of the table: a device with one of its processes, or with none."""
 
     device: Device
@@ -50,15 +50,16 @@ def device_list_table(
     An LNC that the hardware can't have counts as none. No `device_indices`: all devices.
     """
     instance = snapshot.instance
-    devices = _chosen(snapshot, device_indices)
+    devices = _select_devices(snapshot, device_indices)
     lnc = _effective_lnc(instance, logical_neuroncore_config)
     processes = _processes_by_device(snapshot, all_processes)
     groups = [
-        [_Row(device, process) for process in processes.get(device.index, ())] or [_Row(device, None)]
+        [_DeviceListRow(device, process) for process in processes.get(device.index, ())]
+        or [_DeviceListRow(device, None)]
         for device in devices
     ]
     shown = [row.process for group in groups for row in group if row.process is not None]
-    columns = _columns(
+    columns = _shown_columns(
         instance.physical_cores_per_device // lnc,
         links=any(device.connected_to for device in snapshot.devices),
         processes=bool(shown),
@@ -66,7 +67,7 @@ def device_list_table(
         command_characters=_WIDE_COMMAND_CHARACTERS if wide else _COMMAND_CHARACTERS,
     )
     picture = f"\n\n{topology_picture(snapshot, lnc)}" if topology else ""
-    return _header(instance, lnc) + ascii_table(columns, groups) + picture
+    return _header_text(instance, lnc) + ascii_table(columns, groups) + picture
 
 
 def device_list_json(
@@ -96,7 +97,7 @@ def device_list_object(
     """
     instance = snapshot.instance
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
-    ultraserver_id = _certain(instance, "ultraserver_id")
+    ultraserver_id = _value_unless_inferred(instance, "ultraserver_id")
     return encode_go_json(
         {
             **_instance_object(instance),
@@ -113,11 +114,11 @@ def _device_objects(
     processes = _processes_by_device(snapshot, all_processes)
     return [
         _device_object(snapshot.instance, device, lnc, processes.get(device.index, ()))
-        for device in _chosen(snapshot, device_indices)
+        for device in _select_devices(snapshot, device_indices)
     ]
 
 
-def _chosen(snapshot: Snapshot, indices: Iterable[int]) -> Sequence[Device]:
+def _select_devices(snapshot: Snapshot, indices: Iterable[int]) -> Sequence[Device]:
     wanted = set(indices)
     if not wanted:
         return snapshot.devices
@@ -146,7 +147,7 @@ def _processes_by_device(snapshot: Snapshot, all_processes: bool) -> dict[int, l
     return by_device
 
 
-def _header(instance: Instance, lnc: int) -> str:
+def _header_text(instance: Instance, lnc: int) -> str:
     lines = [
         f"instance-type: {escape_controls(instance.instance_type)}",
         f"instance-id: {_or_unknown(instance.instance_id)}",
@@ -156,9 +157,9 @@ def _header(instance: Instance, lnc: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _columns(
+def _shown_columns(
     cores_per_device: int, *, links: bool, processes: bool, commands: bool, command_characters: int
-) -> list[Column[_Row]]:
+) -> list[Column[_DeviceListRow]]:
     """Those that have something to say, in the original's order."""
 
     def core_ids(device: Device) -> str:
@@ -166,38 +167,41 @@ def _columns(
         return str(first) if cores_per_device == 1 else f"{first}-{first + cores_per_device - 1}"
 
     def connected(device: Device) -> str:
-        return _marked(device, "connected_to", ", ".join(map(str, device.connected_to)))
+        return _mark_inferred(device, "connected_to", ", ".join(map(str, device.connected_to)))
 
     def command(process: Process) -> str:
         return excerpt(process.command, command_characters)
 
-    def of_process(title: tuple[str, ...], read: _ReadProcess) -> Column[_Row]:
+    def of_process(title: tuple[str, ...], read: _ProcessText) -> Column[_DeviceListRow]:
         return Column(title, lambda row: _NOT_APPLICABLE if row.process is None else read(row.process))
 
-    def of_device(title: tuple[str, ...], read: _ReadDevice) -> Column[_Row]:
+    def of_device(title: tuple[str, ...], read: _DeviceText) -> Column[_DeviceListRow]:
         return Column(title, lambda row: read(row.device), once=True)
 
     columns = (
         (True, of_device(("NEURON", "DEVICE"), lambda device: str(device.index))),
         (True, of_device(("NEURON", "CORES"), lambda _: str(cores_per_device))),
         (True, of_device(("NEURON", "CORE IDS"), core_ids)),
-        (True, of_device(("NEURON", "MEMORY"), _memory)),
+        (True, of_device(("NEURON", "MEMORY"), _memory_text)),
         (links, of_device(("CONNECTED", "DEVICES"), connected)),
-        (True, of_device(("PCI", "BDF"), lambda device: _marked(device, "bdf", device.bdf))),
+        (True, of_device(("PCI", "BDF"), lambda device: _mark_inferred(device, "bdf", device.bdf))),
         (processes, of_process(("PID", ""), lambda process: str(process.pid))),
-        (True, of_device(("CPU", "AFFINITY"), lambda device: _marked(device, "cpu_affinity", device.cpu_affinity))),
-        (True, of_device(("NUMA", "NODE"), lambda device: _marked(device, "numa_node", device.numa_node))),
+        (
+            True,
+            of_device(("CPU", "AFFINITY"), lambda device: _mark_inferred(device, "cpu_affinity", device.cpu_affinity)),
+        ),
+        (True, of_device(("NUMA", "NODE"), lambda device: _mark_inferred(device, "numa_node", device.numa_node))),
         (commands, of_process(("COMMAND", ""), command)),
         (processes, of_process(("RUNTIME", "VERSION"), lambda process: escape_controls(_runtime_version(process)))),
     )
     return [column for wanted, column in columns if wanted]
 
 
-def _memory(device: Device) -> str:
-    return _marked(device, "memory_bytes", memory_size_text(device.memory_bytes))
+def _memory_text(device: Device) -> str:
+    return _mark_inferred(device, "memory_bytes", memory_size_text(device.memory_bytes))
 
 
-def _marked(device: Device, field: str, text: str | None) -> str:
+def _mark_inferred(device: Device, field: str, text: str | None) -> str:
     """A fact of a device as the table shows it."""
     shown = _or_unknown(text)
     return f"{shown} (inferred)" if text and field in device.inferred_fields else shown
@@ -215,7 +219,7 @@ _NO_NUMA_NODE = "-1"  # what the kernel writes where it knows of no node; reader
 
 
 def _instance_object(instance: Instance) -> dict[str, JsonValue]:
-    return {"instance_type": instance.instance_type, "instance_id": _certain(instance, "instance_id")}
+    return {"instance_type": instance.instance_type, "instance_id": _value_unless_inferred(instance, "instance_id")}
 
 
 def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequence[Process]) -> dict[str, JsonValue]:
@@ -224,9 +228,9 @@ def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequ
     first_core = device.index * cores_per_device
     return {
         "neuron_device": device.index,
-        "bdf": _certain(device, "bdf"),
-        "cpu_affinity": _certain(device, "cpu_affinity"),
-        "numa_node": _certain(device, "numa_node") or _NO_NUMA_NODE,
+        "bdf": _value_unless_inferred(device, "bdf"),
+        "cpu_affinity": _value_unless_inferred(device, "cpu_affinity"),
+        "numa_node": _value_unless_inferred(device, "numa_node") or _NO_NUMA_NODE,
         "connected_to": device.connected_to or None,
         "nc_count": cores_per_device,
         **({"logical_neuroncore_config": lnc} if _has_lnc(instance) else {}),
@@ -239,7 +243,7 @@ def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequ
     }
 
 
-def _certain(part: Device | Instance, field: str) -> str:
+def _value_unless_inferred(part: Device | Instance, field: str) -> str:
     """The text of a field; empty when it is unknown or only concluded."""
     text: str | None = getattr(part, field)
     return "" if text is None or field in part.inferred_fields else text

@@ -8,75 +8,92 @@ from neurontools.faults.sentence import sentence as fault_sentence
 from neurontools.model.finding import Severity as Gravity
 from neurontools.model.health import Verdict, alike, is_healthy, sentence, summary
 from neurontools.util.units import clock_text, day_text, ranges_text
-from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.line import Line, Page, Run, clip, fit, fit_marked, foreign, line_width, styled
-from neurontools.views.drawing.own_events import devices_of, events_of
-from neurontools.views.drawing.scene import Scene, visible_top
-from neurontools.views.drawing.style import SELECTED
-from neurontools.views.drawing.time_axis import loading_text
-from neurontools.views.entry import Entry
+from neurontools.views.drawing.lines import (
+    SELECTED,
+    Line,
+    Run,
+    TextPage,
+    clip,
+    fit,
+    fit_marked,
+    line_width,
+    printable,
+    styled,
+)
+from neurontools.views.drawing.plots import backfill_text
+from neurontools.views.drawing.render_context import (
+    RenderContext,
+    SearchEntry,
+    heading,
+    shown_devices,
+    shown_events,
+    visible_top,
+)
 
 _STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn", Gravity.CRITICAL: "bad"}
 _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
 
 
-def health_page(scene: Scene, width: int, height: int) -> Page:
+def health_page(scene: RenderContext, width: int, height: int) -> TextPage:
     """Verdicts above, the event log below, newest first."""
-    page = Page()
-    verdicts = [*_verdict_lines(scene, width), *_injected_lines(scene, width)]
+    page = TextPage()
+    verdicts = [*_verdict_lines(scene, width), *_fault_lines(scene, width)]
     room = max(3, height * 3 // 5)
     if len(verdicts) > room:
         hidden = len(verdicts) - room + 1
         verdicts = [*verdicts[: room - 1], fit(((f"   … {hidden} more lines", "dim"),), width)]
     page.add(*verdicts)
-    events = list(reversed(events_of(scene, scene.pid)))
+    events = list(reversed(shown_events(scene, scene.pid)))
     count = "1 event" if len(events) == 1 else f"{len(events)} events"
-    known = loading_text(scene) or f"{count} since {_since(scene)}{scene.key_hint('; Enter goes to one')}"
+    known = backfill_text(scene) or f"{count} since {_known_since_text(scene)}{scene.key_hint('; Enter goes to one')}"
     page.add(heading(scene, "Events" if scene.pid is None else f"Events of PID {scene.pid}", width, known))
     list_height = max(1, height - len(page.lines))
     cursor = min(scene.cursor, max(0, len(events) - 1))
     top = visible_top(cursor, scene.top, list_height, len(events))
     lines = []
     for position in range(top, min(len(events), top + list_height)):
-        line = _event(scene, events[position], width)
+        line = _event_line(scene, events[position], width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(events), list_height, top)
     if not events:
-        text = loading_text(scene) or f"nothing has happened since {_since(scene)}"
+        text = backfill_text(scene) or f"nothing has happened since {_known_since_text(scene)}"
         page.add(fit_marked(((f"   {text}", "dim"),), width))
     return page
 
 
-def _since(scene: Scene) -> str:
+def _known_since_text(scene: RenderContext) -> str:
     """Since when the past is known."""
     since = scene.clock.first_at_unix_seconds
     since = scene.snapshot.taken_at_unix_seconds if since is None else since
     return clock_text(since)
 
 
-def event_entries(scene: Scene) -> list[Entry]:
+def event_entries(scene: RenderContext) -> list[SearchEntry]:
     """What a search sees of the log, newest first."""
-    return [Entry(str(number), _told(event)) for number, event in enumerate(reversed(events_of(scene, scene.pid)))]
+    return [
+        SearchEntry(str(number), _event_text(event))
+        for number, event in enumerate(reversed(shown_events(scene, scene.pid)))
+    ]
 
 
-def _told(event: Event) -> str:
-    return f"{event.kind} {event.severity.name} {foreign(event.text)}"
+def _event_text(event: Event) -> str:
+    return f"{event.kind} {event.severity.name} {printable(event.text)}"
 
 
-def moment_of_row(scene: Scene, row: int) -> float | None:
+def event_time_of_row(scene: RenderContext, row: int) -> float | None:
     """Where the event in a row of the log is in the timeline."""
-    events = events_of(scene, scene.pid)
+    events = shown_events(scene, scene.pid)
     return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
 
 
-def _verdicts(scene: Scene) -> tuple[Verdict, ...]:
+def _shown_verdicts(scene: RenderContext) -> tuple[Verdict, ...]:
     """The verdicts on the devices of the current tab."""
-    devices = devices_of(scene, scene.pid)
+    devices = shown_devices(scene, scene.pid)
     return tuple(verdict for verdict in scene.verdicts if devices is None or verdict.device_index in devices)
 
 
-def _verdict_lines(scene: Scene, width: int) -> list[Line]:
-    verdicts = _verdicts(scene)
+def _verdict_lines(scene: RenderContext, width: int) -> list[Line]:
+    verdicts = _shown_verdicts(scene)
     whose = "Health" if scene.pid is None else f"Health of the devices of PID {scene.pid}"
     lines = [heading(scene, f"{whose}: {summary(verdicts, scene.snapshot)}", width)]
     if verdicts and is_healthy(verdicts) and not any(verdict.findings for verdict in verdicts):
@@ -94,13 +111,13 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
         ]
         is_of_more = len(devices) > len(finding.device_indices)
         more = f" (ND {ranges_text(finding.device_indices)}; the others alike)" if is_of_more else ""
-        text = clip(foreign(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
+        text = clip(printable(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
-        lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
+        lines.append(fit((("    do: ", "dim"), (clip(printable(finding.action), width - 9, mark=True), "dim")), width))
     return lines
 
 
-def _injected_lines(scene: Scene, width: int) -> list[Line]:
+def _fault_lines(scene: RenderContext, width: int) -> list[Line]:
     """The faults that somebody has injected into simulated devices, and who."""
     faults = scene.snapshot.injected_faults
     if not faults:
@@ -108,15 +125,15 @@ def _injected_lines(scene: Scene, width: int) -> list[Line]:
     lines = [heading(scene, f"Injected faults: {len(faults)}", width, "neuron-fault heal takes them back")]
     for fault in faults:
         by = injected_by(fault)
-        text = foreign(fault_sentence(fault)) + (f" (by {by})" if by else "")
+        text = printable(fault_sentence(fault)) + (f" (by {by})" if by else "")
         lines.append(fit(((f" {scene.glyphs.warn:<2} ", "warn"), (clip(text, width - 5, mark=True), "text")), width))
     return lines
 
 
-def _event(scene: Scene, event: Event, width: int) -> Line:
+def _event_line(scene: RenderContext, event: Event, width: int) -> Line:
     moment = day_text(event.at_unix_seconds)
     mark = {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(event.severity, " ")
     style = _EVENT_STYLES[event.severity]
     head: tuple[Run, ...] = ((f" {moment} ", "dim"), (f"{mark:<2} ", style), (f"{event.kind:<9} ", "label"))
-    text = clip(foreign(event.text), width - line_width(head), mark=True)
+    text = clip(printable(event.text), width - line_width(head), mark=True)
     return fit((*head, (text, style)), width)

@@ -11,39 +11,36 @@ from neurontools.client.history.gathering import CoreStep
 from neurontools.client.history.series import mean_of_cores
 from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
-from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.core_owner import owner_text
+from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.line import Line, Page, Run, fit, styled
-from neurontools.views.drawing.plots import window_text
-from neurontools.views.drawing.scene import Scene, visible_top
-from neurontools.views.drawing.style import LOADS, SELECTED, load_style
-from neurontools.views.drawing.time_axis import (
+from neurontools.views.drawing.lines import LOADS, SELECTED, Line, Run, TextPage, fit, load_style, styled
+from neurontools.views.drawing.plots import (
+    backfill_text,
     clock_line,
     event_line,
-    gravity_style,
-    loading_text,
-    mark,
-    marked,
+    event_mark,
+    event_severities,
+    event_style,
     scale_cells,
     time_axis,
+    window_text,
 )
-from neurontools.views.entry import Entry
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
 
 _LEAST_FOOT_HEIGHT = 6  # from so many lines on, events and clock times are below
 
 
-def heatmap_page(scene: Scene, width: int, height: int) -> Page:
+def heatmap_page(scene: RenderContext, width: int, height: int) -> TextPage:
     """A line for each core of the tab, a cell for each stretch of time; Enter shows the history of the core."""
-    cores = cores_shown(scene)
-    about = loading_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
-    page = Page([heading(scene, _title(scene, len(cores)), width, about), _legend(scene, width)])
+    cores = shown_cores(scene)
+    about = backfill_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
+    page = TextPage([heading(scene, _page_title(scene, len(cores)), width, about), _legend_line(scene, width)])
     axis = time_axis(scene, width)
     if axis is None or scene.series is None:
-        page.add(fit(((f"  {loading_text(scene) or 'no past is known yet'}", "dim"),), width))
+        page.add(fit(((f"  {backfill_text(scene) or 'no past is known yet'}", "dim"),), width))
         return page
     foot = [event_line(scene, axis, width), clock_line(scene, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
-    stretches = _stretches(scene.series.core_steps(axis))
+    stretches = _cell_runs(scene.series.core_steps(axis))
     room = max(1, height - len(page.lines) - len(foot))
     cursor = min(scene.cursor, max(0, len(cores) - 1))
     top = visible_top(cursor, scene.top, room, len(cores))
@@ -51,39 +48,39 @@ def heatmap_page(scene: Scene, width: int, height: int) -> Page:
     for position in range(top, min(len(cores), top + room)):
         core = cores[position]
         is_first = position == top or cores[position - 1].device_index != core.device_index
-        line = _core(scene, core, stretches, axis, width, is_first=is_first)
+        line = _core_line(scene, core, stretches, axis, width, is_first=is_first)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(cores), room, top)
     page.add(*foot)
     return page
 
 
-def cores_shown(scene: Scene) -> list[LogicalNeuronCore]:
+def shown_cores(scene: RenderContext) -> list[LogicalNeuronCore]:
     """The cores of the current tab, in the order of the lines."""
     if scene.pid is None:
         return list(scene.figures.cores)
     return [core for core in scene.figures.cores if scene.pid in core.owner_pids]
 
 
-def core_entries(scene: Scene) -> list[Entry]:
+def core_entries(scene: RenderContext) -> list[SearchEntry]:
     """What a search sees of the cores: their names, who holds them, and the processes that do."""
     figures = scene.figures
     return [
-        Entry(
+        SearchEntry(
             str(core.index),
             f"ND{core.device_index} ND {core.device_index} NC{core.index} NC {core.index} {owner_text(figures, core)}",
             tuple([figures.by_pid[pid] for pid in core.owner_pids if pid in figures.by_pid]),
         )
-        for core in cores_shown(scene)
+        for core in shown_cores(scene)
     ]
 
 
-def _title(scene: Scene, count: int) -> str:
+def _page_title(scene: RenderContext, count: int) -> str:
     whose = "" if scene.pid is None else f" of PID {scene.pid}"
     return f"Utilization of {count} NeuronCore{'' if count == 1 else 's'}{whose} over time"
 
 
-def _legend(scene: Scene, width: int) -> Line:
+def _legend_line(scene: RenderContext, width: int) -> Line:
     glyphs = scene.glyphs
     runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
     runs.append(("  0% ", "dim"))
@@ -94,19 +91,19 @@ def _legend(scene: Scene, width: int) -> Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _CellRun:
     """Neighbouring cells that show the same step."""
 
     step: CoreStep | None
     cells: int
 
 
-def _stretches(steps: list[CoreStep | None]) -> list[_Stretch]:
-    return [_Stretch(same[0], len(same)) for _, group in groupby(steps, key=id) if (same := list(group))]
+def _cell_runs(steps: list[CoreStep | None]) -> list[_CellRun]:
+    return [_CellRun(same[0], len(same)) for _, group in groupby(steps, key=id) if (same := list(group))]
 
 
-def _core(
-    scene: Scene, core: LogicalNeuronCore, stretches: list[_Stretch], axis: Axis, width: int, *, is_first: bool
+def _core_line(
+    scene: RenderContext, core: LogicalNeuronCore, stretches: list[_CellRun], axis: Axis, width: int, *, is_first: bool
 ) -> Line:
     first, count = core.cores[0].index, len(core.cores)
     device = f"ND {core.device_index}" if is_first else ""
@@ -116,10 +113,10 @@ def _core(
     if left < len(name):
         name = f" NC {core.index}"
     runs: list[Run] = [(f"{name:<{left}}"[:left], "label" if is_first else "dim")]
-    by_value = _by_value(scene.glyphs, scene.thresholds.idle_below_ratio)
+    by_value = _value_cells(scene.glyphs, scene.thresholds.idle_below_ratio)
     text, style = "", ""
     for stretch in stretches:
-        glyph, wanted = _cell(scene.glyphs, by_value, stretch.step, first, count)
+        glyph, wanted = _step_cell(scene.glyphs, by_value, stretch.step, first, count)
         if wanted != style:
             if text:
                 runs.append((text, style))
@@ -127,12 +124,12 @@ def _core(
         text += glyph * stretch.cells
     runs.append((text, style))
     own = tuple(event for event in scene.events if event.core_index == core.index)
-    for position, gravity in marked(own, axis).items() if own else ():
-        runs = _with_mark(runs, left + position, (mark(scene.glyphs, gravity), gravity_style(gravity)))
+    for position, gravity in event_severities(own, axis).items() if own else ():
+        runs = _replace_cell(runs, left + position, (event_mark(scene.glyphs, gravity), event_style(gravity)))
     return fit(runs, width)
 
 
-def _with_mark(runs: list[Run], at: int, one: Run) -> list[Run]:
+def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
     """The runs, each character of them a cell, with another one at a position."""
     found: list[Run] = []
     position = 0
@@ -147,7 +144,7 @@ def _with_mark(runs: list[Run], at: int, one: Run) -> list[Run]:
 
 
 @cache
-def _by_value(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
+def _value_cells(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
     """What stands for each hundredth of utilization. Shape and colour say the same."""
     levels = len(glyphs.heat)
     found = []
@@ -159,7 +156,7 @@ def _by_value(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _cell(glyphs: Glyphs, by_value: tuple[Run, ...], step: CoreStep | None, first: int, count: int) -> Run:
+def _step_cell(glyphs: Glyphs, by_value: tuple[Run, ...], step: CoreStep | None, first: int, count: int) -> Run:
     if step is None or first >= len(step.means):
         return " ", "text"
     value = step.means[first] if count == 1 else mean_of_cores(step, first, count)

@@ -6,28 +6,34 @@ from neurontools.client.history import quantities
 from neurontools.client.history.axis import Axis
 from neurontools.model.health import verdicts
 from neurontools.util import units
-from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
-from neurontools.views.drawing.gauge import sparkline
-from neurontools.views.drawing.line import Line, Page, Run, Target, cell, fit, foreign, width_of
-from neurontools.views.drawing.plots import Plot, percent, size, stacked, window_text
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.time_axis import loading_text, scale_cells, time_axis
-from neurontools.views.entry import Entry
+from neurontools.views.drawing.glyphs import sparkline
+from neurontools.views.drawing.lines import ClickTarget, Line, Run, TextPage, cell, fit, printable, width_of
+from neurontools.views.drawing.plots import (
+    Plot,
+    backfill_text,
+    bytes_label,
+    percent_label,
+    plot_lines,
+    scale_cells,
+    time_axis,
+    window_text,
+)
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading
 
 _NAME_CELLS = 10
 
 
-def history_page(scene: Scene, width: int, height: int) -> Page:
+def history_page(scene: RenderContext, width: int, height: int) -> TextPage:
     """Plots of what is chosen; up and down choose the device, left and right the core."""
-    page = Page()
-    page.append(_device_bar(scene, width))
+    page = TextPage()
+    page.append(_selection_bar(scene, width))
     axis = time_axis(scene, width)
     if axis is None:
-        page.add(fit(((f"  {loading_text(scene) or 'no past is known yet'}", "dim"),), width))
+        page.add(fit(((f"  {backfill_text(scene) or 'no past is known yet'}", "dim"),), width))
         return page
     if height >= 12:
-        page.add(*_whole(scene, axis, width))
+        page.add(*_total_lines(scene, axis, width))
     device = scene.device_index
     per_device = scene.snapshot.instance.physical_cores_per_device
     first, cores = device * per_device, per_device
@@ -39,25 +45,25 @@ def history_page(scene: Scene, width: int, height: int) -> Page:
     memory = memory * cores // per_device if per_device else memory
     chosen = {"first_core": first, "core_count": max(1, cores)}
     plots = (
-        Plot(f"{name} utilization", quantities.utilization(**chosen), 1.0, percent),
-        Plot(f"{name} device memory", quantities.memory(**chosen), float(memory), size, "memory"),
+        Plot(f"{name} utilization", quantities.utilization(**chosen), 1.0, percent_label),
+        Plot(f"{name} device memory", quantities.memory(**chosen), float(memory), bytes_label, "memory"),
         Plot(f"{name} FLOPS", quantities.flops(**chosen), None, units.flops_text),
     )
-    page.add(*stacked(scene, plots, axis, width, height - len(page.lines)))
+    page.add(*plot_lines(scene, plots, axis, width, height - len(page.lines)))
     return page
 
 
-def device_entries(scene: Scene) -> list[Entry]:
+def device_entries(scene: RenderContext) -> list[SearchEntry]:
     """What a search sees of the devices: their names, what is wrong with them, and the processes that hold cores."""
     wrong: dict[int, str] = {}
     for verdict in verdicts(scene.snapshot):
-        wrong[verdict.device_index] = " ".join(foreign(finding.reason) for finding in verdict.findings)
+        wrong[verdict.device_index] = " ".join(printable(finding.reason) for finding in verdict.findings)
     holders: dict[int, list[ProcessFigures]] = {}
     for figures in scene.figures.by_pid.values():
         for index in figures.process.device_indices:
             holders.setdefault(index, []).append(figures)
     return [
-        Entry(
+        SearchEntry(
             str(device.index),
             f"ND{device.index} ND {device.index} {device.bdf or ''} {wrong.get(device.index, '')}",
             tuple(holders.get(device.index, ())),
@@ -66,10 +72,10 @@ def device_entries(scene: Scene) -> list[Entry]:
     ]
 
 
-def _device_bar(scene: Scene, width: int) -> Page:
+def _selection_bar(scene: RenderContext, width: int) -> TextPage:
     """Which device and which core."""
-    about = loading_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
-    page = Page([heading(scene, "History", width, about)])
+    about = backfill_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
+    page = TextPage([heading(scene, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
     left = 8
     of_tab = {device for figures in scene.figures.shown(scene.pid) for device in figures.process.device_indices}
@@ -78,7 +84,7 @@ def _device_bar(scene: Scene, width: int) -> Page:
         is_of_tab = scene.pid is not None and device.index in of_tab
         style = "mine" if device.index == scene.device_index else "text" if is_of_tab else "dim"
         devices.append((text, style))
-        page.targets.append(Target(1, left, left + width_of(text), "device", str(device.index)))
+        page.targets.append(ClickTarget(1, left, left + width_of(text), "device", str(device.index)))
         left += width_of(text)
     cores: list[Run] = [(" Core   ", "label"), (" all ", "mine" if scene.core_index is None else "dim")]
     left = 13
@@ -86,22 +92,22 @@ def _device_bar(scene: Scene, width: int) -> Page:
         if core.device_index == scene.device_index:
             text = f" NC{core.index} "
             cores.append((text, "mine" if core.index == scene.core_index else "dim"))
-            page.targets.append(Target(2, left, left + width_of(text), "core", str(core.index)))
+            page.targets.append(ClickTarget(2, left, left + width_of(text), "core", str(core.index)))
             left += width_of(text)
     page.add(fit(devices, width), fit(cores, width))
     page.list_count, page.list_height = len(scene.snapshot.devices), 4
     return page
 
 
-def _whole(scene: Scene, axis: Axis, width: int) -> list[Line]:
+def _total_lines(scene: RenderContext, axis: Axis, width: int) -> list[Line]:
     """What the tab shows, the whole host or a process, in three sparklines."""
     series = scene.series
     assert series is not None  # noqa: S101 - the axis is of it
     pid = scene.pid
     capacity = float(sum(device.memory_bytes for device in scene.snapshot.devices)) if pid is None else 0.0
     rows = (
-        ("all cores" if pid is None else f"PID {pid}", quantities.utilization(pid=pid), 1.0, percent),
-        ("memory", quantities.memory(pid=pid), capacity, size),
+        ("all cores" if pid is None else f"PID {pid}", quantities.utilization(pid=pid), 1.0, percent_label),
+        ("memory", quantities.memory(pid=pid), capacity, bytes_label),
         ("executed", quantities.executions(pid=pid), 0.0, lambda value: f"{value:.1f}/s"),
     )
     left = scale_cells(width)

@@ -9,8 +9,18 @@ from functools import cache, lru_cache
 
 from neurontools.util.formats import Markup, element, join_markup
 from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.line import Line, Page, Target, width_of
-from neurontools.views.drawing.style import DARK, FOUND, LIGHT, SELECTED, Style, Theme
+from neurontools.views.drawing.lines import (
+    DARK,
+    FOUND,
+    LIGHT,
+    SELECTED,
+    ClickTarget,
+    Line,
+    Style,
+    TextPage,
+    Theme,
+    width_of,
+)
 from neurontools.web.page_query import PAGE_WIDTHS
 
 HIDDEN = "x"
@@ -21,7 +31,7 @@ Segment = tuple[str, str, str]
 
 Cell = tuple[Segment, ...]
 
-Link = Callable[[Target], str]
+Link = Callable[[ClickTarget], str]
 """Where a target leads, as an address; "" for nowhere."""
 
 
@@ -42,9 +52,9 @@ _TITLES = ("column", "column_sorted")
 _EVERYWHERE = 10_000  # the right end of targets that are a whole row
 
 
-def rows_of(page: Page, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
+def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
     """The rows of a page; `first` is what a row is about which nothing else is known."""
-    targets: dict[int, list[Target]] = {}
+    targets: dict[int, list[ClickTarget]] = {}
     for target in page.targets:
         targets.setdefault(target.row, []).append(target)
     found: list[Row] = []
@@ -79,7 +89,7 @@ def _pieces(line: Line) -> list[_Piece]:
     return pieces
 
 
-def _linked(pieces: list[_Piece], targets: Iterable[Target], link: Link) -> list[_Piece]:
+def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
     """The pieces, those that are first in a target with words in them being links."""
     for target in targets:
         address = link(target)

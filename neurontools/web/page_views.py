@@ -15,14 +15,12 @@ from neurontools.model.health import counts
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
 from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import BLOCKS
-from neurontools.views.drawing.line import Page, Target, fit, foreign
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.tabs import tab_bar
-from neurontools.views.fleet.listing import listed
-from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
-from neurontools.views.frame import title
-from neurontools.views.pages import PAGES, page_named
-from neurontools.views.processes.columns import BY_KEY
+from neurontools.views.drawing.lines import ClickTarget, TextPage, fit, printable
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.fleet_hosts import list_rows
+from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
+from neurontools.views.process_table import BY_KEY
+from neurontools.views.screen import PAGES, page_named, tab_bar, title_bar
 from neurontools.web.markup import Link as LinkOf
 from neurontools.web.markup import PageFrame, Row, RowKind, rows_of
 from neurontools.web.page_query import MAX_TEXT_LENGTH, WINDOWS_SECONDS, PageQuery
@@ -108,20 +106,20 @@ class HostView:
         except SENSELESS as error:
             return "neuron-top", _message_rows(f"this moment can't be drawn: {type(error).__name__}: {error}", width)
 
-    def _drawn(self, scene: Scene, choice: PageQuery, width: int) -> tuple[str, tuple[Row, ...]]:
+    def _drawn(self, scene: RenderContext, choice: PageQuery, width: int) -> tuple[str, tuple[Row, ...]]:
         link = self._link(scene, choice)
         page = page_named(choice.page)
         body = page.draw(scene, width, _DEFAULT_LINES)
         hidden = body.list_count - body.list_height
         if hidden > 0:
             body = page.draw(scene, width, min(_MAX_LINES, _DEFAULT_LINES + hidden))
-        rows = [*rows_of(title(scene, width), link), *rows_of(body, link)]
+        rows = [*rows_of(title_bar(scene, width), link), *rows_of(body, link)]
         if scene.clock.trouble:
             rows += rows_of(_line(scene.clock.trouble, "bad", width), link)
         rows += rows_of(tab_bar(scene, width), link, RowKind.TABS)
         return self._window_title(scene), tuple(rows)
 
-    def _window_title(self, scene: Scene) -> str:
+    def _window_title(self, scene: RenderContext) -> str:
         instance = scene.snapshot.instance
         found = counts(scene.snapshot)
         words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
@@ -129,7 +127,7 @@ class HostView:
         if self._feed is not None and self._feed.status.link is not Link.LIVE:
             told = [scene.clock.badge]
         badge = f"{', '.join(told)}: " if told else ""
-        return f"{badge}{foreign(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
+        return f"{badge}{printable(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
         """As in View."""
@@ -149,7 +147,7 @@ class HostView:
         search = None
         if choice.page == "processes" and choice.details is None:
             search = choice.filter, tuple((name, str(value)) for name, value in choice.told(filter=""))
-        return PageFrame(title, (*above, *links), tuple(options), search, self._notes, foreign(self._name, 80))
+        return PageFrame(title, (*above, *links), tuple(options), search, self._notes, printable(self._name, 80))
 
     def _either(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
         """The two sides of a choice."""
@@ -176,11 +174,11 @@ class HostView:
         state.pid, state.details_pid = choice.pid, choice.details
         return state
 
-    def _link(self, scene: Scene, choice: PageQuery) -> LinkOf:
+    def _link(self, scene: RenderContext, choice: PageQuery) -> LinkOf:
         """Where the targets of a page lead."""
         rows = None
 
-        def link(target: Target) -> str:
+        def link(target: ClickTarget) -> str:
             nonlocal rows
             action, argument = target.action, target.argument
             if action == "page":
@@ -218,8 +216,8 @@ class HostView:
         return f"{self.base}{choice.page}{choice.query(**changes)}"
 
 
-def _line(text: str, style: str, width: int) -> Page:
-    return Page([fit(((f" {foreign(text)}", style),), width)])
+def _line(text: str, style: str, width: int) -> TextPage:
+    return TextPage([fit(((f" {printable(text)}", style),), width)])
 
 
 def _message_rows(text: str, width: int) -> tuple[Row, ...]:
@@ -227,7 +225,7 @@ def _message_rows(text: str, width: int) -> tuple[Row, ...]:
     return (*above, *rows_of(_line(text, "strong", width), _no_link))
 
 
-def _no_link(_target: Target) -> str:
+def _no_link(_target: ClickTarget) -> str:
     return ""
 
 
@@ -279,10 +277,10 @@ class FleetView:
         group_by = choice.group if choice.group in self._ways() else ""
         if group_by == USER:
             self._feed.want_users()
-        found = [state for state in every if passes(state, choice.filter)]
-        rows = listed(found, SORTS[sort], group_by, (choice.open,))
+        found = [state for state in every if matches_filter(state, choice.filter)]
+        rows = list_rows(found, SORTS[sort], group_by, (choice.open,))
         shown = rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE]
-        scene = FleetScene(
+        scene = FleetContext(
             rows=shown,
             all_states=every,
             jobs=self._hiding.jobs(self._feed.jobs),
@@ -299,7 +297,7 @@ class FleetView:
         page = fleet_page(scene, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
         del page.lines[-1:]  # keys
 
-        def link(target: Target) -> str:
+        def link(target: ClickTarget) -> str:
             if target.action != "row" or int(target.argument) >= len(shown):
                 return ""
             row = shown[int(target.argument)]
@@ -320,7 +318,7 @@ class FleetView:
         known = ("", *self._ways())
         chosen = choice.group if choice.group in known else ""
         groups = tuple(
-            (foreign(way, 40) or "none", self.address(choice, group=way, open="", first=0), way == chosen)
+            (printable(way, 40) or "none", self.address(choice, group=way, open="", first=0), way == chosen)
             for way in known
             if _fits_in_query(way)
         )

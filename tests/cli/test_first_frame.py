@@ -34,7 +34,7 @@ def test_the_ground_of_the_terminal(reply: bytes, expected: bool | None) -> None
 PAINTING = """
 import os, signal, sys
 from neurontools.cli.top.first_frame import Terminal
-from neurontools.views.drawing.line import Page
+from neurontools.views.drawing.lines import Page
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 terminal = Terminal()
 ready, go = map(int, sys.argv[1:])

@@ -19,7 +19,7 @@ from neurontools.exporters.exposition import encode_text
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.model import Snapshot, health
 from neurontools.model.finding import Severity
-from neurontools.views.pages import PAGES
+from neurontools.views.screen import PAGES
 from tests.harness.command import call_main
 from tests.harness.older_daemon import RECORDING, OlderDaemon, SnapshotServer
 from tests.harness.scenario_host import ScenarioHost

@@ -17,7 +17,7 @@ from neurontools.fleet.summary_job import JobStandstill
 from neurontools.model import Job, Process, RecentSteps, Severity, Snapshot, TrainingCounters
 from neurontools.model.jobs.job_state import JobState
 from neurontools.model.training import STEP_PARTS
-from neurontools.views.fleet.job_list import held_up_by
+from neurontools.views.fleet_page import problem_text
 from tests.harness.fleet import live, lost
 from tests.harness.snapshots import rank_of, snapshot_of
 
@@ -83,7 +83,7 @@ def test_the_slow_rank_is_named_with_its_host_and_part() -> None:
     assert found is not None
     assert (found.rank, found.host_name, found.pid, found.part) == (3, "host-1", 103, "input wait")
     assert found.gain_ratio == pytest.approx(0.5)
-    assert held_up_by(only(hosts())) == "rank 3 of host-1 (input wait): 50% of each step"
+    assert problem_text(only(hosts())) == "rank 3 of host-1 (input wait): 50% of each step"
 
 
 def test_nobody_is_called_slow_where_none_clearly_is_or_not_all_are_known() -> None:
@@ -110,16 +110,16 @@ def test_hosts_find_together_whom_one_host_would_find_that_had_all_ranks(waits: 
 def test_missing_ranks_are_told_as_far_as_they_are_known() -> None:
     job = only([live("a", host([rank(0, 0.1), rank(1, 0.1)])), live("b", host([rank(2, 0.1)]))])
     assert (job.rank_count, job.world_size, job.missing_ranks) == (3, 4, (MissingRank(3, "b", False),))
-    assert held_up_by(job) == "rank 3 of b is missing"
+    assert problem_text(job) == "rank 3 of b is missing"
     first, second = hosts()
     job = only([first, lost("host-1", "gone", second)])
     assert job.missing_ranks == (MissingRank(2, "host-1", True), MissingRank(3, "host-1", True))
-    assert held_up_by(job) == "ranks 2-3 of host-1 (lost) are missing"
+    assert problem_text(job) == "ranks 2-3 of host-1 (lost) are missing"
     assert job.slow_rank is None
     unseen = HostState(Place("host-1", Reach.SSH, "host-1"))
-    assert held_up_by(only([first, unseen])) == "ranks 2-3 are missing"
+    assert problem_text(only([first, unseen])) == "ranks 2-3 are missing"
     nameless = replace(rank(0, 0.1), job=Job("Slurm job 7", None, 4, RUN))
-    assert held_up_by(only([live("a", host([nameless]))])) == "3 ranks missing"
+    assert problem_text(only([live("a", host([nameless]))])) == "3 ranks missing"
 
 
 def test_while_one_rank_compiles_those_who_wait_for_it_are_not_stuck() -> None:
@@ -157,11 +157,11 @@ def test_who_has_not_come_to_a_collective_is_told_with_its_host() -> None:
         JobState.STUCK,
         FleetStandstill("all_reduce", 3, 1, (AbsentRank(3, "host-1"),), 88.0),
     )
-    assert held_up_by(job) == "3 ranks wait in all_reduce for rank 3 of host-1"
+    assert problem_text(job) == "3 ranks wait in all_reduce for rank 3 of host-1"
     nobody = only([waiting, second])
-    assert held_up_by(replace(nobody, slow_rank=None)) == "", "the other host trains, as far as it has told"
+    assert problem_text(replace(nobody, slow_rank=None)) == "", "the other host trains, as far as it has told"
     alone = only([waiting, standing(second, **waits)])
-    assert held_up_by(alone) == "2 ranks wait in all_reduce for ranks 2-3 of host-1"
+    assert problem_text(alone) == "2 ranks wait in all_reduce for ranks 2-3 of host-1"
 
 
 def test_where_all_have_come_and_none_gets_on_the_job_is_stuck() -> None:
@@ -171,7 +171,7 @@ def test_where_all_have_come_and_none_gets_on_the_job_is_stuck() -> None:
 
     assert job(20.0).state == JobState.WAITING
     assert job(70.0).state == JobState.STUCK
-    assert held_up_by(job(70.0)) == "4 ranks wait in barrier, and none is absent"
+    assert problem_text(job(70.0)) == "4 ranks wait in barrier, and none is absent"
 
 
 def test_a_summary_tells_who_waits_only_while_no_step_is_made() -> None:

@@ -15,8 +15,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.painter import rich_style
 from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import Line, line_width, plain
-from neurontools.views.drawing.style import FOUND, SELECTED, THEMES
+from neurontools.views.drawing.lines import FOUND, SELECTED, THEMES, Line, line_width, plain_text
 from tests.harness.paths import ROOT
 from tests.harness.pressed_keys import draw, type_keys
 from tests.harness.scenario_host import ScenarioHost
@@ -40,11 +39,11 @@ async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]
         assert list(strip) == [Segment(part, rich_style("dark", style)) for part, style in line], (
             "the application shows what is drawn"
         )
-        is_blank = not plain(line).strip() and {style for _, style in line} == {"text"}
-        styled.append("" if is_blank else f"{plain(line):{MIDDLE[0]}}  {_styles(line)}")
+        is_blank = not plain_text(line).strip() and {style for _, style in line} == {"text"}
+        styled.append("" if is_blank else f"{plain_text(line):{MIDDLE[0]}}  {_styles(line)}")
     parts = []
     for size in sizes:
-        rows = styled if size == MIDDLE else [plain(line) for line in draw(app.dashboard, *size).lines]
+        rows = styled if size == MIDDLE else [plain_text(line) for line in draw(app.dashboard, *size).lines]
         parts.append("{}x{}".format(*size))
         for is_empty, same in groupby((row.rstrip() for row in rows), key=lambda row: not row):
             together = list(same)

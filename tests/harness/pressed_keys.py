@@ -7,7 +7,7 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from neurontools.tui.dashboard import Dashboard
-from neurontools.views.drawing.line import Page, plain
+from neurontools.views.drawing.lines import TextPage, plain_text
 from tests.harness.still_feed import snapshots
 
 WIDTH, HEIGHT = 120, 40
@@ -19,12 +19,12 @@ def named(key: str) -> tuple[str, str | None]:
     return (_character_to_key(key), key) if len(key) == 1 else (key, None)
 
 
-def draw(dashboard: Dashboard, width: int = WIDTH, height: int = HEIGHT) -> Page:
+def draw(dashboard: Dashboard, width: int = WIDTH, height: int = HEIGHT) -> TextPage:
     return dashboard.draw(width, height)
 
 
 def text(dashboard: Dashboard, size: tuple[int, int] = (WIDTH, HEIGHT)) -> str:
-    return "\n".join(plain(line) for line in draw(dashboard, *size).lines)
+    return "\n".join(plain_text(line) for line in draw(dashboard, *size).lines)
 
 
 def press(dashboard: Dashboard, *pressed: str, size: tuple[int, int] = (WIDTH, HEIGHT)) -> str:

@@ -17,7 +17,7 @@ from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import DashboardSettings, load_settings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.style import THEMES
+from neurontools.views.drawing.lines import THEMES
 from tests.harness.pictures import (
     LARGE,
     MIDDLE,

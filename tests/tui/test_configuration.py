@@ -27,7 +27,7 @@ from neurontools.tui.settings import (
     settings_path,
 )
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.style import THEMES, Style
+from neurontools.views.drawing.lines import THEMES, Style
 from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory

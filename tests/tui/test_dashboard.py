@@ -18,9 +18,9 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import DashboardSettings
 from neurontools.util.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.line import line_width
-from neurontools.views.overview.memory_tree import nodes
-from neurontools.views.pages import PAGES
+from neurontools.views.drawing.lines import line_width
+from neurontools.views.memory_sections import visible_nodes
+from neurontools.views.screen import PAGES
 from tests.harness.examples import examples, some
 from tests.harness.model_parts import parts
 from tests.harness.pressed_keys import FIRST_PID, WIDTH, draw, press, text
@@ -196,7 +196,7 @@ def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
     click("ND4", "ND4")
     scene = dashboard.scene()
     assert scene is not None
-    assert nodes(scene)[dashboard.list.cursor].key == "nd4"
+    assert visible_nodes(scene)[dashboard.list.cursor].key == "nd4"
 
 
 @settings(max_examples=examples(12), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -234,7 +234,7 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     assert "10001" in shown
     scene = dashboard.scene()
     assert scene is not None
-    rows = nodes(scene)
+    rows = visible_nodes(scene)
     for node in rows:
         inside = [row.device_bytes or 0 for row in rows if row.key.rpartition("/")[0] == node.key]
         assert not inside or node.device_bytes == sum(inside), node

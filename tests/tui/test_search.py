@@ -7,7 +7,7 @@ import pytest
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import plain
+from neurontools.views.drawing.lines import plain_text
 from tests.harness.pressed_keys import FIRST_PID, draw, press
 from tests.harness.still_feed import StillFeed, snapshots
 
@@ -22,7 +22,7 @@ def search(dashboard: Dashboard, words: str) -> str:
 def selected(dashboard: Dashboard) -> str:
     """The text of the selected row of the list, which is the last of those that are lit."""
     *_, line = [line for line in draw(dashboard).lines if any("+selected" in style for _, style in line)]
-    return plain(line)
+    return plain_text(line)
 
 
 def on(page: str) -> Dashboard:
@@ -39,7 +39,7 @@ def test_a_search_keeps_the_list_and_goes_to_matches_in_jobs_that_are_folded(das
     assert "match 11 of 11" in press(dashboard, "N", "N"), "round the end"
     press(dashboard, "n")
     assert dashboard.selected_pid == PIDS[0]
-    rows = {plain(line): line for line in draw(dashboard).lines if "synthetic-" in plain(line)}
+    rows = {plain_text(line): line for line in draw(dashboard).lines if "synthetic-" in plain_text(line)}
     for pid, is_found in ((PIDS[0], True), (FIRST_PID, False)):
         assert {"+found" in style for row, line in rows.items() for _, style in line if f" {pid} " in row} == {is_found}
     assert "search" not in press(dashboard, "escape").splitlines()[1]

@@ -9,11 +9,10 @@ import pytest
 
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import DashboardSettings
+from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import plain
-from neurontools.views.drawing.narrowing import Narrowing
-from neurontools.views.drawing.style import THEMES
-from neurontools.views.processes.rows import process_rows
+from neurontools.views.drawing.lines import THEMES, plain_text
+from neurontools.views.processes_page import process_rows
 from tests.harness import pressed_keys
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.running_daemon import StartDaemon
@@ -110,7 +109,7 @@ def test_thresholds_colour_the_list(dashboard: Dashboard) -> None:
     press(dashboard, "x")
 
     def styles() -> set[str]:
-        rows = [line for line in dashboard.draw(160, 40).lines if "synthetic-" in plain(line)]
+        rows = [line for line in dashboard.draw(160, 40).lines if "synthetic-" in plain_text(line)]
         return {style for line in rows for text, style in line if text.strip().endswith("%")}
 
     of_idle = {"warn", "held"}
@@ -135,7 +134,7 @@ def test_devices_are_hidden_and_shown(dashboard: Dashboard) -> None:
 
 
 def test_devices_that_the_command_line_leaves_out_are_not_offered() -> None:
-    narrowing = Narrowing(frozenset((2, 5)))
+    narrowing = DeviceFilter(frozenset((2, 5)))
     dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, narrowing=narrowing)
     open_setup(dashboard, "devices")
     assert dashboard.choices is not None

@@ -23,7 +23,7 @@ from textual.events import Key
 from neurontools.tui.painter import sgr, spans, update
 from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.tui.textual_private import TerminalInput
-from neurontools.views.drawing.line import Line, fit, plain
+from neurontools.views.drawing.lines import Line, fit, plain_text
 from tests.harness.terminal_screen import TerminalScreen
 from tests.harness.waiting import HANG_SECONDS
 
@@ -47,9 +47,9 @@ def test_after_what_is_painted_the_screen_is_the_new_one(before: list[Line], lin
     screen = TerminalScreen(WIDTH, 3)
     old, wanted = ([narrow(line) for line in each] for each in (before, lines))
     for row, line in enumerate(old, 1):
-        screen.feed(f"\x1b[{row};1H" + plain(line))
+        screen.feed(f"\x1b[{row};1H" + plain_text(line))
     screen.feed(painted(wanted, old))
-    assert screen.text == "\n".join(plain(line) for line in wanted)
+    assert screen.text == "\n".join(plain_text(line) for line in wanted)
     for line, earlier in zip(lines, before, strict=True):
         found = spans(line, earlier, WIDTH)
         assert found == sorted(found)

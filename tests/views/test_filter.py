@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from neurontools.model import Attribution, Snapshot
 from neurontools.views.drawing.figures import Figures
-from neurontools.views.processes.columns import BY_KEY
-from neurontools.views.processes.filter import InvalidFilter, joined, parse_filter, quoted
-from neurontools.views.processes.quantities import InvalidQuantity, parse_quantity
+from neurontools.views.process_filter import (
+    InvalidFilter,
+    InvalidQuantity,
+    join_filters,
+    parse_filter,
+    parse_quantity,
+    quote_value,
+)
+from neurontools.views.process_table import BY_KEY
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = [(host := ScenarioHost("trn1.32xlarge", "steady")).at(29.0), host.at(30.0)][-1]
@@ -153,14 +159,14 @@ def test_any_text_is_a_filter_or_gives_one_line(text: str) -> None:
 @given(st.text(min_size=1, max_size=30).filter(lambda text: "\0" not in text))
 def test_a_quoted_text_is_found_whatever_is_in_it(text: str) -> None:
     figures = replace(FIGURES[0], process=replace(FIGURES[0].process, tag=text))
-    assert parse_filter(f"tag={quoted(text)}")(figures)
-    assert parse_filter(quoted(text))(figures)
+    assert parse_filter(f"tag={quote_value(text)}")(figures)
+    assert parse_filter(quote_value(text))(figures)
 
 
 def test_filters_that_are_joined_all_have_to_hold() -> None:
-    assert joined("", " ") == ""
-    assert joined("mlp or bert", "") == "mlp or bert"
-    assert passing(joined("mlp or bert", f"user={quoted('ann')}")) == [1, 2]
+    assert join_filters("", " ") == ""
+    assert join_filters("mlp or bert", "") == "mlp or bert"
+    assert passing(join_filters("mlp or bert", f"user={quote_value('ann')}")) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from neurontools.fleet.states import HostState, worst_first
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Finding, Health, Severity
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
-from neurontools.views.drawing.line import line_width, plain
-from neurontools.views.fleet.cells import folded
-from neurontools.views.fleet.listing import listed
-from neurontools.views.fleet.page import FleetScene, fleet_lines, fleet_page, passes
+from neurontools.views.drawing.lines import line_width, plain_text
+from neurontools.views.fleet_hosts import group_alike, list_rows
+from neurontools.views.fleet_page import FleetContext, fleet_lines, fleet_page, matches_filter
 from tests.harness.fleet import live, lost
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
@@ -41,9 +40,9 @@ HOSTS = [
 ]
 
 
-def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetScene:
-    return FleetScene(
-        listed(states, worst_first),
+def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetContext:
+    return FleetContext(
+        list_rows(states, worst_first),
         tuple(states),
         fleet_jobs(states),
         100.0,
@@ -56,7 +55,7 @@ def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, fi
 
 
 def rows_of(states: list[HostState], width: int = 140, height: int = 40) -> list[str]:
-    return [plain(line) for line in fleet_page(scene(states), width, height).lines]
+    return [plain_text(line) for line in fleet_page(scene(states), width, height).lines]
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
@@ -74,7 +73,7 @@ def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> N
 
 def test_the_worst_is_above_and_the_lost_are_grey_with_their_age() -> None:
     page = fleet_page(scene(HOSTS), 140, 30)
-    rows = [plain(line) for line in page.lines]
+    rows = [plain_text(line) for line in page.lines]
     first = next(number for number, row in enumerate(rows) if "WORST" in row) + 1
     assert [row.split()[1] for row in rows[first : first + 3]] == ["sick", "gone", "never"]
     gone = page.lines[first + 1]
@@ -88,13 +87,13 @@ def test_the_worst_is_above_and_the_lost_are_grey_with_their_age() -> None:
 
 def test_hosts_that_are_alike_are_one_row_however_many() -> None:
     states = [live(f"host-{number}", IDLE if number % 2 else AT_WORK) for number in range(200)]
-    groups = folded(states)
+    groups = group_alike(states)
     assert sorted(len(group.states) for group in groups) == [100, 100]
     text = "\n".join(rows_of(states))
     assert " 100 x trn1.32xlarge" in text
     assert "200 hosts, 200 live" in text
     assert "3,200 devices" in text
-    printed_once = "\n".join(map(plain, fleet_lines(scene(states, cursor=-1), 120)))
+    printed_once = "\n".join(map(plain_text, fleet_lines(scene(states, cursor=-1), 120)))
     assert all(f" host-{number} " in printed_once for number in range(200))
 
 
@@ -108,9 +107,9 @@ def test_what_is_missing_or_wrong_has_a_sign_of_its_own() -> None:
 
 
 def test_a_filter_is_words_in_the_row() -> None:
-    assert [state.place.name for state in HOSTS if passes(state, "LOST refused")] == ["never"]
-    assert [state.place.name for state in HOSTS if passes(state, "trn1 critical")] == ["sick"]
-    assert sum(passes(state, "") for state in HOSTS) == len(HOSTS)
+    assert [state.place.name for state in HOSTS if matches_filter(state, "LOST refused")] == ["never"]
+    assert [state.place.name for state in HOSTS if matches_filter(state, "trn1 critical")] == ["sick"]
+    assert sum(matches_filter(state, "") for state in HOSTS) == len(HOSTS)
 
 
 def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
@@ -161,7 +160,7 @@ def test_whose_a_job_is_stands_beside_it_where_there_is_room(
     (job,) = fleet_jobs([live("a", IDLE, jobs=(SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK),))])
     drawn = replace(scene(HOSTS), jobs=(replace(job, users=users, user_count=count),))
     for width, there in ((119, (False, False)), (120, (True, False)), (132, (True, True))):
-        rows = [plain(line) for line in fleet_page(drawn, width, 40).lines]
+        rows = [plain_text(line) for line in fleet_page(drawn, width, 40).lines]
         titles, row = next(pair for pair in pairwise(rows) if "HELD UP BY" in pair[0])
         assert ("USER" in titles, "STEP" in titles.split()) == there
         place = titles.find("USER")
@@ -179,10 +178,10 @@ def test_a_job_of_several_hosts_is_counted_once() -> None:
     ]
     assert rows_of(states)[1].endswith("   2 jobs")
     assert rows_of([states[1]])[1].endswith("   1 job")
-    (both,) = listed(states, worst_first, "type")
+    (both,) = list_rows(states, worst_first, "type")
     assert both.state.summary is not None
     assert both.state.summary.job_count == 2
-    (untold,) = listed([*states, live("c", IDLE, jobs=(), job_count=1)], worst_first, "type")
+    (untold,) = list_rows([*states, live("c", IDLE, jobs=(), job_count=1)], worst_first, "type")
     assert untold.state.summary is not None
     assert untold.state.summary.job_count is None, "which runs c has is not told"
 
@@ -194,7 +193,7 @@ def test_groups_fold_and_open_and_are_told_as_one_host() -> None:
         state = live(f"host-{number}", snapshot)
         states.append(replace(state, place=replace(state.place, labels=(("rack", rack),) if rack else ())))
     assert ways(states) == ("alike", "type", "job", "user", "rack")
-    rows = listed(states, worst_first, "rack", {"rack=a"})
+    rows = list_rows(states, worst_first, "rack", {"rack=a"})
     assert [row.name for row in rows] == ["+ no rack, 1 host", "- a, 2 hosts", "  host-0", "  host-1", "+ b, 1 host"]
     of_a = rows[1].state.summary
     assert of_a is not None
@@ -203,16 +202,16 @@ def test_groups_fold_and_open_and_are_told_as_one_host() -> None:
     assert of_a.utilization_ratio == parts[1].utilization_ratio, "the mean over the held cores"
     assert rows[0].state.severity is Severity.CRITICAL
     page = fleet_page(replace(scene(states), rows=rows, group_by="rack"), 140, 40)
-    assert "Hosts by rack" in "".join(map(plain, page.lines))
+    assert "Hosts by rack" in "".join(map(plain_text, page.lines))
     assert [row.key for row in rows] == ["rack=no rack", "rack=a", "host-0", "host-1", "rack=b"]
-    assert passes(states[0], "rack=a")
-    assert not passes(states[2], "rack=a")
+    assert matches_filter(states[0], "rack=a")
+    assert not matches_filter(states[2], "rack=a")
 
 
 def test_equal_hosts_are_one_row_and_others_themselves() -> None:
     states = [live(f"host-{number}", IDLE) for number in range(20)]
     states += [live("odd", SICK), lost("gone", "no route"), lost("away", "no route")]
-    rows = listed(states, worst_first, "alike")
+    rows = list_rows(states, worst_first, "alike")
     assert [row.name for row in rows] == [
         "odd",
         "+ lost, 2 hosts",

@@ -15,15 +15,13 @@ from neurontools.client.history.series import Series
 from neurontools.model import health
 from neurontools.model.attribution import Job
 from neurontools.rpc.convert import to_message
-from neurontools.views.drawing.dialog import Dialog, over
-from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import Page, line_width, plain
-from neurontools.views.drawing.narrowing import Narrowing
-from neurontools.views.drawing.scene import Clock, Scene
-from neurontools.views.frame import frame
-from neurontools.views.overview.job_list import job_rows
-from neurontools.views.overview.memory_tree import every_key
-from neurontools.views.pages import PAGES
+from neurontools.views.drawing.figures import DeviceFilter
+from neurontools.views.drawing.glyphs import UNICODE, Dialog, draw_dialog
+from neurontools.views.drawing.lines import TextPage, line_width, plain_text
+from neurontools.views.drawing.render_context import RenderContext, ShownMoment
+from neurontools.views.memory_sections import all_node_keys
+from neurontools.views.overview_page import job_rows
+from neurontools.views.screen import PAGES, draw_screen
 from tests.harness.examples import examples
 from tests.harness.scenario_host import ScenarioHost
 
@@ -40,7 +38,7 @@ NASTY = (
 )
 
 
-def check(page: Page, width: int, height: int) -> None:
+def check(page: TextPage, width: int, height: int) -> None:
     assert len(page.lines) == height
     for line in page.lines:
         assert line_width(line) == width, line
@@ -77,7 +75,7 @@ def test_every_instance_type_fits_any_terminal(
 ) -> None:
     width, height = size
     snapshot = HOSTS[host]
-    scene = Scene.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
+    scene = RenderContext.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
     message = to_message(snapshot)
     scene.series = Series(Samples(sample_of(message, float(at)) for at in range(1, cursor + 2)))
     scene.verdicts = health.verdicts(snapshot)
@@ -85,13 +83,13 @@ def test_every_instance_type_fits_any_terminal(
     scene.device_index = cursor % len(snapshot.devices)
     scene.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
     scene.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None
-    scene.opened = every_key(scene) if is_open else frozenset()
+    scene.opened = all_node_keys(scene) if is_open else frozenset()
     scene.is_tree_shown, scene.is_compact = is_open and cursor % 3 == 0, cursor % 7 == 0
     scene.unfolded = frozenset(row.key for row in job_rows(scene)) if is_open else frozenset()
-    page_drawn = frame(scene, width, height)
+    page_drawn = draw_screen(scene, width, height)
     check(page_drawn, width, height)
     dialog = Dialog("Title", ("text " * 20, "宽" * 40), ("one", "two"), cursor % 2)
-    check(over(page_drawn, dialog, UNICODE, width, height), width, height)
+    check(draw_dialog(page_drawn, dialog, UNICODE, width, height), width, height)
 
 
 @pytest.mark.parametrize("text", NASTY)
@@ -116,13 +114,15 @@ def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_
         instance=replace(snapshot.instance, instance_id=text, instance_type=text),
     )
     for page, size, details in product(PAGES, ((20, 5), (80, 24), (200, 50)), (None, nasty[0].pid)):
-        scene = Scene.of(snapshot, page=page.name, details_pid=details, message=text, filter_text=text, pid=details)
-        scene.opened = every_key(scene)
+        scene = RenderContext.of(
+            snapshot, page=page.name, details_pid=details, message=text, filter_text=text, pid=details
+        )
+        scene.opened = all_node_keys(scene)
         scene.is_tree_shown = details is not None
         scene.unfolded = frozenset(row.key for row in job_rows(scene))
         if "\udc80" not in text:
             scene.events = events_between(to_message(HOSTS["trn1.32xlarge", None]), to_message(snapshot))
-        check(frame(scene, *size), *size)
+        check(draw_screen(scene, *size), *size)
 
 
 def test_two_hundred_processes() -> None:
@@ -131,16 +131,16 @@ def test_two_hundred_processes() -> None:
     snapshot = replace(snapshot, processes=many)
     for page in PAGES:
         for cursor in (0, 100, 199, 5000):
-            scene = Scene.of(snapshot, page=page.name, cursor=cursor, pid=1199 if cursor == 100 else None)
-            check(frame(scene, 80, 24), 80, 24)
+            scene = RenderContext.of(snapshot, page=page.name, cursor=cursor, pid=1199 if cursor == 100 else None)
+            check(draw_screen(scene, 80, 24), 80, 24)
 
 
 def test_every_page_is_drawn_of_a_part() -> None:
     for page, size in product(PAGES, ((80, 24), (200, 50), (20, 5))):
-        narrowing = Narrowing(frozenset((15,)))
-        scene = Scene.of(HOSTS["trn1.32xlarge", None], narrowing, page=page.name, clock=Clock("LIVE"))
-        drawn = frame(scene, *size)
+        narrowing = DeviceFilter(frozenset((15,)))
+        scene = RenderContext.of(HOSTS["trn1.32xlarge", None], narrowing, page=page.name, clock=ShownMoment("LIVE"))
+        drawn = draw_screen(scene, *size)
         check(drawn, *size)
-        lines = [plain(line) for line in drawn.lines]
+        lines = [plain_text(line) for line in drawn.lines]
         assert size[0] == 20 or "1 of 16 devices" in lines[0]
         assert "missing" not in "\n".join(lines)

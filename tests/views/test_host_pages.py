@@ -20,15 +20,13 @@ from neurontools.model import (
     Snapshot,
     VcpuUsage,
 )
-from neurontools.views.drawing.columns import chosen, row_line, title_line
-from neurontools.views.drawing.line import Page, line_width, plain
-from neurontools.views.drawing.scene import Cost, Scene
+from neurontools.views.drawing.lines import TextPage, fitting_columns, line_width, plain_text, row_line, title_line
+from neurontools.views.drawing.render_context import ProcessCost, RenderContext
 from neurontools.views.health_page import health_page
-from neurontools.views.host.page import host_page
-from neurontools.views.host.traffic import COLUMNS, traffic_rows
-from neurontools.views.overview.host_usage import host_usage
-from neurontools.views.pages import page_named
-from neurontools.views.usage.page import usage_page
+from neurontools.views.host_page import TRAFFIC_COLUMNS, host_page, traffic_rows
+from neurontools.views.overview_page import vcpu_section
+from neurontools.views.screen import page_named
+from neurontools.views.usage_page import usage_page
 from tests.harness.scenario_host import ScenarioHost
 
 SNAPSHOT = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
@@ -49,13 +47,13 @@ ENDED = (
 )
 
 
-def lines_of(page: Page) -> list[str]:
-    return [plain(line).rstrip() for line in page.lines]
+def lines_of(page: TextPage) -> list[str]:
+    return [plain_text(line).rstrip() for line in page.lines]
 
 
 def test_users_have_what_runs_and_what_ended() -> None:
     owned = replace(SNAPSHOT, processes=tuple(replace(each, user="ann") for each in SNAPSHOT.processes))
-    lines = lines_of(usage_page(Scene.of(owned, page="usage", ended=ENDED), 120, 30))
+    lines = lines_of(usage_page(RenderContext.of(owned, page="usage", ended=ENDED), 120, 30))
     ann, bob = (next(line.split() for line in lines if line.startswith(f" {name} ")) for name in ("ann", "bob"))
     assert ann[1:3] == [str(len(SNAPSHOT.processes)), "2"]
     assert "70.2%" in ann, "a mean goes by hours"
@@ -64,7 +62,7 @@ def test_users_have_what_runs_and_what_ended() -> None:
 
 @pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
 def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
-    scene = Scene.of(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
+    scene = RenderContext.of(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
     shown = (lines_of(page_named(page).draw(scene, width, 30)) for width in (20, 120))
     nothing = ("no process", "nobody holds", "nothing has")
     narrow, wide = ([line for line in lines if line.strip().startswith(nothing)] for lines in shown)
@@ -75,7 +73,7 @@ def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page:
 
 
 def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
-    page = usage_page(Scene.of(SNAPSHOT, page="usage", ended=ENDED), 160, 30)
+    page = usage_page(RenderContext.of(SNAPSHOT, page="usage", ended=ENDED), 160, 30)
     rows = [line for line in lines_of(page) if "train_" in line and "Slurm" in line]
     assert [row.split()[-1] for row in rows] == ["train_11.py", "train_13.py", "train_12.py"]
     assert " ok " in rows[0]
@@ -83,13 +81,13 @@ def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
     assert "signal 9" in rows[2]
     assert page.list_count == 3
     launched = replace(ENDED[0], command="/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1")
-    lines = lines_of(usage_page(Scene.of(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
+    lines = lines_of(usage_page(RenderContext.of(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
     assert next(line for line in lines if " 11 " in line).endswith(" train.py --lr 1")
 
 
 def test_of_many_users_some_are_told_as_a_number() -> None:
     many = tuple(ended(number, f"user{number}", 1.0) for number in range(100, 160))
-    lines = lines_of(usage_page(Scene.of(SNAPSHOT, page="usage", ended=many), 100, 24))
+    lines = lines_of(usage_page(RenderContext.of(SNAPSHOT, page="usage", ended=many), 100, 24))
     assert any("more users" in line for line in lines)
     assert any("train" in line or "signal" in line or " - " in line for line in lines[-5:])
 
@@ -114,7 +112,7 @@ def vcpus(count: int) -> tuple[VcpuUsage, ...]:
 
 
 def test_the_host_in_all_its_parts() -> None:
-    scene = Scene.of(busy_host(), page="host", vcpus=vcpus(8), own_cost=Cost(0.01, 40 * 2**20))
+    scene = RenderContext.of(busy_host(), page="host", vcpus=vcpus(8), own_cost=ProcessCost(0.01, 40 * 2**20))
     text = "\n".join(lines_of(host_page(scene, 120, 36)))
     for part in ("neuron-top 1.00% CPU and 40.0 MB", "neurond 0.20% CPU and 45.0 MB", "50.0% (40-60)", "7 ", " 50%"):
         assert part in text
@@ -127,14 +125,14 @@ def test_the_host_in_all_its_parts() -> None:
 def test_vcpus_of_any_number_fit() -> None:
     sizes = ((80, 20), (120, 32), (200, 46), (20, 3), (1, 1))
     for count, (width, height) in product((1, 8, 128, 192, 448), sizes):
-        page = host_page(Scene.of(busy_host(), page="host", vcpus=vcpus(count)), width, height)
+        page = host_page(RenderContext.of(busy_host(), page="host", vcpus=vcpus(count)), width, height)
         assert {line_width(line) for line in page.lines} == {width}, (count, height)
 
 
 def test_the_overview_tells_what_goes_in_and_out_where_there_is_room() -> None:
-    heading = lines_of(host_usage(Scene.of(busy_host()), 120))[0]
+    heading = lines_of(vcpu_section(RenderContext.of(busy_host()), 120))[0]
     assert "EFA in 1.0 MB/s out -, net in 2.0 KB/s out 1.0 KB/s, disk read 0/s write 4.0 KB/s" in heading
-    assert "EFA" not in lines_of(host_usage(Scene.of(busy_host()), 50))[0]
+    assert "EFA" not in lines_of(vcpu_section(RenderContext.of(busy_host()), 50))[0]
 
 
 def test_the_overview_tells_which_device_draws_most() -> None:
@@ -143,9 +141,9 @@ def test_the_overview_tells_which_device_draws_most() -> None:
     drawing = replace(others[3], power=PowerUtilization(NOW, 0.4, 0.9, 0.7))
     quiet = replace(first, power=PowerUtilization(NOW, 0.0, 0.95, 0.1))
     known = replace(host, devices=(quiet, drawing, *others[4:]))
-    assert f"power up to 70% (ND {drawing.index})" in lines_of(host_usage(Scene.of(known), 200))[0]
+    assert f"power up to 70% (ND {drawing.index})" in lines_of(vcpu_section(RenderContext.of(known), 200))[0]
     unknown = replace(host, devices=tuple(others))
-    assert "power" not in lines_of(host_usage(Scene.of(unknown), 200))[0]
+    assert "power" not in lines_of(vcpu_section(RenderContext.of(unknown), 200))[0]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +152,8 @@ def test_the_overview_tells_which_device_draws_most() -> None:
 def test_counts_of_any_size_are_told_whole(count: int, text: str) -> None:
     port = RdmaPort("rdmap0s6", 1, "ACTIVE", dropped_packets_total=count, failed_requests_total=count)
     (row,) = traffic_rows(Host(rdma_ports=(port,)))
-    columns = chosen(COLUMNS, 160)
-    titles, line = plain(title_line(columns, 160)), plain(row_line(columns, row, 160))
+    columns = fitting_columns(TRAFFIC_COLUMNS, 160)
+    titles, line = plain_text(title_line(columns, 160)), plain_text(row_line(columns, row, 160))
     for title in ("DROPS", "TROUBLE"):
         end = titles.index(title) + len(title)
         assert line[:end].split()[-1] == text
@@ -167,7 +165,7 @@ FAULT = InjectedFault(
 
 
 def health_lines(*faults: InjectedFault, width: int) -> list[str]:
-    page = health_page(Scene.of(replace(SNAPSHOT, injected_faults=faults), page="health"), width, 40)
+    page = health_page(RenderContext.of(replace(SNAPSHOT, injected_faults=faults), page="health"), width, 40)
     assert all(line_width(line) <= width for line in page.lines)
     return lines_of(page)
 

@@ -16,9 +16,9 @@ from neurontools.model import (
     SourceKind,
     Subgraph,
 )
-from neurontools.views.drawing.line import Page, plain
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.overview.memory_tree import Node, every_key, memory_tree, nodes
+from neurontools.views.drawing.lines import TextPage, plain_text
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.memory_sections import MemoryNode, all_node_keys, memory_tree, visible_nodes
 from tests.harness.snapshots import process_of, snapshot_of, with_device
 
 TRAIN, SERVE = 7, 8
@@ -52,36 +52,36 @@ def two_processes() -> Snapshot:
     )
 
 
-def every_node(snapshot: Snapshot, pid: int | None = None) -> list[Node]:
-    return nodes(Scene.of(snapshot, pid=pid, opened=every_key(Scene.of(snapshot))))
+def every_node(snapshot: Snapshot, pid: int | None = None) -> list[MemoryNode]:
+    return visible_nodes(RenderContext.of(snapshot, pid=pid, opened=all_node_keys(RenderContext.of(snapshot))))
 
 
-def sizes(rows: list[Node]) -> dict[str, tuple[int | None, int | None]]:
+def sizes(rows: list[MemoryNode]) -> dict[str, tuple[int | None, int | None]]:
     return {row.key: (row.device_bytes, row.host_bytes) for row in rows}
 
 
 def test_every_row_of_a_device_with_a_model() -> None:
     model, core = "nd0/nc0/m7.10001", "nd0/nc0"
     assert every_node(two_processes(), TRAIN) == [
-        Node("nd0", 0, "ND 0", 0, True, True, device_bytes=178, host_bytes=5),
-        Node(core, 1, "NC 0  tag7", 0, True, True, device_bytes=178, host_bytes=5),
-        Node(model, 2, "train.neff", 0, True, True, 10001, 120, 5, is_running=True, is_model=True),
-        Node(f"{model}/tensors_bytes", 3, "Tensors", 0, False, False, None, 100, 5),
-        Node(f"{model}/constants_bytes", 3, "Constants", 0, False, False, None, 20, 0),
-        Node(f"{model}/model_code_bytes", 3, "Model Code", 0, False, False, None, 0, 0),
-        Node(f"{model}/runtime_memory_bytes", 3, "Runtime Memory", 0, False, False, None, 0, 0),
-        Node(f"{model}/model_shared_scratchpad_bytes", 3, "Model Scratchpad", 0, False, False, None, 0, 0),
-        Node(f"{core}/tensors_bytes", 2, "Tensors", 0, False, False, None, 50, 0),
-        Node(f"{core}/constants_bytes", 2, "Constants", 0, False, False, None, 0, 0),
-        Node(f"{core}/model_code_bytes", 2, "Model Code", 0, False, False, None, 0, 0),
-        Node(f"{core}/runtime_memory_bytes", 2, "Runtime Memory", 0, False, False, None, 8, 0),
-        Node(f"{core}/model_shared_scratchpad_bytes", 2, "Model Scratchpad", 0, False, False, None, 0, 0),
+        MemoryNode("nd0", 0, "ND 0", 0, True, True, device_bytes=178, host_bytes=5),
+        MemoryNode(core, 1, "NC 0  tag7", 0, True, True, device_bytes=178, host_bytes=5),
+        MemoryNode(model, 2, "train.neff", 0, True, True, 10001, 120, 5, is_running=True, is_model=True),
+        MemoryNode(f"{model}/tensors_bytes", 3, "Tensors", 0, False, False, None, 100, 5),
+        MemoryNode(f"{model}/constants_bytes", 3, "Constants", 0, False, False, None, 20, 0),
+        MemoryNode(f"{model}/model_code_bytes", 3, "Model Code", 0, False, False, None, 0, 0),
+        MemoryNode(f"{model}/runtime_memory_bytes", 3, "Runtime Memory", 0, False, False, None, 0, 0),
+        MemoryNode(f"{model}/model_shared_scratchpad_bytes", 3, "Model Scratchpad", 0, False, False, None, 0, 0),
+        MemoryNode(f"{core}/tensors_bytes", 2, "Tensors", 0, False, False, None, 50, 0),
+        MemoryNode(f"{core}/constants_bytes", 2, "Constants", 0, False, False, None, 0, 0),
+        MemoryNode(f"{core}/model_code_bytes", 2, "Model Code", 0, False, False, None, 0, 0),
+        MemoryNode(f"{core}/runtime_memory_bytes", 2, "Runtime Memory", 0, False, False, None, 8, 0),
+        MemoryNode(f"{core}/model_shared_scratchpad_bytes", 2, "Model Scratchpad", 0, False, False, None, 0, 0),
     ]
 
 
 def test_closed_nodes_hide_what_is_in_them_and_keep_their_sums() -> None:
     host = two_processes()
-    closed = nodes(Scene.of(host))
+    closed = visible_nodes(RenderContext.of(host))
     assert [(row.key, row.is_open, row.has_children) for row in closed] == [
         (f"nd{device.index}", False, True) for device in host.devices
     ]
@@ -90,9 +90,9 @@ def test_closed_nodes_hide_what_is_in_them_and_keep_their_sums() -> None:
         ({"nd0"}, [("nd0", True), ("nd0/nc0", False)]),
         ({"nd0", "nd0/nc0"}, [("nd0", True), ("nd0/nc0", True), ("nd0/nc0/m7.10001", False)]),
     ):
-        rows = nodes(Scene.of(host, pid=TRAIN, opened=frozenset(opened)))
+        rows = visible_nodes(RenderContext.of(host, pid=TRAIN, opened=frozenset(opened)))
         assert [(row.key, row.is_open) for row in rows[:3]] == shown
-    keys = every_key(Scene.of(host))
+    keys = all_node_keys(RenderContext.of(host))
     assert keys == {row.key for row in every_node(host) if row.has_children}
     assert {"nd15", "nd15/nc31", "nd0/nc0/m7.10001"} <= keys
 
@@ -145,13 +145,13 @@ def test_a_model_is_shown_on_the_core_it_is_on_whatever_the_lnc_of_its_process(
     assert [row.key for row in every_node(host) if row.is_model] == [f"nd0/nc{shown_at}/m7.10001"]
 
 
-def drawn(page: Page) -> list[str]:
-    return [plain(line) for line in page.lines]
+def drawn(page: TextPage) -> list[str]:
+    return [plain_text(line) for line in page.lines]
 
 
 def test_the_tree_is_drawn_with_its_columns() -> None:
     host = two_processes()
-    scene = Scene.of(host, pid=TRAIN, opened=every_key(Scene.of(host)), cursor=1)
+    scene = RenderContext.of(host, pid=TRAIN, opened=all_node_keys(RenderContext.of(host)), cursor=1)
     assert drawn(memory_tree(scene, 72, 6)) == [
         "─ Memory Usage Details ────────   Model ID  Device Memory    Host Memory",
         "▾ ND 0                                              178 B            5 B",
@@ -160,37 +160,37 @@ def test_the_tree_is_drawn_with_its_columns() -> None:
         "        Tensors                                     100 B            5 B",
         "        Constants                                    20 B              0",
     ]
-    narrow = Scene.of(host, opened=frozenset({"nd0", "nd0/nc0"}))
+    narrow = RenderContext.of(host, opened=frozenset({"nd0", "nd0/nc0"}))
     assert drawn(memory_tree(narrow, 30, 4))[3] == "    ▸ tra…     10001", "names keep ten cells"
 
 
 def test_the_tree_is_scrolled_to_its_cursor_and_its_rows_can_be_clicked() -> None:
     host = two_processes()
-    page = memory_tree(Scene.of(host, cursor=9), 72, 5)
+    page = memory_tree(RenderContext.of(host, cursor=9), 72, 5)
     assert [line.split()[:3] for line in drawn(page)[1:]] == [["▸", "ND", str(index)] for index in (6, 7, 8, 9)]
     assert (page.list_count, page.list_height, page.list_top) == (16, 4, 6)
     assert [target.argument for target in page.targets] == ["6", "7", "8", "9"]
     selected = [{style for _, style in line} for line in page.lines]
     assert selected[4] != selected[3]
-    assert memory_tree(Scene.of(host, cursor=99), 72, 5).list_top == 12, "there are 16"
-    assert len(memory_tree(Scene.of(host), 72, 1).lines) == 2, "there is room for one row always"
+    assert memory_tree(RenderContext.of(host, cursor=99), 72, 5).list_top == 12, "there are 16"
+    assert len(memory_tree(RenderContext.of(host), 72, 1).lines) == 2, "there is room for one row always"
 
 
 def test_a_device_stands_out_and_a_model_that_does_not_run_is_dim() -> None:
     host = two_processes()
     resting = holding(TRAIN, (0,), replace(MODEL, running=False))
     host = replace(host, processes=(resting, *host.processes[1:]))
-    scene = Scene.of(host, pid=TRAIN, opened=every_key(Scene.of(host)), cursor=12)
+    scene = RenderContext.of(host, pid=TRAIN, opened=all_node_keys(RenderContext.of(host)), cursor=12)
     device, *lines = memory_tree(scene, 90, 14).lines[1:13]
     assert [line[0][1] for line in lines] == ["text", *["dim"] * 6, *["text"] * 4]
     assert [style for _, style in device] == ["strong", "text", "text", "text"]
     assert {style for _, style in lines[1]} == {"dim"}
-    assert "train.neff (loaded, not running)" in plain(lines[1])
+    assert "train.neff (loaded, not running)" in plain_text(lines[1])
 
 
 def test_a_tree_without_rows_says_why() -> None:
     host = two_processes()
-    unused, empty = Scene.of(host, pid=4711), Scene.of(replace(host, cores=(), devices=()))
+    unused, empty = RenderContext.of(host, pid=4711), RenderContext.of(replace(host, cores=(), devices=()))
     assert drawn(memory_tree(unused, 60, 5))[1:] == ["  no device is in use by this process"]
     assert drawn(memory_tree(empty, 60, 5))[1:] == ["  no devices"]
     assert memory_tree(empty, 60, 5).lines[1][0][1] == "dim"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neurontools.model import EndedProcess, health
-from neurontools.views.drawing.narrowing import Narrowing
+from neurontools.views.drawing.figures import DeviceFilter
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import process_of
 
@@ -14,15 +14,15 @@ LNC = ScenarioHost("trn2.48xlarge", "steady").at(30.0)
 
 
 def test_all_is_shown_unless_something_is_asked_for() -> None:
-    assert not Narrowing()
-    assert Narrowing().part(HOST) is HOST
-    assert not Narrowing().figures(HOST).hidden_devices
+    assert not DeviceFilter()
+    assert DeviceFilter().part(HOST) is HOST
+    assert not DeviceFilter().figures(HOST).hidden_devices
 
 
 def test_devices_by_index_and_address() -> None:
     address = HOST.devices[3].bdf
     assert address is not None
-    narrowing = Narrowing(frozenset((1,)), frozenset((address,)))
+    narrowing = DeviceFilter(frozenset((1,)), frozenset((address,)))
     figures = narrowing.figures(HOST)
     assert [core.index for core in figures.cores] == [2, 3, 6, 7]
     held = [index for each in figures.by_pid.values() for index in each.process.neuroncore_indices]
@@ -42,29 +42,29 @@ def test_what_ended_is_shown_where_it_was() -> None:
     near, far = (
         EndedProcess(pid, 0, "root", "", str(pid), None, False, 1.0, 2.0, 2, 1, device_indices=(pid,)) for pid in (1, 9)
     )
-    narrowing = Narrowing(frozenset((1, 2)))
+    narrowing = DeviceFilter(frozenset((1, 2)))
     part = narrowing.part(replace(HOST, ended=(near, far)))
     assert part.ended == (near,)
     assert narrowing.ended((near, far), part) == (near,)
-    assert Narrowing().ended((near, far), HOST) == (near, far)
+    assert DeviceFilter().ended((near, far), HOST) == (near, far)
 
 
 def test_cores_that_a_process_would_see() -> None:
-    figures = Narrowing(first_core=3, core_count=2).figures(HOST)
+    figures = DeviceFilter(first_core=3, core_count=2).figures(HOST)
     assert [core.index for core in figures.cores] == [3, 4]
     assert figures.hidden_devices == set(range(16)) - {1, 2}
-    physical = Narrowing(first_core=3, core_count=1, logical_neuroncore_config=2).part(LNC)
+    physical = DeviceFilter(first_core=3, core_count=1, logical_neuroncore_config=2).part(LNC)
     assert [core.index for core in physical.cores] == [6, 7]
-    of_host = Narrowing(first_core=3, core_count=1).part(LNC)
+    of_host = DeviceFilter(first_core=3, core_count=1).part(LNC)
     assert LNC.instance.logical_neuroncore_config == 2
     assert of_host.cores == physical.cores
 
 
 def test_a_process_of_which_only_the_device_is_known_goes_with_it() -> None:
     opened = replace(HOST, processes=(process_of(7, "x", [2]), process_of(8, "y", [9])))
-    assert [process.pid for process in Narrowing(frozenset((2,))).part(opened).processes] == [7]
+    assert [process.pid for process in DeviceFilter(frozenset((2,))).part(opened).processes] == [7]
 
 
 def test_what_is_not_there_is_named() -> None:
-    assert [Narrowing(frozenset((index,))).missing(HOST) for index in (15, 16)] == ["", "16"]
-    assert Narrowing(bdfs=frozenset(("0000:00:00.0",))).missing(HOST) == "0000:00:00.0"
+    assert [DeviceFilter(frozenset((index,))).missing(HOST) for index in (15, 16)] == ["", "16"]
+    assert DeviceFilter(bdfs=frozenset(("0000:00:00.0",))).missing(HOST) == "0000:00:00.0"

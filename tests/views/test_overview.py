@@ -10,12 +10,11 @@ import pytest
 from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot, TrainingCounters
 from neurontools.model.attribution import Job
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.line import Page, plain
-from neurontools.views.drawing.scene import Clock, Scene
-from neurontools.views.frame import frame, title
-from neurontools.views.overview.job_list import job_rows
-from neurontools.views.overview.page import overview
-from neurontools.views.top.document import document
+from neurontools.views.drawing.lines import TextPage, plain_text
+from neurontools.views.drawing.render_context import RenderContext, ShownMoment
+from neurontools.views.overview_page import job_rows, overview_page
+from neurontools.views.screen import draw_screen, title_bar
+from neurontools.views.top_document import top_document
 from tests.harness.scenario_host import ScenarioHost
 
 HALF = ScenarioHost("trn1.32xlarge", "steady", neuroncores=8)
@@ -25,12 +24,12 @@ JOB = "job synthetic load steady"
 PID = SNAPSHOT.processes[0].pid
 
 
-def lines(page: Page) -> list[str]:
-    return [plain(line) for line in page.lines]
+def lines(page: TextPage) -> list[str]:
+    return [plain_text(line) for line in page.lines]
 
 
 def text(snapshot: Snapshot, width: int = 120, height: int = 33, **choices: Any) -> str:
-    return "\n".join(lines(overview(Scene.of(snapshot, **choices), width, height)))
+    return "\n".join(lines(overview_page(RenderContext.of(snapshot, **choices), width, height)))
 
 
 def of_all(**fields: Any) -> Snapshot:
@@ -46,7 +45,7 @@ def finding(severity: Severity, **fields: Any) -> Finding:
     return Finding("core_errors", severity, "reason", "action", 0.0, **fields)
 
 
-def styles_of(page: Page, wanted: str) -> set[str]:
+def styles_of(page: TextPage, wanted: str) -> set[str]:
     return {style for line in page.lines for part, style in line if part.strip() == wanted}
 
 
@@ -78,7 +77,7 @@ def test_a_core_is_marked_where_its_holder_is_to_be_looked_at() -> None:
         kind="stuck",
         job="synthetic load steady",
     )
-    page = overview(Scene.of(judged(stuck)), 120, 33)
+    page = overview_page(RenderContext.of(judged(stuck)), 120, 33)
     (row,) = [line for line in lines(page) if "✗[" in line]
     assert row.index("✗[") < row.index("NC1 ")
     assert "✗ ▸ synthetic load" in "\n".join(lines(page))
@@ -90,7 +89,7 @@ def test_a_core_is_marked_where_its_holder_is_to_be_looked_at() -> None:
     ("ratio", "style"), [(0.97, "load4"), (0.6, "load3"), (0.3, "load2"), (0.03, "load1"), (0.0, "held")]
 )
 def test_colour_means_load_and_held_but_idle_is_told_from_free(ratio: float, style: str) -> None:
-    page = overview(Scene.of(changed_core(SNAPSHOT, 0, utilization_ratio=ratio)), 120, 33)
+    page = overview_page(RenderContext.of(changed_core(SNAPSHOT, 0, utilization_ratio=ratio)), 120, 33)
     assert styles_of(page, f"{ratio:.2%}") == {style}
     assert styles_of(page, "free") == {"dim"}
 
@@ -98,16 +97,20 @@ def test_colour_means_load_and_held_but_idle_is_told_from_free(ratio: float, sty
 def test_the_bar_of_a_device_says_how_much_of_its_memory_is_in_use() -> None:
     assert "17.3 / 32 GB" in text(SNAPSHOT)
     nearly_full = changed_core(SNAPSHOT, 0, memory=replace(SNAPSHOT.cores[0].memory, tensors_bytes=23 * 2**30))
-    (row,) = [line for line in overview(Scene.of(nearly_full), 120, 33).lines if plain(line).startswith("ND0")]
+    (row,) = [
+        line
+        for line in overview_page(RenderContext.of(nearly_full), 120, 33).lines
+        if plain_text(line).startswith("ND0")
+    ]
     assert "bad" in {style for _, style in row}
     of_one = next(line for line in text(SNAPSHOT, pid=PID).splitlines() if line.startswith("ND0"))
     assert " 8.6 / 32 GB" in of_one
 
 
 def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
-    folded = job_rows(Scene.of(SNAPSHOT))
+    folded = job_rows(RenderContext.of(SNAPSHOT))
     assert [(row.key, row.pid) for row in folded] == [(JOB, None)]
-    unfolded = job_rows(Scene.of(SNAPSHOT, unfolded=frozenset({JOB})))
+    unfolded = job_rows(RenderContext.of(SNAPSHOT, unfolded=frozenset({JOB})))
     assert [row.pid for row in unfolded] == [None, *(process.pid for process in SNAPSHOT.processes)]
     assert "1 job of 8 processes" in text(SNAPSHOT)
     assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
@@ -125,21 +128,21 @@ def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None
 
 
 def test_the_document_has_the_same_jobs() -> None:
-    (job,) = document(SNAPSHOT).jobs
+    (job,) = top_document(SNAPSHOT).jobs
     assert (job.name, job.ranks, job.world_size) == ("synthetic load steady", tuple(range(8)), 8)
     assert job.pids == tuple(process.pid for process in SNAPSHOT.processes)
     assert job.neuroncores == tuple(range(8))
     assert job.utilization_ratio == pytest.approx(sum(core.utilization_ratio or 0 for core in SNAPSHOT.cores[:8]) / 8)
     assert (job.steps_per_second, job.slowest_pid, job.finding_kinds, job.is_synthetic) == (None, None, (), True)
-    assert document(SNAPSHOT, [PID]).jobs == (job,)
-    assert document(SNAPSHOT, []).jobs == ()
+    assert top_document(SNAPSHOT, [PID]).jobs == (job,)
+    assert top_document(SNAPSHOT, []).jobs == ()
 
 
 def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:
     alone = of_all(job=None)
     assert "Jobs: 8 processes" in text(alone)
     assert f"{PID} synthetic-0" in text(alone, 160)
-    assert [row.pid for row in job_rows(Scene.of(SNAPSHOT, pid=PID + 2))] == [PID + 2]
+    assert [row.pid for row in job_rows(RenderContext.of(SNAPSHOT, pid=PID + 2))] == [PID + 2]
 
 
 def test_ranks_on_other_hosts_are_counted() -> None:
@@ -160,31 +163,31 @@ def test_compact_gives_the_room_to_the_jobs() -> None:
 
 @pytest.mark.parametrize("badge", ["LIVE", "LOST, data 12 s old"])
 def test_the_title_keeps_that_it_is_simulated_and_how_it_stands_to_the_daemon(badge: str) -> None:
-    scene = Scene.of(judged(finding(Severity.CRITICAL, pid=PID)), clock=Clock(badge))
+    scene = RenderContext.of(judged(finding(Severity.CRITICAL, pid=PID)), clock=ShownMoment(badge))
     for width in range(20, 200, 7):
-        (shown,) = lines(title(scene, width))
+        (shown,) = lines(title_bar(scene, width))
         assert badge[: max(0, width - 15)] in shown, width
         assert width < 40 or "synthetic" in shown, width
 
 
 def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> None:
-    scene = Scene.of(
+    scene = RenderContext.of(
         judged(
             finding(Severity.CRITICAL, pid=PID),
             finding(Severity.WARNING, device_indices=(1,)),
             finding(Severity.WARNING, device_indices=(2,)),  # the same of another device: one line on the page
             finding(Severity.NOTICE, device_indices=(3,)),
         ),
-        clock=Clock("LIVE"),
+        clock=ShownMoment("LIVE"),
     )
-    page = frame(scene, 160, 40)
-    shown = plain(page.lines[0])
+    page = draw_screen(scene, 160, 40)
+    shown = plain_text(page.lines[0])
     assert "✗ 1 critical  ▲ 1 · e" in shown
     target = page.target_at(shown.index("critical"), 0)
     assert target is not None
     assert (target.action, target.argument) == ("page", "health")
-    assert "critical" not in plain(title(Scene.of(judged()), 160).lines[0])
-    assert plain(title(replace(scene, glyphs=ASCII), 160).lines[0]).isascii()
+    assert "critical" not in plain_text(title_bar(RenderContext.of(judged()), 160).lines[0])
+    assert plain_text(title_bar(replace(scene, glyphs=ASCII), 160).lines[0]).isascii()
     assert UNICODE.bad in shown
 
 
@@ -226,10 +229,10 @@ def compiling(snapshot: Snapshot, *ages: tuple[float | None, float | None], is_r
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_job_says_that_it_compiles_and_how_long_ago_its_last_step_was(width: int) -> None:
     now = compiling(SNAPSHOT, (12.0, 30.0), (3.0, 30.5), (None, None))
-    (row,) = [line for line in lines(overview(Scene.of(now), width, 33)) if "synthetic load" in line]
+    (row,) = [line for line in lines(overview_page(RenderContext.of(now), width, 33)) if "synthetic load" in line]
     assert "compiling 12.0s" in row
     assert ("30.5s" in row) == (width >= 120)
-    (job,) = document(now).jobs
+    (job,) = top_document(now).jobs
     assert job.compiling_for_seconds == pytest.approx(12.0)
     assert job.since_last_step_seconds == pytest.approx(30.5)
     unfolded = text(now, width, unfolded=frozenset([JOB]))
@@ -244,5 +247,5 @@ def test_a_job_says_which_of_its_ranks_are_missing() -> None:
     started = replace(first.job, first_rank_here=0, ranks_here=len(SNAPSHOT.processes) + 1)
     now = replace(SNAPSHOT, processes=(replace(first, job=started), *others))
     assert f"rank {len(SNAPSHOT.processes)} missing: " in text(now, 200)
-    (job,) = document(now).jobs
+    (job,) = top_document(now).jobs
     assert (job.missing_ranks, job.state) == ((len(SNAPSHOT.processes),), "unknown")

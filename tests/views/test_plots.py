@@ -12,10 +12,9 @@ from neurontools.client.history import quantities
 from neurontools.client.history.events import Event, Severity
 from neurontools.client.history.timeline import Timeline
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
-from neurontools.views.drawing.line import line_width, plain
-from neurontools.views.drawing.plots import Plot, columns, percent, stacked
-from neurontools.views.drawing.scene import Clock, Scene
-from neurontools.views.drawing.time_axis import time_axis
+from neurontools.views.drawing.lines import line_width, plain_text
+from neurontools.views.drawing.plots import Plot, percent_label, plot_columns, plot_lines, time_axis
+from neurontools.views.drawing.render_context import RenderContext, ShownMoment
 from neurontools.views.heatmap_page import heatmap_page
 from neurontools.views.history_page import history_page
 from tests.harness.scenario_host import ScenarioHost
@@ -31,26 +30,28 @@ def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
-def scene_of(seconds: range | list[int] = range(1, 91), *, scenario: str = "ecc-burst", **choices: Any) -> Scene:
+def scene_of(
+    seconds: range | list[int] = range(1, 91), *, scenario: str = "ecc-burst", **choices: Any
+) -> RenderContext:
     """The last of these seconds of a scenario, with those before it as the past."""
     taken = snapshots("trn1.32xlarge", scenario)
     timeline = StillFeed([taken[second - 1] for second in seconds]).timeline
     return of(timeline, **choices)
 
 
-def of(timeline: Timeline, **choices: Any) -> Scene:
+def of(timeline: Timeline, **choices: Any) -> RenderContext:
     index = len(timeline) - 1
-    scene = Scene.of(timeline.snapshot(index), **choices)
+    scene = RenderContext.of(timeline.snapshot(index), **choices)
     scene.series, scene.events = timeline.series(index), timeline.events(index)
     return scene
 
 
-def lines(scene: Scene, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
+def lines(scene: RenderContext, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
     draw = heatmap_page if scene.page == "heatmap" else history_page
     page = draw(scene, width, height)
     assert {line_width(line) for line in page.lines} == {width}
     assert len(page.lines) <= height
-    return [plain(line).ljust(width) for line in page.lines]
+    return [plain_text(line).ljust(width) for line in page.lines]
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, BLOCKS, ASCII], ids=["braille", "blocks", "ascii"])
@@ -106,10 +107,10 @@ def test_events_stand_at_their_moment_the_gravest_of_a_cell() -> None:
 
 def test_a_value_is_as_high_as_it_says() -> None:
     ramp = [step / 8 for step in range(9)]
-    assert columns([None, *ramp[1:]], 1, ASCII, 1.0) == [" .:-=+*%#"]
-    assert columns([0.0, 1.0], 2, BLOCKS, 1.0) == [" █", "▁█"]
-    assert columns([0.25, 0.5, None, 1.0], 1, UNICODE, 1.0) == ["⣠⢸"]
-    assert columns([9.0, -1.0, float(2**60), 0.0], 1, UNICODE, 1.0) == ["⣇⣇"]
+    assert plot_columns([None, *ramp[1:]], 1, ASCII, 1.0) == [" .:-=+*%#"]
+    assert plot_columns([0.0, 1.0], 2, BLOCKS, 1.0) == [" █", "▁█"]
+    assert plot_columns([0.25, 0.5, None, 1.0], 1, UNICODE, 1.0) == ["⣠⢸"]
+    assert plot_columns([9.0, -1.0, float(2**60), 0.0], 1, UNICODE, 1.0) == ["⣇⣇"]
     assert glyphs_for(is_ascii=False, terminal="linux") is BLOCKS, "its console has no braille"
     assert glyphs_for(is_ascii=False, terminal="xterm-256color") is UNICODE
     assert glyphs_for(is_ascii=True, terminal="linux") is ASCII
@@ -119,13 +120,13 @@ def test_plots_take_the_room_there_is() -> None:
     scene = scene_of()
     axis = time_axis(scene, WIDTH)
     assert axis is not None
-    plots = [Plot(f"plot {number}", quantities.utilization(), 1.0, percent) for number in range(5)]
-    assert all(len(stacked(scene, plots, axis, WIDTH, height)) == height for height in range(1, 40))
+    plots = [Plot(f"plot {number}", quantities.utilization(), 1.0, percent_label) for number in range(5)]
+    assert all(len(plot_lines(scene, plots, axis, WIDTH, height)) == height for height in range(1, 40))
 
 
 @pytest.mark.parametrize("page", ["history", "heatmap"])
 def test_a_past_that_is_loading_says_so(page: str) -> None:
-    scene = scene_of(page=page, clock=Clock(is_loading_past=True))
+    scene = scene_of(page=page, clock=ShownMoment(is_loading_past=True))
     assert "loading the past" in lines(scene)[0]
     scene.series = None
     assert any("loading the past" in line for line in lines(scene)[1:])
@@ -164,7 +165,7 @@ def test_the_heat_map_scrolls_and_follows_the_tab() -> None:
     scene = of(timeline, page="heatmap", cursor=127)
     page = heatmap_page(scene, WIDTH, 30)
     assert (page.list_count, page.list_top) == (128, 128 - page.list_height)
-    shown = [plain(line) for line in page.lines]
+    shown = [plain_text(line) for line in page.lines]
     assert any(" NC 127 " in line for line in shown)
     assert not any(" NC 0 " in line for line in shown)
     pid = scene.snapshot.processes[0].pid

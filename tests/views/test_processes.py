@@ -23,13 +23,12 @@ from neurontools.model import (
 from neurontools.model.attribution import Job
 from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import RunningJob, jobs
-from neurontools.views.drawing.line import line_width, plain
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.frame import frame
-from neurontools.views.job_rows import job_key, slowest_text
-from neurontools.views.processes.columns import EVERY_COLUMN
-from neurontools.views.processes.page import process_page
-from neurontools.views.top.document import csv_text, document
+from neurontools.views.drawing.lines import line_width, plain_text
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.process_table import EVERY_COLUMN, job_key, straggler_text
+from neurontools.views.processes_page import process_page
+from neurontools.views.screen import draw_screen
+from neurontools.views.top_document import top_csv, top_document
 from tests.harness import told_process
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
@@ -55,24 +54,24 @@ def changed(**fields: object) -> Snapshot:
     return replace(HOST, processes=(replace(first, **fields), *others))  # type: ignore[arg-type]
 
 
-def text_of(scene: Scene, width: int) -> str:
+def text_of(scene: RenderContext, width: int) -> str:
     return "\n".join("".join(part for part, _ in line) for line in process_page(scene, width, 20).lines)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
     snapshot = changed(attribution=PLACES[place])
-    listed = text_of(Scene.of(snapshot, page="processes", unfolded=OPENED), 200).splitlines()
+    listed = text_of(RenderContext.of(snapshot, page="processes", unfolded=OPENED), 200).splitlines()
     titles = next(line for line in listed if "PID" in line and "TAG" in line)
     row = next(line for line in listed if str(snapshot.processes[0].pid) in line)
     assert row[titles.index("WHERE") :].split("  ")[0].strip() == place
-    details = text_of(Scene.of(snapshot, details_pid=PID), 200).splitlines()
+    details = text_of(RenderContext.of(snapshot, details_pid=PID), 200).splitlines()
     assert [line.split()[1:] for line in details if line.split()[:1] == ["where"]] == [place.split()]
-    assert "WHERE" not in text_of(Scene.of(changed(attribution=None), page="processes"), 200)
+    assert "WHERE" not in text_of(RenderContext.of(changed(attribution=None), page="processes"), 200)
 
 
 def test_every_column_has_its_title() -> None:
-    every = Scene.of(HOST, page="processes", columns=tuple(column.key for column in EVERY_COLUMN))
+    every = RenderContext.of(HOST, page="processes", columns=tuple(column.key for column in EVERY_COLUMN))
     assert (
         text_of(every, 400).splitlines()[1].split()
         == (
@@ -83,7 +82,7 @@ def test_every_column_has_its_title() -> None:
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
-    busy = Scene.of(changed(executions_per_second=123_456.7), page="processes", unfolded=OPENED)
+    busy = RenderContext.of(changed(executions_per_second=123_456.7), page="processes", unfolded=OPENED)
     titles, row = [line for line in text_of(busy, 200).splitlines() if "EXEC/S" in line or str(PID) in line]
     end = titles.index("EXEC/S") + len("EXEC/S")
     assert row[:end].split()[-1] == "123,457"
@@ -106,7 +105,7 @@ RATES = TrainingRates(10.0, 320.0, 0.125, 2**20, 1024.0, None)
 
 def details(counters: TrainingCounters | None, rates: TrainingRates | None) -> dict[str, str]:
     snapshot = changed(training=counters, training_rates=rates)
-    lines = text_of(Scene.of(snapshot, details_pid=PID), 200).splitlines()
+    lines = text_of(RenderContext.of(snapshot, details_pid=PID), 200).splitlines()
     assert {line[12] for line in lines[1:] if line[1:2].isalpha()} == {" "}, "names have a space behind them"
     return {line[:13].strip(): line[13:].strip() for line in lines}
 
@@ -132,7 +131,7 @@ def test_since_when_it_compiles_and_how_long_ago_its_last_step_was() -> None:
 def test_who_waits_in_a_collective_for_long_says_in_which() -> None:
     told = replace(COUNTERS, collective_since_seconds=HOST.taken_at_seconds - 12.0, latest_collective="all_reduce")
     waiting = changed(training=told, reporting=True)
-    assert "in all_reduce since 12.0 s" in text_of(Scene.of(waiting, details_pid=PID), 200)
+    assert "in all_reduce since 12.0 s" in text_of(RenderContext.of(waiting, details_pid=PID), 200)
     short = replace(told, collective_since_seconds=HOST.taken_at_seconds - 0.5)
     assert "collective" not in details(short, RATES)
 
@@ -152,28 +151,28 @@ def test_unknown_rates_and_things_that_did_not_happen() -> None:
 
 def test_the_document_has_them_too() -> None:
     snapshot = changed(training=COUNTERS, training_rates=RATES)
-    told, *silent = document(snapshot).processes
+    told, *silent = top_document(snapshot).processes
     assert told.training is not None
-    (job,) = document(snapshot).jobs
+    (job,) = top_document(snapshot).jobs
     for each in (told.training, job):
         assert (each.compiling_for_seconds, each.since_last_step_seconds) == (None, None)
     assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
     assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
     assert [each.training for each in silent] == [None] * (len(HOST.processes) - 1)
-    (told, *_) = document(with_told(HOST, operators=OPERATORS, advice=ADVICE)).processes
+    (told, *_) = top_document(with_told(HOST, operators=OPERATORS, advice=ADVICE)).processes
     assert (told.operators, told.advice) == (OPERATORS, ADVICE)
     assert (told.models[0].busy_seconds_total, told.models[0].busy_ratio) == (33.0, 0.25)
-    assert "aten::mm" not in csv_text(document(with_told(HOST, operators=OPERATORS)))
+    assert "aten::mm" not in top_csv(top_document(with_told(HOST, operators=OPERATORS)))
 
 
 TIMED = {"training": told_process.COUNTERS, "training_rates": told_process.RATES}
 
 
 def page_of(snapshot: Snapshot, width: int, height: int) -> list[str]:
-    scene = Scene.of(snapshot, page="processes", details_pid=snapshot.processes[0].pid, is_time_shown=True)
-    page = frame(scene, width, height)
+    scene = RenderContext.of(snapshot, page="processes", details_pid=snapshot.processes[0].pid, is_time_shown=True)
+    page = draw_screen(scene, width, height)
     assert [line_width(line) for line in page.lines] == [width] * height
-    return [plain(line) for line in page.lines]
+    return [plain_text(line) for line in page.lines]
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -216,10 +215,10 @@ def test_whatever_a_process_tells_fits_any_terminal(
     is_time_shown: bool,
 ) -> None:
     told = with_told(HOST, training=counters, training_rates=rates, operators=operators, advice=advice)
-    scene = Scene.of(told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown)
-    page = frame(scene, *size)
+    scene = RenderContext.of(told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown)
+    page = draw_screen(scene, *size)
     assert [line_width(line) for line in page.lines] == [size[0]] * size[1]
-    assert not any(ord(character) < 32 for line in page.lines for character in plain(line))
+    assert not any(ord(character) < 32 for line in page.lines for character in plain_text(line))
 
 
 def rank(number: int) -> Process:
@@ -246,4 +245,4 @@ def slow(pid: int, part: str | None) -> Finding:
     ],
 )
 def test_the_rank_of_the_finding_is_shown_and_one_that_is_stuck_first(findings: tuple[Finding, ...], text: str) -> None:
-    assert slowest_text(job_with(*findings)) == text
+    assert straggler_text(job_with(*findings)) == text

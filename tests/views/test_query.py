@@ -24,9 +24,17 @@ from neurontools.model.finding import Kind
 from neurontools.model.host_verdict import Asked, HostVerdict, host_verdict, no_devices
 from neurontools.model.problems import Owner
 from neurontools.util.errors import UserError
-from neurontools.views.query.document import document, help_text, parse_fields, parse_format
-from neurontools.views.query.fields import CORE_FIELDS, DEVICE_FIELDS, FIELDS, rows
-from neurontools.views.query.health_report import health_json, health_text
+from neurontools.views.ls_reports import health_json, health_text
+from neurontools.views.query_fields import (
+    CORE_FIELDS,
+    DEVICE_FIELDS,
+    FIELDS,
+    field_help,
+    parse_fields,
+    parse_format,
+    query_rows,
+    query_text,
+)
 from tests.harness.scenario_host import ScenarioHost
 
 PEAK = 95e12
@@ -37,7 +45,7 @@ def answer(
 ) -> str:
     fields = parse_fields(query)
     of_cores = any(field.is_of_core for field in fields)
-    return document(fields, rows(snapshot, PEAK, lnc, devices, of_cores=of_cores), parse_format(form))
+    return query_text(fields, query_rows(snapshot, PEAK, lnc, devices, of_cores=of_cores), parse_format(form))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +125,7 @@ def test_json_names_tell_their_units() -> None:
         assert field.json_name.endswith(units[field.unit.name])
     assert all(field.is_of_core for field in CORE_FIELDS)
     assert not any(field.is_of_core for field in DEVICE_FIELDS)
-    assert all(field.name in help_text() for field in FIELDS.values())
+    assert all(field.name in field_help() for field in FIELDS.values())
 
 
 @pytest.mark.parametrize(

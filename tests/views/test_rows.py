@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 from neurontools import catalog, rows
-from neurontools.views.query import document
-from neurontools.views.query.fields import FIELDS
-from neurontools.views.query.fields import rows as query_rows
+from neurontools.views.query_fields import FIELDS, parse_format, query_rows, query_text
 from tests.harness.scenario_host import ScenarioHost
 
 
@@ -26,7 +24,7 @@ def test_rows_are_those_of_the_query() -> None:
     ):
         fields = [field for field in FIELDS.values() if of_cores or not field.is_of_core]
         found = query_rows(snapshot, peak, lnc, (), of_cores=of_cores)
-        asked = document.document(fields, found, document.parse_format("json"))
+        asked = query_text(fields, found, parse_format("json"))
         assert json.loads(asked) == made
 
 

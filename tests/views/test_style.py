@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neurontools.views.drawing.style import LOADS, SELECTED, THEMES
+from neurontools.views.drawing.lines import LOADS, SELECTED, THEMES
 
 COLOURED = [name for name in THEMES if name != "mono"]
 

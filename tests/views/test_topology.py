@@ -9,10 +9,10 @@ import pytest
 from neurontools import catalog
 from neurontools.catalog.ultraserver import node_of
 from neurontools.model import Snapshot, UltraServerNode
-from neurontools.views.drawing.line import plain
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.topology.page import topology_page
-from neurontools.views.topology.picture import topology_picture
+from neurontools.views.drawing.lines import plain_text
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.topology_page import topology_page
+from neurontools.views.topology_picture import topology_picture
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
 
@@ -137,8 +137,8 @@ def test_what_is_not_known_is_not_drawn(index: int | None) -> None:
 
 def test_the_page_says_where_the_links_of_a_device_lead() -> None:
     def rows(snapshot: Snapshot, device: int) -> list[str]:
-        page = topology_page(Scene.of(snapshot, page="topology", device_index=device), 100, 40)
-        return [plain(line).strip() for line in page.lines]
+        page = topology_page(RenderContext.of(snapshot, page="topology", device_index=device), 100, 40)
+        return [plain_text(line).strip() for line in page.lines]
 
     ring = rows(node_host("trn2u.48xlarge", 0), 5)
     assert "UltraServer us-1 (Trn2 UltraServer): this host is node 0 of 4" in ring
@@ -152,7 +152,11 @@ def test_devices_without_room_are_told_by_a_sign_and_those_with_room_have_their_
     host.at(29.0)
     snapshot = host.at(30.0)
     narrow, wide = (
-        [row for row in map(plain, topology_page(Scene.of(snapshot, page="topology"), width, 30).lines) if "[ND" in row]
+        [
+            row
+            for row in map(plain_text, topology_page(RenderContext.of(snapshot, page="topology"), width, 30).lines)
+            if "[ND" in row
+        ]
         for width in (40, 80)
     )
     assert all(row.endswith("…") for row in narrow)

@@ -9,7 +9,7 @@ from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import HostState
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
-from neurontools.views.drawing.line import Line, Page, Target, fit
+from neurontools.views.drawing.lines import ClickTarget, Line, TextPage, fit
 from neurontools.web.markup import PageFrame, page_document, rows_of
 from neurontools.web.page_query import PageQuery
 from neurontools.web.page_views import FleetView
@@ -24,11 +24,11 @@ NASTY = "<img src=x onerror=alert(1)>"
 SNAPSHOT = snapshot_of("trn1.2xlarge")
 
 
-def by_name(target: Target) -> str:
+def by_name(target: ClickTarget) -> str:
     return f"/top/{target.action}?{target.argument}"
 
 
-def shown(page: Page, link: Callable[[Target], str] = by_name) -> Element:
+def shown(page: TextPage, link: Callable[[ClickTarget], str] = by_name) -> Element:
     """The figures of a page, as a browser has them."""
     text = page_document("/top/", PageFrame("title", ()), rows_of(page, link), "1.2", 100).decode()
     (main,) = html_tree(text).all("main", id="screen")
@@ -36,8 +36,8 @@ def shown(page: Page, link: Callable[[Target], str] = by_name) -> Element:
     return main
 
 
-def table() -> Page:
-    page = Page([HEADING, TITLES])
+def table() -> TextPage:
+    page = TextPage([HEADING, TITLES])
     page.add_list([fit(((f"  {pid:>5} ", "text"), (tag, "dim")), 18) for pid, tag in ((7, "a b"), (81, "c"))], 2, 2, 0)
     page.add(fit((("nothing more", "dim"),), 18))
     return page
@@ -57,7 +57,7 @@ def test_a_list_below_titles_is_a_table_whose_cells_are_below_them() -> None:
 
 
 def test_a_list_without_titles_is_a_list() -> None:
-    page = Page([HEADING])
+    page = TextPage([HEADING])
     page.add_list([(("one", "text"),), (("two", "text"),)], 2, 2, 0)
     page.add(fit((), 20), (("below", "text"),), fit((), 20))
     main = shown(page)
@@ -70,24 +70,24 @@ def test_a_list_without_titles_is_a_list() -> None:
 
 def test_the_words_of_a_target_are_one_link_whatever_it_spans() -> None:
     line: Line = ((" NC0  ", "text"), ("███·", "busy"), (" [ 93%] ", "text"))
-    main = shown(Page([line], [Target(0, 0, 18, "core", "0")]))
+    main = shown(TextPage([line], [ClickTarget(0, 0, 18, "core", "0")]))
     assert main.links() == [("NC0", "/top/core?0")]
     assert main.text == " NC0  ███· [ 93%]"
 
 
 def test_what_is_only_drawn_is_not_read_out_and_as_wide_as_in_a_terminal() -> None:
-    main = shown(Page([(("██▉", "busy"), ("···", "track"), (" 80%", "good"), ("日本", "text"))]))
+    main = shown(TextPage([(("██▉", "busy"), ("···", "track"), (" 80%", "good"), ("日本", "text"))]))
     assert [(each.text, each.attributes) for each in main.all("span")] == [
         ("██▉", {"class": "busy x _3", "aria-hidden": "true"}),
         ("···", {"class": "track x _3", "aria-hidden": "true"}),
         (" 80%", {"class": "good"}),
         ("日本", {"class": "_4"}),
     ]
-    assert shown(Page([(("a\x1b[2Jb\u202e", "text"),)])).text == "a\\x1b[2Jb\\u202e"
+    assert shown(TextPage([(("a\x1b[2Jb\u202e", "text"),)])).text == "a\\x1b[2Jb\\u202e"
 
 
 def test_every_text_is_text_in_the_page_and_landmarks_are_there() -> None:
-    page = Page([((NASTY, "text"), (NASTY, "bad")), ((NASTY, "heading"),)], [Target(0, 0, 99, "row", "0")])
+    page = TextPage([((NASTY, "text"), (NASTY, "bad")), ((NASTY, "heading"),)], [ClickTarget(0, 0, 99, "row", "0")])
     links = ((NASTY, f"/top/{NASTY}", True),)
     frame = PageFrame(NASTY, links, ((NASTY, links),), (NASTY, ((NASTY, NASTY),)), (NASTY,), NASTY)
     text = page_document("/top/", frame, rows_of(page, lambda _: f'"{NASTY}'), "1", 120).decode()

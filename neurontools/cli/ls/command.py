@@ -48,9 +48,9 @@ def _run(arguments: list[str]) -> int:
         frame.write_text(about.text(_COMMAND, options, given))
         return 0
     if "help-query" in given:
-        from neurontools.views.query.document import help_text
+        from neurontools.views.query_fields import field_help
 
-        frame.write_text(help_text())
+        frame.write_text(field_help())
         return 0
     return _answer(_query(given), given)
 

@@ -10,8 +10,8 @@ from neurontools.client.daemon_client import Client
 from neurontools.model import EndedProcess
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.util.terminal import error_excerpt
-from neurontools.views.query.document import parse_format
-from neurontools.views.query.ended_report import EndedReport, ended_csv, ended_json, ended_text
+from neurontools.views.ls_reports import EndedReport, ended_csv, ended_json, ended_text
+from neurontools.views.query_fields import parse_format
 
 _NOT_WITH = (*ASKING, "loop", "count", "topology", "device", "show-all-procs")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}

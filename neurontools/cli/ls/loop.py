@@ -18,8 +18,8 @@ from neurontools.rpc.ask import NoDaemon, TimedOut
 from neurontools.rpc.socket_path import display_address
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.terminal import terminal_size
-from neurontools.views.query.device_rows import device_rows, header
-from neurontools.views.query.document import further_lines
+from neurontools.views.ls_reports import loop_header, loop_rows
+from neurontools.views.query_fields import streamed_query_text
 
 _AGAIN_SECONDS = 0.25
 _LONGEST_INTERVAL_OF_ITS_OWN_SECONDS = 1.0
@@ -77,11 +77,11 @@ class LoopQuery(ScriptQuery):
             self._chosen = self._device_indices(snapshot)
         rows = self._rows(snapshot, self._chosen)
         if self._fields:
-            text = further_lines(self._fields, rows, self._format, is_first=not self._done)
+            text = streamed_query_text(self._fields, rows, self._format, is_first=not self._done)
         else:
-            text = device_rows(rows)
+            text = loop_rows(rows)
             if self._wants_header(len(rows)):
-                text = header(snapshot) + text
+                text = loop_header(snapshot) + text
         frame.write_text(text)
         self._done += 1
 

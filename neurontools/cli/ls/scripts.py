@@ -16,9 +16,8 @@ from neurontools.driver.environment import InvalidCoreRequest, Roots, logical_ne
 from neurontools.model import Snapshot, health
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.views.device_list import device_list_object
-from neurontools.views.query.document import document, parse_fields, parse_format
-from neurontools.views.query.fields import Field, Row, rows
-from neurontools.views.query.health_report import health_json, health_text
+from neurontools.views.ls_reports import health_json, health_text
+from neurontools.views.query_fields import QueryField, QueryRow, parse_fields, parse_format, query_rows, query_text
 
 ASKING = ("query", "wait-free", "health", "output-format")  # one of them
 MOST_CORES = 65536
@@ -49,7 +48,7 @@ class ScriptQuery:
             self._lnc = logical_neuroncore_config(os.environ)
         except InvalidCoreRequest as error:
             raise UserError(str(error), EXIT_USAGE) from None
-        self._fields: tuple[Field, ...] = ()
+        self._fields: tuple[QueryField, ...] = ()
         if "query" in given:
             self._fields = parse_fields(given["query"])
             self._format = parse_format(given.get("format", "csv"))
@@ -80,14 +79,14 @@ class ScriptQuery:
 
     def _query(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()
-        return document(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
+        return query_text(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
 
-    def _rows(self, snapshot: Snapshot, device_indices: tuple[int, ...]) -> list[Row]:
+    def _rows(self, snapshot: Snapshot, device_indices: tuple[int, ...]) -> list[QueryRow]:
         """What the fields of the query are read from; no `device_indices`: of all devices."""
         lnc = _possible(self._lnc, snapshot)
         of_cores = any(field.is_of_core for field in self._fields)
         peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
-        return rows(snapshot, peak, lnc, device_indices, of_cores=of_cores)
+        return query_rows(snapshot, peak, lnc, device_indices, of_cores=of_cores)
 
     def _health(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()

@@ -54,40 +54,40 @@ def _show(where: str, given: dict[str, str]) -> int:
     reading = Reading()
     report = reading.report(where, options.ranks(given))
     if "json" in given:
-        from neurontools.views.profile.document import json_text
+        from neurontools.views.profile_document import profile_json
 
-        write_text(json_text(report) + "\n")
+        write_text(profile_json(report) + "\n")
     elif "csv" in given:
-        from neurontools.views.profile.tables import csv_lines
+        from neurontools.views.profile_document import profile_csv_lines
 
-        write_text("".join(csv_lines(report, options.table(given))))
+        write_text("".join(profile_csv_lines(report, options.table(given))))
     else:
         from neurontools.util.terminal import locale_is_utf8, terminal_size
         from neurontools.views.drawing.glyphs import ASCII, glyphs_for
-        from neurontools.views.drawing.line import ascii_only, plain
-        from neurontools.views.profile.page import profile_page
+        from neurontools.views.drawing.lines import ascii_only, plain_text
+        from neurontools.views.profile_report import profile_page
 
         glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
         width = max(_LEAST_WIDTH, terminal_size(1, _USUAL_SIZE)[0])
         lines = profile_page(report, width, glyphs, options.rows(given)).lines
         if glyphs is ASCII:
             lines = [ascii_only(line) for line in lines]
-        write_text("".join(f"{plain(line)}\n" for line in lines))
+        write_text("".join(f"{plain_text(line)}\n" for line in lines))
     return reading.exit_code
 
 
 def _diff(paths: list[str], given: dict[str, str]) -> int:
     from neurontools.cli.profile.reading import Reading
     from neurontools.profile.analysis.comparison import compare
-    from neurontools.views.profile.difference import difference_json, difference_text
+    from neurontools.views.profile_difference import profile_difference_json, profile_difference_text
 
     reading = Reading()
     reports = [reading.report(path, options.ranks(given)) for path in paths]
     compared = compare(*reports)
     if "json" in given:
-        write_text(difference_json(paths, compared) + "\n")
+        write_text(profile_difference_json(paths, compared) + "\n")
     else:
-        write_text(difference_text(paths, compared, options.rows(given)))
+        write_text(profile_difference_text(paths, compared, options.rows(given)))
     return reading.exit_code
 
 
@@ -96,7 +96,7 @@ def _schema_text() -> str:
     from pydantic import TypeAdapter
 
     from neurontools.util.formats import json_text
-    from neurontools.views.profile.document import ProfileDocument
+    from neurontools.views.profile_document import ProfileDocument
 
     schema = TypeAdapter(ProfileDocument).json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"

@@ -11,7 +11,7 @@ from neurontools.cli.profile.reading import Reading
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import bytes_text
-from neurontools.views.profile.web.page import html_page
+from neurontools.views.profile_web_page import profile_web_page
 
 
 def write(where: str, given: dict[str, str]) -> int:
@@ -20,7 +20,7 @@ def write(where: str, given: dict[str, str]) -> int:
     if path is None:
         raise UserError("report needs -o FILE.html; - is standard output", EXIT_USAGE)
     reading = Reading()
-    content = html_page(reading.report(where, options.ranks(given))).encode("utf-8", "replace")
+    content = profile_web_page(reading.report(where, options.ranks(given))).encode("utf-8", "replace")
     if path == "-":
         write_document(content)
         return reading.exit_code

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from neurontools.model import Snapshot
     from neurontools.tui.settings import DashboardSettings
     from neurontools.tui.terminal import TypedAhead
-    from neurontools.views.drawing.narrowing import Narrowing
+    from neurontools.views.drawing.figures import DeviceFilter
 
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
@@ -206,7 +206,7 @@ def _dashboard(
 
 def _choose(settings: DashboardSettings, given: dict[str, str]) -> str:
     """What the command line says goes before what was saved; what is wrong with that, "" for nothing."""
-    from neurontools.views.drawing.style import THEMES
+    from neurontools.views.drawing.lines import THEMES
 
     trouble = ""
     theme = given.get("theme")
@@ -225,20 +225,20 @@ def _choose(settings: DashboardSettings, given: dict[str, str]) -> str:
 def _paint(
     terminal: Terminal,
     snapshot: Snapshot,
-    narrowing: Narrowing,
+    narrowing: DeviceFilter,
     settings: DashboardSettings,
     theme: str,
     filter_text: str,
 ) -> None:
     from neurontools.model import health
-    from neurontools.views.drawing.scene import Clock, Scene
-    from neurontools.views.frame import frame
+    from neurontools.views.drawing.render_context import RenderContext, ShownMoment
+    from neurontools.views.screen import draw_screen
 
     width, height = terminal_size()
-    scene = Scene.of(
+    scene = RenderContext.of(
         snapshot,
         narrowing,
-        clock=Clock("STARTING", is_loading_past=True),
+        clock=ShownMoment("STARTING", is_loading_past=True),
         verdicts=health.verdicts(narrowing.part(snapshot)),
         page=settings.first_page,
         glyphs=glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
@@ -253,7 +253,9 @@ def _paint(
         colour_by=settings.colour_by,
         filter_text=filter_text,
     )
-    terminal.paint(frame(scene, width, height), theme, ask_background=settings.theme == "auto" and theme == "dark")
+    terminal.paint(
+        draw_screen(scene, width, height), theme, ask_background=settings.theme == "auto" and theme == "dark"
+    )
 
 
 def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:

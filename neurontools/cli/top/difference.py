@@ -20,11 +20,9 @@ from neurontools.model import Snapshot
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import date_text
-from neurontools.views.difference.comparison import difference_json, difference_text
-from neurontools.views.difference.side import Passes, Side
-from neurontools.views.drawing.narrowing import Narrowing
-from neurontools.views.processes.filter import parse_filter
-from neurontools.views.processes.quantities import InvalidQuantity, parse_quantity
+from neurontools.views.drawing.figures import DeviceFilter
+from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
+from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
 
 MOST_MOMENTS = 600  # that are read for a mean; more of them are thinned out evenly
 _CLOCKS = ("%H:%M:%S", "%H:%M")
@@ -59,7 +57,7 @@ def write(given: dict[str, str]) -> int:
     narrowed = narrowing(given, os.environ)
     wanted = [Wanted.of(text) for text in two_values(given["diff"])]
     exit_code = 0
-    sides: list[Side] = []
+    sides: list[RecordingSide] = []
     with ExitStack() as stack:
         past: list[Snapshot] | None = None
         for each in wanted:
@@ -73,7 +71,7 @@ def write(given: dict[str, str]) -> int:
                 if past is None:
                     past = connected(_past, given, stack, load=given.get("load"))
                 sides.append(_side(each, past.__iter__, passes, narrowed))
-    write_text((difference_json if "json" in given else difference_text)(*sides))
+    write_text((host_difference_json if "json" in given else host_difference_text)(*sides))
     return exit_code
 
 
@@ -83,15 +81,15 @@ def _past(socket_path: str) -> list[Snapshot]:
 
 
 def _side(
-    wanted: Wanted, history: Callable[[], Iterator[Snapshot]], passes: Passes | None, narrowed: Narrowing
-) -> Side:
+    wanted: Wanted, history: Callable[[], Iterator[Snapshot]], passes: ProcessTest | None, narrowed: DeviceFilter
+) -> RecordingSide:
     times = [snapshot.taken_at_unix_seconds for snapshot in history()]
     if not times:
         raise UserError(f"--diff {_shown(wanted.text)}: holds no snapshot; record again", EXIT_FAILURE)
     first, last = _span(wanted, times)
     count = last - first + 1
     read = {first + position * count // min(count, MOST_MOMENTS) for position in range(min(count, MOST_MOMENTS))}
-    side = Side(wanted.text, moment_count=count)
+    side = RecordingSide(wanted.text, moment_count=count)
     for position, snapshot in enumerate(history()):
         if position == first:
             check_narrowing(narrowed, snapshot)

@@ -16,14 +16,13 @@ from neurontools.model import EndedProcess, Snapshot
 from neurontools.util.errors import EXIT_FAILURE, UserError
 from neurontools.util.formats import json_text as as_json
 from neurontools.util.terminal import locale_is_utf8, terminal_size
-from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.figures import DeviceFilter, Figures
 from neurontools.views.drawing.glyphs import ASCII, glyphs_for
-from neurontools.views.drawing.line import Line, ascii_only, plain
-from neurontools.views.drawing.narrowing import Narrowing
-from neurontools.views.drawing.scene import Clock, Scene
-from neurontools.views.job_rows import job_key
-from neurontools.views.processes.filter import parse_filter
-from neurontools.views.top.document import TopDocument, csv_text, document, json_text
+from neurontools.views.drawing.lines import Line, ascii_only, plain_text
+from neurontools.views.drawing.render_context import RenderContext, ShownMoment
+from neurontools.views.process_filter import parse_filter
+from neurontools.views.process_table import job_key
+from neurontools.views.top_document import TopDocument, top_csv, top_document, top_json
 
 if TYPE_CHECKING:
     from neurontools.client.history.timeline import Timeline
@@ -45,7 +44,7 @@ class Source:
     recording: str | None
     interval_seconds: float
     record_to: str | None = None
-    narrowing: Narrowing = Narrowing()
+    narrowing: DeviceFilter = DeviceFilter()
     exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
@@ -72,7 +71,7 @@ class Source:
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
         """The document of what is to be shown of a snapshot."""
         part = self.narrowing.part(snapshot)
-        return document(part, _pids(part, filter_text))
+        return top_document(part, _pids(part, filter_text))
 
     def ended(self) -> tuple[EndedProcess, ...]:
         """The processes that have ended: as the daemon knows, or the recording shows; none of an older one."""
@@ -178,25 +177,25 @@ def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
 def _write_json(source: Source, count: int | None, filter_text: str) -> None:
     if count is None:
         for snapshot in source.one():
-            write_text(json_text(source.document(snapshot, filter_text), indent=2) + "\n")
+            write_text(top_json(source.document(snapshot, filter_text), indent=2) + "\n")
         return
     separator = "[\n"
     for snapshot in source.snapshots(count):
-        write_text(separator + json_text(source.document(snapshot, filter_text)))
+        write_text(separator + top_json(source.document(snapshot, filter_text)))
         separator = ",\n"
     write_text("\n]\n" if separator == ",\n" else "[]\n")
 
 
 def _write_json_lines(source: Source, count: int | None, filter_text: str) -> None:
     for snapshot in source.snapshots(count):
-        write_text(json_text(source.document(snapshot, filter_text)) + "\n")
+        write_text(top_json(source.document(snapshot, filter_text)) + "\n")
 
 
 def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
     default = None if source.recording is not None else 1
-    header = csv_text(None)
+    header = top_csv(None)
     for snapshot in source.snapshots(count or default):
-        write_text(header + csv_text(source.document(snapshot, filter_text)))
+        write_text(header + top_csv(source.document(snapshot, filter_text)))
         header = ""
     if header and not source.exit_code:  # a recording that is whole and has nothing in it
         write_text(header)
@@ -217,12 +216,12 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
         if theme:
             write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
         else:
-            write_text("".join(f"{plain(line)}\n" for line in lines))
+            write_text("".join(f"{plain_text(line)}\n" for line in lines))
 
 
-def _scenes(given: dict[str, str], source: Source, count: int | None, filter_text: str) -> Iterator[Scene]:
+def _scenes(given: dict[str, str], source: Source, count: int | None, filter_text: str) -> Iterator[RenderContext]:
     """The moments to print; where the page shows it, with the past."""
-    from neurontools.views.pages import page_named
+    from neurontools.views.screen import page_named
 
     page = page_named(given.get("page", "overview"))
     if page.shows_past:
@@ -230,7 +229,7 @@ def _scenes(given: dict[str, str], source: Source, count: int | None, filter_tex
             scene = _scene(timeline.snapshot(-1), given, source.narrowing, filter_text)
             index = len(timeline) - 1
             scene.series, scene.events = timeline.series(index), timeline.events(index)
-            scene.clock = Clock(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
+            scene.clock = ShownMoment(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
             yield scene
         return
     ended = source.ended() if page.name == "usage" else ()
@@ -241,15 +240,15 @@ def _scenes(given: dict[str, str], source: Source, count: int | None, filter_tex
 def _scene(
     snapshot: Snapshot,
     given: dict[str, str],
-    narrowing: Narrowing,
+    narrowing: DeviceFilter,
     filter_text: str,
     ended: tuple[EndedProcess, ...] = (),
-) -> Scene:
+) -> RenderContext:
     from neurontools.model import health
 
     part = narrowing.part(snapshot)
     is_ascii = "ascii" in given or not locale_is_utf8()
-    scene = Scene.of(
+    scene = RenderContext.of(
         snapshot,
         narrowing,
         glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
@@ -264,17 +263,16 @@ def _scene(
     return scene
 
 
-def _screen(scene: Scene, width: int) -> list[Line]:
-    from neurontools.views.frame import title
-    from neurontools.views.pages import page_named
+def _screen(scene: RenderContext, width: int) -> list[Line]:
+    from neurontools.views.screen import page_named, title_bar
 
-    lines = title(scene, width).lines
+    lines = title_bar(scene, width).lines
     body = (
         page_named(scene.page).draw(scene, width, _MOST_LINES if scene.page in ("overview", "processes") else 50).lines
     )
-    while body and not plain(body[-1]):
+    while body and not plain_text(body[-1]):
         body.pop()
-    shown = [*lines, *(line for line in body if scene.page != "processes" or plain(line))]
+    shown = [*lines, *(line for line in body if scene.page != "processes" or plain_text(line))]
     return [ascii_only(line) for line in shown] if scene.glyphs is ASCII else shown
 
 

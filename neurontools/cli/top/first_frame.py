@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from neurontools.cli.line.frame import EndedBySignal
 from neurontools.util.signals import defer_signals
 from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.line import Page
-from neurontools.views.drawing.style import THEMES, Style
+from neurontools.views.drawing.lines import THEMES, Style, TextPage
 
 _STDIN, _STDOUT = 0, 1
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -41,7 +40,7 @@ class Terminal:
         self._typed = b""
         self._is_painted = False
 
-    def paint(self, page: Page, theme_name: str, *, ask_background: bool) -> None:
+    def paint(self, page: TextPage, theme_name: str, *, ask_background: bool) -> None:
         """Show a page on the alternate screen, without waiting for anything."""
         rows = "".join(f"\x1b[{row};1H{ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background

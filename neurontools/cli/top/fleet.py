@@ -18,9 +18,9 @@ from neurontools.fleet.states import HostState, Link, worst_first
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
-from neurontools.views.drawing.line import plain
-from neurontools.views.fleet.listing import listed
-from neurontools.views.fleet.page import FleetScene, fleet_lines, passes
+from neurontools.views.drawing.lines import plain_text
+from neurontools.views.fleet_hosts import list_rows
+from neurontools.views.fleet_page import FleetContext, fleet_lines, matches_filter
 
 if TYPE_CHECKING:
     from neurontools.cli.top.fleet_dashboard import LookAt
@@ -93,8 +93,8 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
     states = feed.states
     text = given.get("filter", "")
     group_by = checked_way(given, states)
-    scene = FleetScene(
-        rows=listed([state for state in states if passes(state, text)], worst_first, group_by),
+    scene = FleetContext(
+        rows=list_rows([state for state in states if matches_filter(state, text)], worst_first, group_by),
         group_by=group_by,
         all_states=states,
         jobs=feed.jobs,
@@ -110,7 +110,7 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
         theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
         write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
     else:
-        write_text("".join(f"{plain(line)}\n" for line in lines))
+        write_text("".join(f"{plain_text(line)}\n" for line in lines))
 
 
 def checked_way(given: dict[str, str], states: Sequence[HostState]) -> str:

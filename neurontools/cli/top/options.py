@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from neurontools.model import Snapshot
-    from neurontools.views.drawing.narrowing import Narrowing
+    from neurontools.views.drawing.figures import DeviceFilter
 
 USAGE = "neuron-top [OPTIONS]"
 SUMMARY = (
@@ -115,16 +115,16 @@ def check(given: dict[str, str]) -> None:
         one_of(given, name, words)
 
 
-def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowing:
+def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
     """What --device and --only-visible leave to be shown; UserError when a value makes no sense."""
     from neurontools.driver.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
     from neurontools.driver.neuron_runtime import parse_visible_cores
-    from neurontools.views.drawing.narrowing import Narrowing
+    from neurontools.views.drawing.figures import DeviceFilter
 
     chosen = DeviceSelection(given.get("device", ""))
     devices, bdfs = frozenset(chosen.indices), frozenset(chosen.bdfs)
     if "only-visible" not in given:
-        return Narrowing(devices, bdfs)
+        return DeviceFilter(devices, bdfs)
     text = environment.get(VISIBLE_CORES, "").strip()
     if not text:
         raise UserError(f"--only-visible: {VISIBLE_CORES} is not set; set it, or leave the option out", EXIT_USAGE)
@@ -133,10 +133,10 @@ def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowin
         lnc = logical_neuroncore_config(environment)
     except InvalidCoreRequest as error:
         raise UserError(str(error), EXIT_USAGE) from error
-    return Narrowing(devices, bdfs, first, count_, lnc)
+    return DeviceFilter(devices, bdfs, first, count_, lnc)
 
 
-def check_narrowing(narrowing_: Narrowing, snapshot: Snapshot) -> None:
+def check_narrowing(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
     """UserError when a device that was asked for is none of this host, or none of the NeuronCores is."""
     missing = narrowing_.missing(snapshot)
     if missing:
@@ -158,7 +158,7 @@ def theme_names(wanted: str | None) -> tuple[str, ...]:
     if wanted is None or wanted in THEME_NAMES:
         return THEME_NAMES
     from neurontools.tui.settings import configuration_path, load_user_configuration, settings_path, summarize_problems
-    from neurontools.views.drawing.style import THEMES
+    from neurontools.views.drawing.lines import THEMES
 
     own = load_user_configuration(configuration_path(settings_path(os.environ)))
     own.register()
@@ -180,12 +180,12 @@ def filter_text(given: dict[str, str]) -> str:
     own = [name for name in ("filter", "user", "pid") if given.get(name)]
     if not own:
         return ""
-    from neurontools.views.processes.filter import InvalidFilter, joined, parse_filter, quoted
+    from neurontools.views.process_filter import InvalidFilter, join_filters, parse_filter, quote_value
 
-    parts = {name: given[name] if name == "filter" else f"{name}={quoted(given[name])}" for name in own}
+    parts = {name: given[name] if name == "filter" else f"{name}={quote_value(given[name])}" for name in own}
     for name, part in parts.items():
         try:
             parse_filter(part)
         except InvalidFilter as error:
             raise UserError(f"--{name}: {error}", EXIT_USAGE) from error
-    return joined(*parts.values())
+    return join_filters(*parts.values())

@@ -1,4 +1,4 @@
-"""The NeuronCore grid: a bar for each core and one for the HBM, a row or a part of one for each device."""
+"""The NeuronCore grid: a bar for each core and each device's memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from dataclasses import dataclass
 
 from neurontools.model import LogicalNeuronCore, Severity
 from neurontools.util import units
-from neurontools.views.drawing.gauge import bar, memory_style, sparkline, thin_bar
-from neurontools.views.drawing.line import BLANK, Line, Page, Run, Target, clip, fit, styled
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.style import SELECTED, load_style
+from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.glyphs import bar, memory_style, sparkline, thin_bar
+from neurontools.views.drawing.lines import (
+    BLANK,
+    SELECTED,
+    ClickTarget,
+    Line,
+    Run,
+    TextPage,
+    fit,
+    load_style,
+    printable,
+    styled,
+)
+from neurontools.views.drawing.render_context import RenderContext, heading
 
 _LABEL_CELLS = 5  # "ND15 "
 _BAR_CELL = 14  # from here on a core has a bar and its figure in brackets
@@ -19,10 +30,11 @@ _SPARK_CELL = 40  # from here on a core has a sparkline too
 _LEAST_SPARK = 8
 _HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # of the memory of a device, by the cells from which on it has them
 _HBM_TEXT_CELLS = 14
+_TAG_CELLS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GridLayout:
     """How the grid is laid out: rows beside each other, and the cells of one core and of the memory of a device."""
 
     across: int
@@ -32,7 +44,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
+class GridRow:
     """What stands in one place of the grid: a device, or several alike of which a word says all."""
 
     first: int
@@ -41,7 +53,7 @@ class DeviceRow:
     style: str = "dim"
 
 
-def layout(count: int, cores_per_device: int, width: int, height: int) -> Layout:
+def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> GridLayout:
     """The roomiest layout of so many places that needs at most `height` rows; the tightest one when none does."""
     best = None
     for across in range(1, max(1, count) + 1):
@@ -54,28 +66,28 @@ def layout(count: int, cores_per_device: int, width: int, height: int) -> Layout
         if cells < _TEXT_CELL:
             cells = 1
         rows = -(-count // across)
-        best = Layout(across, cells, hbm_cells, rows)
+        best = GridLayout(across, cells, hbm_cells, rows)
         if rows <= height:
             break
-    return best or Layout(1, 1, 0, count)
+    return best or GridLayout(1, 1, 0, count)
 
 
-def device_rows(scene: Scene) -> list[DeviceRow]:
+def grid_rows(scene: RenderContext) -> list[GridRow]:
     """The places of the grid: neighbours that are alike and do nothing are one."""
-    rows: list[DeviceRow] = []
-    for device, cores in enumerate(_by_device(scene)):
+    rows: list[GridRow] = []
+    for device, cores in enumerate(_cores_by_device(scene)):
         if device in scene.figures.hidden_devices:
             continue
-        word, style = _word(scene, device, cores)
+        word, style = _status_word(scene, device, cores)
         before = rows[-1] if rows else None
         if word and before is not None and before.word == word and before.last == device - 1:
-            rows[-1] = DeviceRow(before.first, device, word, style)
+            rows[-1] = GridRow(before.first, device, word, style)
         else:
-            rows.append(DeviceRow(device, device, word, style))
+            rows.append(GridRow(device, device, word, style))
     return rows
 
 
-def _by_device(scene: Scene) -> list[list[LogicalNeuronCore]]:
+def _cores_by_device(scene: RenderContext) -> list[list[LogicalNeuronCore]]:
     found: list[list[LogicalNeuronCore]] = [[] for _ in scene.snapshot.devices]
     for core in scene.figures.cores:
         if core.device_index < len(found):
@@ -83,7 +95,7 @@ def _by_device(scene: Scene) -> list[list[LogicalNeuronCore]]:
     return found
 
 
-def _word(scene: Scene, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
+def _status_word(scene: RenderContext, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
     """What is to be said of a device in a word, and its style; "" where it has to be shown."""
     if device in scene.figures.missing_devices:
         return "missing", "bad"
@@ -99,19 +111,19 @@ def _word(scene: Scene, device: int, cores: list[LogicalNeuronCore]) -> tuple[st
 
 
 def core_grid(
-    scene: Scene,
+    scene: RenderContext,
     width: int,
     height: int,
-    places: list[DeviceRow],
+    places: list[GridRow],
     *,
     selected_device: int | None = None,
     lit_devices: frozenset[int] = frozenset(),
-) -> Page:
+) -> TextPage:
     """The grid in at most `height` lines, its heading included. `places` are those of `device_rows`."""
-    by_device = _by_device(scene)
+    by_device = _cores_by_device(scene)
     cores_per_device = max(map(len, by_device), default=0)
-    plan = layout(len(places), cores_per_device, width, max(1, height - 1))
-    page = Page([_heading(scene, width, plan)])
+    plan = grid_layout(len(places), cores_per_device, width, max(1, height - 1))
+    page = TextPage([_grid_heading(scene, width, plan)])
     column_cells = width // plan.across
     rows = min(plan.rows, max(1, height - 1))
     # A grid that is taller than its room is scrolled to the device that is looked at.
@@ -124,10 +136,12 @@ def core_grid(
         runs: list[Run] = []
         for column, place in enumerate(places[row * plan.across : (row + 1) * plan.across]):
             is_lit = any(place.first <= device <= place.last for device in lit_devices)
-            part = _place(scene, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
+            part = _row_runs(scene, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
             line = fit(part, column_cells if plan.across > 1 else width)
             page.targets.append(
-                Target(len(page.lines), column * column_cells, (column + 1) * column_cells, "device", str(place.first))
+                ClickTarget(
+                    len(page.lines), column * column_cells, (column + 1) * column_cells, "device", str(place.first)
+                )
             )
             is_selected = selected_device is not None and place.first <= selected_device <= place.last
             runs += styled(line, SELECTED) if is_selected else line
@@ -135,7 +149,7 @@ def core_grid(
     return page
 
 
-def _heading(scene: Scene, width: int, plan: Layout) -> Line:
+def _grid_heading(scene: RenderContext, width: int, plan: GridLayout) -> Line:
     instance = scene.snapshot.instance
     version = instance.neuroncore_version or "?"
     average = units.percent_text(scene.figures.average_utilization(scene.pid))
@@ -147,21 +161,14 @@ def _heading(scene: Scene, width: int, plan: Layout) -> Line:
     return heading(scene, text, width, f"{scene.glyphs.thin_full * 2} HBM in use" if plan.hbm_cells else "")
 
 
-def heading(scene: Scene, text: str, width: int, right: str = "") -> Line:
-    """A section's heading: its text in a rule over the whole width."""
-    rule = scene.glyphs.rule
-    text = clip(text, max(1, width - 3), mark=True)
-    runs: list[Run] = [(rule + " ", "rule"), (text, "heading"), (" ", "rule")]
-    used = 3 + len(text)
-    if right and used + len(right) + 3 <= width:
-        runs += [(rule * (width - used - len(right) - 3), "rule"), (f" {right} ", "dim"), (rule, "rule")]
-    else:
-        runs.append((rule * max(0, width - used), "rule"))
-    return fit(runs, width)
-
-
-def _place(
-    scene: Scene, place: DeviceRow, cores: list[LogicalNeuronCore], plan: Layout, column_cells: int, *, is_lit: bool
+def _row_runs(
+    scene: RenderContext,
+    place: GridRow,
+    cores: list[LogicalNeuronCore],
+    plan: GridLayout,
+    column_cells: int,
+    *,
+    is_lit: bool,
 ) -> list[Run]:
     if place.last > place.first:
         label = f"ND {place.first}-{place.last}: "
@@ -170,23 +177,23 @@ def _place(
     grave = scene.figures.marked_devices.get(device)
     label, style = f"ND{device}", "lit" if is_lit else "label"
     if grave is not None:
-        label, style = label + _mark(scene, grave), _mark_style(grave)
+        label, style = label + _severity_mark(scene, grave), _severity_style(grave)
     runs: list[Run] = [(label.ljust(_LABEL_CELLS), style)]
     if not cores:
         return [*runs, (place.word, place.style)]
     for core in cores:
-        runs += _core(scene, core, plan.core_cells)
+        runs += _core_runs(scene, core, plan.core_cells)
     room = column_cells - _LABEL_CELLS - plan.hbm_cells
     spare = room - plan.core_cells * len(cores)
     if plan.core_cells == 1 and spare >= _TEXT_CELL:
         runs.append((f" {units.percent_text(scene.figures.device_utilization[device], 0):>4}", "dim"))
         spare -= _TEXT_CELL
     if plan.hbm_cells and spare >= 0:
-        runs += [(" " * spare, "text"), *_hbm(scene, device, cores, plan.hbm_cells)]
+        runs += [(" " * spare, "text"), *_hbm_runs(scene, device, cores, plan.hbm_cells)]
     return runs
 
 
-def _hbm(scene: Scene, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
+def _hbm_runs(scene: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
     """How much of a device's memory is in use: by everybody, or by the process of the tab."""
     used = scene.figures.device_used_bytes[device]
     if scene.pid is not None:
@@ -206,20 +213,20 @@ def _hbm(scene: Scene, device: int, cores: list[LogicalNeuronCore], cells: int) 
     ]
 
 
-def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
+def _core_runs(scene: RenderContext, core: LogicalNeuronCore, cells: int) -> list[Run]:
     ratio = core.utilization_ratio
     is_shown = scene.pid is None or scene.pid in core.owner_pids
     if not is_shown:
         ratio = None
     grave = scene.figures.marked_cores.get(core.index) if is_shown else None
-    style = _style(scene, core, ratio) if grave is None else _mark_style(grave)
-    mark = "" if grave is None else _mark(scene, grave)
+    style = _core_style(scene, core, ratio) if grave is None else _severity_style(grave)
+    mark = "" if grave is None else _severity_mark(scene, grave)
     if cells < _TEXT_CELL:
-        return [(mark or _glyph(scene, core, ratio, is_shown), style)]
+        return [(mark or _level_glyph(scene, core, ratio, is_shown), style)]
     if cells < _BAR_CELL:
-        figure = _figure(scene, core, ratio, is_shown, decimals=2 if cells > _FIGURE_CELLS else 0)
+        figure = _figure_text(scene, core, ratio, is_shown, decimals=2 if cells > _FIGURE_CELLS else 0)
         return [(f"{figure:>{cells - 1}}{mark or ' '}", style)]
-    figure = _figure(scene, core, ratio, is_shown).rjust(_FIGURE_CELLS)
+    figure = _figure_text(scene, core, ratio, is_shown).rjust(_FIGURE_CELLS)
     label = f"NC{core.index:<3}" if cells >= _BAR_CELL + 8 else ""
     room = cells - len(label) - len(figure) - 4
     runs: list[Run] = [(label, "dim")] if label else []
@@ -229,19 +236,21 @@ def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
         room -= spark + 1
     runs += bar(ratio, room, scene.glyphs, style)
     if spark and scene.series is not None:
-        values = _trend(scene, core, spark) if is_shown else ()
+        values = _core_trend(scene, core, spark) if is_shown else ()
         runs += [(" ", "text"), (sparkline(values, spark, scene.glyphs), "spark")]
     runs += [(mark, style), ("[", "dim")] if mark else [(" [", "dim")]
     runs += [(figure, style), ("] ", "dim")]
     return runs
 
 
-def _trend(scene: Scene, core: LogicalNeuronCore, length: int) -> list[float | None]:
+def _core_trend(scene: RenderContext, core: LogicalNeuronCore, length: int) -> list[float | None]:
     assert scene.series is not None  # noqa: S101 - asked for by the caller
     return scene.series.core_trend(core.cores[0].index, len(core.cores), length)
 
 
-def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool, *, decimals: int = 2) -> str:
+def _figure_text(
+    scene: RenderContext, core: LogicalNeuronCore, ratio: float | None, is_shown: bool, *, decimals: int = 2
+) -> str:
     if not is_shown:
         return units.UNKNOWN
     if scene.figures.free[core.index] and not ratio:
@@ -251,7 +260,7 @@ def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown
     return units.percent_text(ratio, decimals)
 
 
-def _glyph(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
+def _level_glyph(scene: RenderContext, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
     free = scene.figures.free[core.index]
     if ratio is None or (free and not ratio):
         return scene.glyphs.track if free or not is_shown else "?"
@@ -259,15 +268,27 @@ def _glyph(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown:
     return levels[max(1, min(len(levels) - 1, round(ratio * (len(levels) - 1))))]
 
 
-def _style(scene: Scene, core: LogicalNeuronCore, ratio: float | None) -> str:
+def _core_style(scene: RenderContext, core: LogicalNeuronCore, ratio: float | None) -> str:
     """Busy cores by their load; one that is held and does nothing is waste, one that is free is not."""
     style = "dim" if ratio is None else load_style(ratio, scene.thresholds.idle_below_ratio)
     return style if style != "held" or core.owner_pids else "dim"
 
 
-def _mark(scene: Scene, grave: Severity) -> str:
+def _severity_mark(scene: RenderContext, grave: Severity) -> str:
     return scene.glyphs.bad if grave is Severity.CRITICAL else scene.glyphs.warn
 
 
-def _mark_style(grave: Severity) -> str:
+def _severity_style(grave: Severity) -> str:
     return "bad" if grave is Severity.CRITICAL else "warn"
+
+
+def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:
+    """The tags of its owners, marked where they were concluded; those who may hold it with "?"; "free"; "-"."""
+
+    def name(pid: int) -> str:
+        known = figures.ranks.get(pid)
+        return str(pid) if known is None else printable(known.process.tag, _TAG_CELLS)
+
+    mark = " (inferred)" if core.is_owner_inferred else ""
+    names = [name(pid) + mark for pid in core.owner_pids] + [f"{name(pid)}?" for pid in core.candidate_pids]
+    return ", ".join(names) or ("free" if core.is_free else "-")

@@ -1,7 +1,4 @@
-"""What is concluded from one snapshot for reading: figures of each process and device, sums over what a tab shows.
-
-Made once for a snapshot and shared by all pages; only what a page asks for is computed.
-"""
+"""Figures derived from one snapshot, and the filter that limits them to some devices or NeuronCores."""
 
 from __future__ import annotations
 
@@ -13,7 +10,9 @@ from neurontools import catalog
 from neurontools.model import (
     Device,
     DeviceMemory,
+    EndedProcess,
     Finding,
+    Health,
     HostMemory,
     LogicalNeuronCore,
     NeuronCore,
@@ -73,8 +72,8 @@ class Figures:
         self.missing_devices = frozenset(range(expected)) - present
         self.snapshot = snapshot
         if self.missing_devices or hidden:
-            gone = [_absent(index) for index in self.missing_devices]
-            gone += [replace(_absent(device.index), connected_to=device.connected_to) for device in hidden]
+            gone = [_absent_device(index) for index in self.missing_devices]
+            gone += [replace(_absent_device(device.index), connected_to=device.connected_to) for device in hidden]
             devices = tuple(sorted((*snapshot.devices, *gone), key=lambda device: device.index))
             self.snapshot = replace(snapshot, devices=devices)
 
@@ -181,7 +180,7 @@ class Figures:
 
     def flops(self, pid: int | None) -> float | None:
         """FLOPS of the cores of a tab."""
-        return total(core.flops_per_second for core in self.held(pid))
+        return known_sum(core.flops_per_second for core in self.held(pid))
 
     def memory_ratio(self, device_index: int) -> float | None:
         """Device memory in use as a share of the device's."""
@@ -214,7 +213,7 @@ class Figures:
 
     def _figures(self, rank: Rank) -> ProcessFigures:
         process, cores = rank.process, rank.cores
-        flops = total(core.flops_per_second for core in cores)
+        flops = known_sum(core.flops_per_second for core in cores)
         last = rank.last_execution_at_unix_seconds
         peak = self.peak_flops_per_core
         memory = [used for core in cores if (used := core.memory.total_bytes) is not None]
@@ -226,10 +225,10 @@ class Figures:
             mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
             device_memory_bytes=sum(memory) if memory else None,
             host_memory_bytes=process.host_memory.total_bytes,
-            errors_total=None if process.errors is None else counters_total(process.errors),
+            errors_total=None if process.errors is None else sum_counters(process.errors),
             failed_executions_total=None
             if process.executions is None
-            else counters_total(process.executions) - process.executions.completed_total,
+            else sum_counters(process.executions) - process.executions.completed_total,
             since_last_execution_seconds=None if last is None else max(0.0, self.snapshot.taken_at_unix_seconds - last),
             steps_per_second=rank.steps_per_second,
             since_last_step_seconds=age_seconds(rank.last_step_at_seconds, self.snapshot.taken_at_seconds),
@@ -238,16 +237,118 @@ class Figures:
         )
 
 
-def _absent(index: int) -> Device:
+def _absent_device(index: int) -> Device:
     return Device(index, bdf=None, cpu_affinity=None, numa_node=None, connected_to=(), memory_bytes=0)
 
 
-def counters_total(counters: object) -> int:
+def sum_counters(counters: object) -> int:
     """The sum of all counters of a dataclass."""
     return sum([getattr(counters, name) for name in counters.__slots__])  # type: ignore[attr-defined]
 
 
-def total(values: Iterable[float | None]) -> float | None:
+def known_sum(values: Iterable[float | None]) -> float | None:
     """The sum of the known; None when none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFilter:
+    """What is asked for. Without anything, all of the host is shown.
+
+    `device_indices` and `bdfs` together are the devices, none of both are all. `first_core` and `core_count` are
+    logical NeuronCores under `logical_neuroncore_config` (None: the host's).
+    """
+
+    device_indices: frozenset[int] = frozenset()
+    bdfs: frozenset[str] = frozenset()
+    first_core: int = 0
+    core_count: int | None = None
+    logical_neuroncore_config: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.device_indices or self.bdfs or self.core_count is not None)
+
+    def missing(self, snapshot: Snapshot) -> str:
+        """The first of the devices asked for that this host does not have; "" for none."""
+        present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
+        known = {device.bdf for device in snapshot.devices}
+        lost = [str(index) for index in sorted(self.device_indices - present)]
+        return next(iter([*lost, *sorted(self.bdfs - known)]), "")
+
+    def has_cores(self, snapshot: Snapshot) -> bool:
+        """Whether this host has one of the NeuronCores asked for; True as well while a device is missing."""
+        present = {device.index for device in snapshot.devices}
+        return (
+            self.core_count is None
+            or not present.issuperset(snapshot.instance.expected_device_indices)
+            or any(core.index in self._visible(snapshot) for core in snapshot.cores)
+        )
+
+    def _visible(self, snapshot: Snapshot) -> range:
+        """The physical NeuronCores asked for; of what is not restricted nobody asks."""
+        size = self.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
+        return range(self.first_core * size, (self.first_core + (self.core_count or 0)) * size)
+
+    def figures(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Figures:
+        """The figures of what is shown of a snapshot; `hidden`: devices that are not to be, on top of that."""
+        if not self and not hidden:
+            return Figures(snapshot)
+        part = self.part(snapshot, hidden)
+        shown = {device.index for device in part.devices}
+        return Figures(part, [device for device in snapshot.devices if device.index not in shown])
+
+    def part(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Snapshot:
+        """What is shown of a snapshot; with the processes that hold something of it."""
+        if not self and not hidden:
+            return snapshot
+        shown = {device.index for device in snapshot.devices} - hidden
+        if self.device_indices or self.bdfs:
+            shown &= self.device_indices | {device.index for device in snapshot.devices if device.bdf in self.bdfs}
+        cores = tuple(core for core in snapshot.cores if core.device_index in shown)
+        if self.core_count is not None:
+            visible = self._visible(snapshot)
+            cores = tuple(core for core in cores if core.index in visible)
+            shown &= {core.device_index for core in cores}
+        held = {core.index for core in cores}
+        return replace(
+            snapshot,
+            ended=_ended_on_devices(snapshot.ended, shown),
+            devices=tuple(device for device in snapshot.devices if device.index in shown),
+            cores=cores,
+            health=_health_without(snapshot.health, {device.index for device in snapshot.devices} - shown),
+            processes=tuple(
+                process
+                for process in snapshot.processes
+                if held.intersection(process.core_indices)
+                or (not process.core_indices and shown.intersection(process.device_indices))
+            ),
+        )
+
+    def ended(
+        self, ended: tuple[EndedProcess, ...], part: Snapshot, hidden: frozenset[int] = frozenset()
+    ) -> tuple[EndedProcess, ...]:
+        """Those of more that have ended, than the snapshot has, that held something of `part`, what is shown of it."""
+        if not self and not hidden:
+            return ended
+        return _ended_on_devices(ended, {device.index for device in part.devices})
+
+
+def _ended_on_devices(ended: tuple[EndedProcess, ...], shown: set[int]) -> tuple[EndedProcess, ...]:
+    return tuple(process for process in ended if shown.intersection(process.device_indices))
+
+
+def _health_without(health: Health | None, hidden: set[int]) -> Health | None:
+    """The verdicts without those on hidden devices; what is about no device stays."""
+    if health is None:
+        return None
+    return replace(
+        health,
+        device_indices=tuple(index for index in health.device_indices if index not in hidden),
+        unknown_device_indices=tuple(index for index in health.unknown_device_indices if index not in hidden),
+        findings=tuple(
+            finding
+            for finding in health.findings
+            if not finding.device_indices or not hidden.issuperset(finding.device_indices)
+        ),
+    )

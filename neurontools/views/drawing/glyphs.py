@@ -1,8 +1,17 @@
-"""The characters that pages are drawn with: braille and blocks, blocks, or ASCII alone."""
+"""The characters that pages are drawn with, and bars, sparklines and dialogs drawn from them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from neurontools.views.drawing.lines import SELECTED, ClickTarget, Line, Run, TextPage, cell, clip, fit, width_of
+
+_WITHOUT_BRAILLE = ("linux", "vt", "cons")
+_NEARLY_FULL_MEMORY_RATIO, _FULL_MEMORY_RATIO = 0.8, 0.95
+_LEAST_CELLS = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +88,10 @@ UNICODE = Glyphs(
     is_dotted=True,
 )
 
+
 BLOCKS = replace(UNICODE, is_dotted=False)
 """For terminals whose fonts lack braille, as the console of Linux."""
+
 
 ASCII = Glyphs(
     full="#",
@@ -115,11 +126,159 @@ ASCII = Glyphs(
     free=".",
 )
 
-_WITHOUT_BRAILLE = ("linux", "vt", "cons")
-
 
 def glyphs_for(*, is_ascii: bool, terminal: str) -> Glyphs:
     """What to draw with; `terminal` is its kind, as TERM has it."""
     if is_ascii:
         return ASCII
     return BLOCKS if terminal.startswith(_WITHOUT_BRAILLE) else UNICODE
+
+
+def memory_style(ratio: float | None) -> str:
+    """The style of memory that is in use by so much of what there is."""
+    if ratio is None:
+        return "dim"
+    return "bad" if ratio >= _FULL_MEMORY_RATIO else "warn" if ratio >= _NEARLY_FULL_MEMORY_RATIO else "memory"
+
+
+@lru_cache(4096)
+def _filled_and_track(filled_eighths: int, width: int, glyphs: Glyphs) -> tuple[str, str]:
+    whole, eighths = divmod(filled_eighths, 8)
+    bar = glyphs.full * whole
+    if glyphs.fractions and eighths and whole < width:
+        bar += glyphs.fractions[eighths - 1]
+    elif eighths >= 4 and whole < width:
+        bar += glyphs.full
+    return bar, glyphs.track * (width - len(bar))
+
+
+def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") -> tuple[Run, ...]:
+    """A bar of `width` cells, filled by a ratio of 0..1; empty when it is not known."""
+    if width <= 0:
+        return ()
+    known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    filled, track = _filled_and_track(round(known * width * 8), width, glyphs)
+    return ((filled, style), (track, "track")) if filled else ((track, "track"),)
+
+
+def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memory") -> tuple[Run, ...]:
+    """A bar that is told from `bar` by its shape; what is in use at all is never drawn as nothing."""
+    if width <= 0:
+        return ()
+    known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    halves = max(round(known * width * 2), 1 if known else 0)
+    whole, half = divmod(halves, 2)
+    filled = glyphs.thin_full * whole + (glyphs.thin_half or glyphs.thin_full) * half
+    track = glyphs.thin_track * (width - len(filled))
+    return tuple(run for run in ((filled, style), (track, "track")) if run[0])
+
+
+def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
+    """A bar of several parts, each a ratio of the whole and a style; in whole cells."""
+    runs: list[Run] = []
+    used, reached = 0, 0.0
+    for ratio, style in ratios:
+        reached = min(1.0, reached + max(0.0, ratio or 0.0))
+        cells = round(reached * width) - used
+        if cells > 0:
+            runs.append((glyphs.full * cells, style))
+            used += cells
+    if used < width:
+        runs.append((glyphs.track * (width - used), "track"))
+    return tuple(runs)
+
+
+def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highest: float = 1.0) -> str:
+    """The last `width` values as one line of levels, the newest at the right; a gap where a value is not known."""
+    top = len(glyphs.levels) - 1
+    scale = top / highest if highest > 0 else 0.0
+    shown = values[-width:] if width > 0 else ()
+    cells = []
+    for value in shown:
+        if value is None or value != value:  # NaN is not itself
+            cells.append(" ")
+        else:
+            level = math.ceil(value * scale - 1e-9)
+            # Something is never drawn as nothing.
+            cells.append(glyphs.levels[max(1, min(top, level))])
+    return " " * (width - len(cells)) + "".join(cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialog:
+    """What a dialog shows. Without options it is text that can be scrolled; `top` is its first visible line."""
+
+    title: str
+    text: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    cursor: int = 0
+    top: int = 0
+    hint: str = "Enter choose, Esc close"
+
+
+def draw_dialog(page: TextPage, dialog: Dialog, glyphs: Glyphs, width: int, height: int) -> TextPage:
+    """The page with the dialog in its middle; whatever is beside it stays."""
+    content = [*dialog.text, *([""] if dialog.text and dialog.options else []), *dialog.options]
+    inner = max(_LEAST_CELLS, width_of(dialog.title), width_of(dialog.hint), *(width_of(text) for text in content))
+    inner = max(1, min(inner, width - 4))
+    rows = max(1, min(len(content), height - 3))
+    first_option = len(content) - len(dialog.options)
+    top = min(dialog.top, max(0, len(content) - rows))
+    if dialog.options:
+        top = max(0, min(first_option + dialog.cursor - rows + 1, len(content) - rows))
+    left = max(0, (width - inner - 4) // 2)
+    above = max(0, (height - rows - 3) // 2)
+    bar = glyphs.vertical
+    lines: list[tuple[Line, ClickTarget | None]] = [((_top_border(dialog.title, inner, glyphs),), None)]
+    for position in range(top, min(len(content), top + rows)):
+        number = position - first_option
+        text = cell(content[position], inner)
+        style = "text"
+        target = None
+        if number >= 0 and dialog.options:
+            style = "strong" + SELECTED if number == dialog.cursor else "text"
+            target = ClickTarget(0, left, left + inner + 4, "option", str(number))
+        lines.append((((f"{bar} ", "heading"), (text, style), (f" {bar}", "heading")), target))
+    more = f" {top + rows}/{len(content)}" if rows < len(content) else ""
+    hint = clip(dialog.hint + more, inner, mark=True)
+    lines.append((((f"{bar} ", "heading"), (cell(hint, inner), "dim"), (f" {bar}", "heading")), None))
+    lines.append((((glyphs.rule * (inner + 4), "heading"),), None))
+    result = TextPage(list(page.lines))
+    for number, (line, target) in enumerate(lines):
+        row = above + number
+        if row >= height:
+            break
+        under = result.lines[row]
+        box = fit(line, min(width - left, inner + 4))
+        result.lines[row] = fit((*_head(under, left), *box, *_cells_from(under, left + inner + 4, width)), width)
+        if target is not None:
+            result.targets.append(ClickTarget(row, target.left, target.right, target.action, target.argument))
+    return result
+
+
+def _top_border(title: str, inner: int, glyphs: Glyphs) -> tuple[str, str]:
+    text = clip(f"{glyphs.rule} {title} ", inner + 4)
+    return (text + glyphs.rule * (inner + 4 - width_of(text)), "heading")
+
+
+def _head(line: Line, width: int) -> Line:
+    return fit(line, width)
+
+
+def _cells_from(line: Line, start: int, width: int) -> Line:
+    """The cells of a line from `start` on; a wide character that is cut in two becomes spaces."""
+    kept: list[tuple[str, str]] = []
+    position = 0
+    for text, style in line:
+        cells = width_of(text)
+        if position >= start:
+            kept.append((text, style))
+        elif position + cells > start:
+            head = clip(text, start - position)
+            rest = text[len(head) :]
+            gap = position + width_of(head)
+            if gap < start and rest:  # the cut goes through a wide character
+                rest = " " * (width_of(rest[0]) - (start - gap)) + rest[1:]
+            kept.append((rest, style))
+        position += cells
+    return fit(tuple(kept), max(0, width - start))

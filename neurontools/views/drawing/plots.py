@@ -1,26 +1,31 @@
-"""Plots over time: each with heading and scale, below them events and clock, on the one axis that a page has."""
+"""Plots over time with their shared axis: clock times, event marks and gaps."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from neurontools.client.history.axis import Axis
+from neurontools.client.history.events import Event, Severity
 from neurontools.client.history.quantities import Quantity
 from neurontools.client.history.series import Curve
 from neurontools.util import units
-from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.line import Line, fit
-from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.time_axis import clock_line, event_line, scale_cells
+from neurontools.views.drawing.lines import Line, Run, cell, fit
+from neurontools.views.drawing.render_context import RenderContext, heading, shown_events
 
 _LEAST_PLOT = 4  # lines, its heading included
 _LEFT_DOTS = (0, 0x40, 0x44, 0x46, 0x47)  # of a braille cell, filled from below
 _RIGHT_DOTS = (0, 0x80, 0xA0, 0xB0, 0xB8)
 _BRAILLE = 0x2800
 _MIDDLE_ROWS = 5  # from so many on, the middle of the scale is told too
+_TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
+_LABEL_GAP = 4  # cells between two labels
+_NO_DATA = "no data"
+_SEVERITY_RANKS = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+_SEVERITY_STYLES = ("label", "warn", "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Plot:
     style: str = "spark"
 
 
-def stacked(scene: Scene, plots: Sequence[Plot], axis: Axis, width: int, height: int) -> list[Line]:
+def plot_lines(scene: RenderContext, plots: Sequence[Plot], axis: Axis, width: int, height: int) -> list[Line]:
     """As many of the plots as have room in `height` lines, below each other; then events and clock times."""
     foot = [event_line(scene, axis, width), clock_line(scene, axis, width)] if height > _LEAST_PLOT + 1 else []
     room = height - len(foot)
@@ -42,16 +47,16 @@ def stacked(scene: Scene, plots: Sequence[Plot], axis: Axis, width: int, height:
     lines: list[Line] = []
     for number, plot in enumerate(plots[:count]):
         rows = (number + 1) * room // count - number * room // count
-        lines += _plot(scene, plot, axis, width, rows)
+        lines += _one_plot(scene, plot, axis, width, rows)
     return [*lines, *foot][: max(0, height)]
 
 
-def percent(value: float) -> str:
+def percent_label(value: float) -> str:
     """A ratio as a scale words it."""
     return units.percent_text(value, 0)
 
 
-def size(value: float) -> str:
+def bytes_label(value: float) -> str:
     """Bytes as a scale words them."""
     return units.bytes_text(int(value))
 
@@ -61,21 +66,21 @@ def window_text(seconds: float) -> str:
     return f"last {seconds / 60:.0f} min" if seconds < 3600 else f"last {seconds / 3600:.0f} h"
 
 
-def columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, highest: float) -> list[str]:
+def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, highest: float) -> list[str]:
     """A filled curve in lines of text: two values a cell where braille is drawn, else one; gaps stay empty."""
     unit = 4 if glyphs.is_dotted else len(glyphs.levels) - 1
     scale = rows * unit / highest if highest > 0 else 0.0
     # Nothing is drawn as a line at the bottom, so that it is not taken for a gap.
     heights = [-1 if value is None else max(1, min(rows * unit, round(value * scale))) for value in values]
     if glyphs.is_dotted:
-        found = [_dots(left, right, rows) for left, right in zip(heights[::2], heights[1::2], strict=True)]
+        found = [_braille_column(left, right, rows) for left, right in zip(heights[::2], heights[1::2], strict=True)]
     else:
-        found = [_blocks(height, rows, glyphs.levels) for height in heights]
+        found = [_block_column(height, rows, glyphs.levels) for height in heights]
     return ["".join(line) for line in zip(*found, strict=True)]
 
 
 @lru_cache(4096)
-def _dots(left: int, right: int, rows: int) -> str:
+def _braille_column(left: int, right: int, rows: int) -> str:
     """A column of cells from the top down, both halves filled so many dots high."""
     floors = range(4 * (rows - 1), -1, -4)
     cells = (_LEFT_DOTS[max(0, min(4, left - at))] + _RIGHT_DOTS[max(0, min(4, right - at))] for at in floors)
@@ -83,20 +88,20 @@ def _dots(left: int, right: int, rows: int) -> str:
 
 
 @lru_cache(4096)
-def _blocks(height: int, rows: int, levels: str) -> str:
+def _block_column(height: int, rows: int, levels: str) -> str:
     """A column of cells from the top down, filled so many parts of a cell high."""
     unit = len(levels) - 1
     return "".join(levels[max(0, min(unit, height - at))] for at in range(unit * (rows - 1), -1, -unit))
 
 
-def _plot(scene: Scene, plot: Plot, axis: Axis, width: int, height: int) -> list[Line]:
+def _one_plot(scene: RenderContext, plot: Plot, axis: Axis, width: int, height: int) -> list[Line]:
     assert scene.series is not None  # noqa: S101 - an axis is of a series
     curve = scene.series.curve(plot.quantity, axis, 2 if scene.glyphs.is_dotted else 1)
-    lines = [_heading(scene, plot, curve, width)]
+    lines = [_plot_heading(scene, plot, curve, width)]
     rows = height - 1
-    top = plot.highest or _round_above(curve.highest or 0.0, is_binary=plot.quantity.name == "memory")
+    top = plot.highest or _round_up_scale(curve.highest or 0.0, is_binary=plot.quantity.name == "memory")
     left = scale_cells(width)
-    for number, line in enumerate(columns(curve.values, max(0, rows), scene.glyphs, top)):
+    for number, line in enumerate(plot_columns(curve.values, max(0, rows), scene.glyphs, top)):
         mark = ""
         if number == 0:
             mark = plot.text(top)
@@ -109,7 +114,7 @@ def _plot(scene: Scene, plot: Plot, axis: Axis, width: int, height: int) -> list
     return lines
 
 
-def _heading(scene: Scene, plot: Plot, curve: Curve, width: int) -> Line:
+def _plot_heading(scene: RenderContext, plot: Plot, curve: Curve, width: int) -> Line:
     def worded(value: float | None) -> str:
         return "-" if value is None else plot.text(value)
 
@@ -122,7 +127,7 @@ def _heading(scene: Scene, plot: Plot, curve: Curve, width: int) -> Line:
     return heading(scene, text, width, right)
 
 
-def _round_above(value: float, *, is_binary: bool) -> float:
+def _round_up_scale(value: float, *, is_binary: bool) -> float:
     """A round number above the value, so that a scale stays the same while a value moves."""
     if value <= 0:
         return 1.0
@@ -136,3 +141,104 @@ def _round_above(value: float, *, is_binary: bool) -> float:
     while base / 10 >= value:
         base /= 10
     return next(base * part for part in (0.1, 0.2, 0.5, 1.0) if base * part >= value)
+
+
+def scale_cells(width: int) -> int:
+    """The cells to the left of the axis, the same for all that share it."""
+    return 20 if width >= 60 else 10 if width >= 30 else 0
+
+
+def time_axis(scene: RenderContext, width: int) -> Axis | None:
+    """The axis of a page, behind the cells of the scale; None while no past is known."""
+    series = scene.series
+    if series is None or not len(series):
+        return None
+    cells = width - scale_cells(width) - 1
+    return series.axis(cells, scene.window_seconds, scene.snapshot.taken_at_unix_seconds)
+
+
+def backfill_text(scene: RenderContext) -> str:
+    """A sign that more of the past is coming; "" when all is known."""
+    return f"loading the past{scene.glyphs.ellipsis}" if scene.clock.is_loading_past else ""
+
+
+def clock_line(scene: RenderContext, axis: Axis, width: int) -> Line:
+    """Clock times at round moments."""
+    cells = [" "] * axis.cells
+    step = next((step for step in _TICK_SECONDS if _label_cells(step) <= step / axis.cell_seconds), 86_400)
+    form = "%H:%M:%S" if step < 60 else "%H:%M"
+    offset_seconds = axis.clock_offset_seconds
+    first = int((axis.begins_seconds + offset_seconds) // step) + 1
+    free = 0
+    for number in range(first, first + axis.cells):
+        at = axis.cell_at(number * step - offset_seconds)
+        if at is None:
+            break
+        label = scene.glyphs.tick + time.strftime(form, time.localtime(number * step))
+        if at >= free and at + len(label) <= axis.cells:
+            cells[at : at + len(label)] = label
+            free = at + len(label) + 1
+    return fit(((" " * scale_cells(width), "dim"), ("".join(cells), "dim")), width)
+
+
+def _label_cells(step: int) -> int:
+    return (9 if step < 60 else 6) + _LABEL_GAP
+
+
+def event_line(scene: RenderContext, axis: Axis, width: int) -> Line:
+    """A mark where something happened, the gravest of a cell; and where nothing is known of the time."""
+    marks = event_severities(shown_events(scene, scene.pid if scene.details_pid is None else scene.details_pid), axis)
+    runs: list[Run] = [(cell(" events", scale_cells(width)), "label")]
+    gaps = _gap_labels(axis)
+    for position in range(axis.cells):
+        gravity = marks.get(position)
+        text, style = (
+            (event_mark(scene.glyphs, gravity), _SEVERITY_STYLES[gravity])
+            if gravity is not None
+            else (gaps[position], "dim")
+        )
+        if runs[-1][1] == style and len(runs) > 1:
+            runs[-1] = (runs[-1][0] + text, style)
+        else:
+            runs.append((text, style))
+    return fit(runs, width)
+
+
+def event_severities(events: tuple[Event, ...], axis: Axis) -> dict[int, int]:
+    """How grave the gravest event of a cell is, 0 to 2, by cell."""
+    found: dict[int, int] = {}
+    for event in reversed(events):
+        if event.at_seconds < axis.begins_seconds:
+            break
+        position = axis.cell_at(event.at_seconds)
+        if position is not None:
+            found[position] = max(found.get(position, 0), _SEVERITY_RANKS[event.severity])
+    return found
+
+
+def event_mark(glyphs: Glyphs, gravity: int) -> str:
+    """The mark of events so grave."""
+    return (glyphs.info, glyphs.warn, glyphs.bad)[gravity]
+
+
+def event_style(gravity: int) -> str:
+    """The style of the mark of events so grave."""
+    return _SEVERITY_STYLES[gravity]
+
+
+def _gap_labels(axis: Axis) -> str:
+    """Along the axis, "no data" in each gap that has room for it."""
+    steps = axis.steps()
+    words = [" "] * axis.cells
+    begin: int | None = None
+    for position in range(axis.cells + 1):
+        is_gap = position < axis.cells and steps[position] is None
+        if is_gap and begin is None:
+            begin = position
+        elif not is_gap and begin is not None:
+            room = position - begin
+            if begin > 0 and room >= len(_NO_DATA) + 2:
+                at = begin + (room - len(_NO_DATA)) // 2
+                words[at : at + len(_NO_DATA)] = _NO_DATA
+            begin = None
+    return "".join(words)

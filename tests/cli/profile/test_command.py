@@ -56,7 +56,7 @@ def test_one_file_is_shown_like_a_directory_and_ranks_can_be_chosen(run: Path) -
 def test_the_document_keeps_to_its_schema(run: Path) -> None:
     from pydantic import TypeAdapter
 
-    from neurontools.views.profile.document import ProfileDocument
+    from neurontools.views.profile_document import ProfileDocument
 
     schema = json.loads(told("--json-schema").stdout)
     document = told("show", run, "--json").stdout

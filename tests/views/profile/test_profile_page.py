@@ -20,12 +20,11 @@ from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.operators import build_flame_tree
 from neurontools.util.formats import Markup, element, escape_markup
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.line import ascii_only, line_width, plain
-from neurontools.views.profile.difference import difference_json, difference_text
-from neurontools.views.profile.document import json_text
-from neurontools.views.profile.page import profile_page
-from neurontools.views.profile.tables import TABLES, csv_lines
-from neurontools.views.profile.web.page import html_page
+from neurontools.views.drawing.lines import ascii_only, line_width, plain_text
+from neurontools.views.profile_difference import profile_difference_json, profile_difference_text
+from neurontools.views.profile_document import CSV_TABLES, profile_csv_lines, profile_json
+from neurontools.views.profile_report import profile_page
+from neurontools.views.profile_web_page import profile_web_page
 from tests.harness import chromium
 from tests.harness.chromium import chromium as browser
 from tests.harness.examples import examples
@@ -39,7 +38,7 @@ _quick = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, m
 
 
 def lines(made: list[Profile], width: int = WIDTH, most: int = 10) -> list[str]:
-    return [plain(line) for line in profile_page(build_report(made), width, UNICODE, most).lines]
+    return [plain_text(line) for line in profile_page(build_report(made), width, UNICODE, most).lines]
 
 
 def section(shown: list[str], title: str) -> list[str]:
@@ -107,10 +106,10 @@ def test_what_comes_from_a_profile_is_harmless_and_no_line_is_wider_than_the_scr
     for width in (60, 80, 120, 200):
         for each in (made, build_report(trained(10, 3, slow_rank=1))):
             page = profile_page(each, width, UNICODE, 10)
-            assert all(line_width(line) <= width and plain(line).isprintable() for line in page.lines)
-    difference = difference_text(["a", "b"], compare(build_report(trained(3)), made), 10)
+            assert all(line_width(line) <= width and plain_text(line).isprintable() for line in page.lines)
+    difference = profile_difference_text(["a", "b"], compare(build_report(trained(3)), made), 10)
     assert all(line.isprintable() for line in difference.splitlines())
-    assert json_text(made).isascii()
+    assert profile_json(made).isascii()
 
 
 @_quick
@@ -120,12 +119,12 @@ def test_whatever_a_profile_has_is_shown(made: list[Profile], width: int) -> Non
     assert len(found.ranks) == len(made)
     assert build_flame_tree(made).flops == sum(use.flops for use in found.operators)
     page = profile_page(found, width, ASCII, 5)
-    assert all(plain(ascii_only(line)).isascii() and line_width(line) <= width for line in page.lines)
-    json.loads(json_text(found))
-    json.loads(difference_json(["a", "b"], compare(found, build_report(trained(2)))))
-    for table in TABLES:
-        assert list(csv_lines(found, table))
-    texts_of(html_page(found))
+    assert all(plain_text(ascii_only(line)).isascii() and line_width(line) <= width for line in page.lines)
+    json.loads(profile_json(found))
+    json.loads(profile_difference_json(["a", "b"], compare(found, build_report(trained(2)))))
+    for table in CSV_TABLES:
+        assert list(profile_csv_lines(found, table))
+    texts_of(profile_web_page(found))
 
 
 KNOWN_TAGS = frozenset(
@@ -146,7 +145,7 @@ def texts_of(page: str) -> list[str]:
 
 
 def test_texts_of_a_profile_are_texts_on_the_page() -> None:
-    found = texts_of(html_page(build_report(hostile())))
+    found = texts_of(profile_web_page(build_report(hostile())))
     assert any("<script>alert(1)" in each for each in found)
     assert not any("\x1b" in each or "\u202e" in each for each in found)
 
@@ -157,7 +156,7 @@ def test_markup_escapes_what_is_no_markup() -> None:
 
 
 def test_the_page_has_every_section_and_its_figures() -> None:
-    found = texts_of(html_page(build_report(trained(300, 2, slow_rank=1))))
+    found = texts_of(profile_web_page(build_report(trained(300, 2, slow_rank=1))))
     titles = ("Ranks", "Operators by module and line", "Memory", "Collectives", "Graphs, and why each was compiled")
     assert set(titles) <= set(found)
     assert "The latest steps, steps 298 to 300, on one clock" in found
@@ -167,7 +166,7 @@ def test_the_page_has_every_section_and_its_figures() -> None:
 
 
 def test_the_document_has_the_exact_counts() -> None:
-    found = json.loads(json_text(build_report(trained(10, 2))))
+    found = json.loads(profile_json(build_report(trained(10, 2))))
     assert found["flop_total"] == sum(each["flop_total"] for each in found["operators"]) == 20 * FLOPS
     assert [each["rank"] for each in found["ranks"]] == [0, 1]
     assert found["ranks"][0]["peak"]["shares"][0]["line"] == "/home/me/train.py:31"
@@ -175,7 +174,7 @@ def test_the_document_has_the_exact_counts() -> None:
 
 
 def table(made: list[Profile], name: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO("".join(csv_lines(build_report(made), name)))))
+    return list(csv.DictReader(io.StringIO("".join(profile_csv_lines(build_report(made), name)))))
 
 
 def test_tables_have_a_row_for_each_thing() -> None:
@@ -192,13 +191,13 @@ def test_tables_have_a_row_for_each_thing() -> None:
 
 
 def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
-    told = difference_text(
+    told = profile_difference_text(
         ["a", "b"], compare(build_report(trained(10, 2)), build_report(trained(10, 2, slow_rank=1))), 10
     )
     assert re.search(r"^execute +450\.0 us +600\.0 us +\+33\.3 %$", told, re.MULTILINE)
     assert re.search(r"^ +\+150\.0 us +200\.0 us +350\.0 us .* aten::mm +train\.py:12$", told, re.MULTILINE)
     assert "input wait" not in told
-    same = difference_text(["a", "b"], compare(build_report(trained(10)), build_report(trained(10))), 10)
+    same = profile_difference_text(["a", "b"], compare(build_report(trained(10)), build_report(trained(10))), 10)
     assert "nothing differs" in same
 
 
@@ -207,7 +206,7 @@ def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
 def test_a_browser_shows_the_page_without_asking_anybody(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for made in (trained(300, 2, slow_rank=1), hostile()):
-        page.write_text(html_page(build_report(made)), "utf-8")
+        page.write_text(profile_web_page(build_report(made)), "utf-8")
         with browser() as shown:
             shown.load(page.as_uri())
             assert shown.problems == []

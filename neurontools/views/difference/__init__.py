@@ -1,1 +1,0 @@
-"""What differs between two moments of a host, or between two recordings: `neuron-top --diff`."""

@@ -1,0 +1,503 @@
+"""Lines of styled text, the styles and themes that show them, and tables of them.
+
+A line is a sequence of runs; a run is a text and the name of a style. Nothing here depends on a terminal:
+the same lines become Textual strips, ANSI sequences, HTML or plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from typing import Generic, TypeVar
+
+from neurontools.util.terminal import cell_width, escape_controls
+from neurontools.util.units import short_count_text
+
+Run = tuple[str, str]
+Line = tuple[Run, ...]
+BLANK: Line = ()
+_ELLIPSIS = "…"
+width_of = lru_cache(8192)(cell_width)
+"""Terminal cells of a text, remembered: the same bars and labels come again every second."""
+RowType = TypeVar("RowType")
+_LEAST_REST_CELLS = 12
+FOUND, SELECTED = "+found", "+selected"
+_QUIET = ("text", "dim", "idle")
+LOADS = ("load1", "load2", "load3", "load4")
+"""The styles of cores that work, from little to much; those that are held and idle have `held`, free ones `dim`."""
+_COLOUR_PATTERN = re.compile(r"#[0-9a-fA-F]{6}", re.ASCII)
+_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,30}", re.ASCII)
+_COLOUR_KEYS = ("color", "background")
+_ATTRIBUTE_KEYS = ("bold", "dim", "reverse", "underline")
+
+
+@dataclass(frozen=True, slots=True)
+class ClickTarget:
+    """What can be clicked: cells `left` to `right` (exclusive) of line `row`, and what they stand for."""
+
+    row: int
+    left: int
+    right: int
+    action: str
+    argument: str = ""
+
+
+@dataclass(slots=True)
+class TextPage:
+    """A page as drawn: its lines, and where it can be clicked."""
+
+    lines: list[Line] = field(default_factory=list)
+    targets: list[ClickTarget] = field(default_factory=list)
+    list_count: int = 0  # of the page's list: how many rows it has, how many are visible, and from which on
+    list_height: int = 0
+    list_top: int = 0
+
+    def add(self, *lines: Line) -> None:
+        """Add lines below."""
+        self.lines.extend(lines)
+
+    def append(self, other: TextPage) -> None:
+        """Add another page below this one; if it has a list, that becomes this page's."""
+        offset = len(self.lines)
+        self.lines.extend(other.lines)
+        for target in other.targets:
+            self.targets.append(
+                ClickTarget(target.row + offset, target.left, target.right, target.action, target.argument)
+            )
+        if other.list_height:
+            self.list_count, self.list_height, self.list_top = other.list_count, other.list_height, other.list_top
+
+    def add_list(self, rows: list[Line], count: int, height: int, top: int) -> None:
+        """Add the visible rows of a list, each a target "row" with its position in the whole list."""
+        for position, row in enumerate(rows):
+            self.targets.append(ClickTarget(len(self.lines), 0, 10_000, "row", str(top + position)))
+            self.lines.append(row)
+        self.list_count, self.list_height, self.list_top = count, height, top
+
+    def target_at(self, column: int, row: int) -> ClickTarget | None:
+        """What is at a cell; the latest added when there are several."""
+        for target in reversed(self.targets):
+            if target.row == row and target.left <= column < target.right:
+                return target
+        return None
+
+
+def line_width(line: Iterable[Run]) -> int:
+    """Terminal cells of a line."""
+    return sum(width_of(text) for text, _ in line)
+
+
+def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
+    """The line cut or padded to exactly `width` cells."""
+    used = 0
+    for position, (text, _) in enumerate(line):
+        cells = width_of(text)
+        if used + cells > width:
+            kept = list(line[:position])
+            kept.append((pad(clip(text, width - used), width - used), line[position][1]))
+            return tuple(kept)
+        used += cells
+    if used == width:
+        return tuple(line)
+    return (*line, (" " * (width - used), style))
+
+
+def fit_marked(line: Sequence[Run], width: int) -> Line:
+    """The same; a line that is cut ends in an ellipsis, which says so."""
+    if line_width(line) <= width or width <= 0:
+        return fit(line, width)
+    return (*fit(line, width - 1), (_ELLIPSIS, "dim"))
+
+
+def labelled_line(name: str, text: str, width: int, name_cells: int, style: str = "text") -> Line:
+    """A line that tells something by its name: names in a column of `name_cells`, and always a space behind them."""
+    label = f" {name:<{name_cells}} "
+    return fit(((label, "label"), (clip(text, width - width_of(label), mark=True), style)), width)
+
+
+def clip(text: str, width: int, *, mark: bool = False) -> str:
+    """`text` cut to at most `width` cells, never through a wide character; `mark`: a cut one ends in an ellipsis."""
+    if width <= 0:
+        return ""
+    if width_of(text) <= width:
+        return text
+    room = width - 1 if mark else width
+    if text.isascii():
+        return text[:room] + (_ELLIPSIS if mark else "")
+    kept, used = [], 0
+    for character in text[: 4 * room + 16]:
+        cells = cell_width(character)
+        if used + cells > room:
+            break
+        kept.append(character)
+        used += cells
+    return "".join(kept) + (_ELLIPSIS if mark else "")
+
+
+def pad(text: str, width: int) -> str:
+    """`text` with spaces behind it, up to `width` cells; longer texts stay."""
+    return text + " " * (width - width_of(text))
+
+
+def cell(text: str, width: int, *, right: bool = False) -> str:
+    """`text` as a cell of a table: exactly `width` cells."""
+    text = clip(text, width, mark=True)
+    gap = " " * (width - width_of(text))
+    return gap + text if right else text + gap
+
+
+def printable(text: str, longest: int = 400) -> str:
+    """Text from elsewhere (a command, a tag) made fit for a line; very long ones are cut before they cost anything."""
+    return escape_controls(text[:longest])
+
+
+def ascii_only(line: Line) -> Line:
+    """The line without characters that an ASCII terminal lacks: question marks, as wide as what they stand for."""
+    return tuple((text if text.isascii() else "".join(map(_ascii_cells, text)), style) for text, style in line)
+
+
+def _ascii_cells(character: str) -> str:
+    if character == _ELLIPSIS:
+        return "~"
+    return character if character.isascii() else "?" * cell_width(character)
+
+
+def styled(line: Line, suffix: str) -> Line:
+    """The line with every style made its variant, "+selected" for one."""
+    return tuple((text, style + suffix) for text, style in line)
+
+
+def plain_text(line: Iterable[Run]) -> str:
+    """The text of a line, without styles and spaces at its end."""
+    return "".join(text for text, _ in line).rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn(Generic[RowType]):
+    """A column. `rank` says how soon it is left out; with no `cells` it gets what the others leave."""
+
+    title: str
+    cells: int
+    rank: int
+    text: Callable[[RowType], str]
+    is_text: bool = False
+    style: Callable[[RowType], str] = lambda _row: "text"
+
+
+def count_column(
+    title: str,
+    cells: int,
+    rank: int,
+    count: Callable[[RowType], int | None],
+    style: Callable[[RowType], str] = lambda _row: "text",
+) -> TableColumn[RowType]:
+    """A column of counts, which are told in fewer digits where they don't fit: a number that is cut is another one."""
+    return TableColumn(title, cells, rank, lambda row: short_count_text(count(row), cells), False, style)
+
+
+def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list[tuple[TableColumn[RowType], int]]:
+    """The columns that have room, with their cells; a space is behind each."""
+    kept: list[TableColumn[RowType]] = []
+    used = 1
+    for column in sorted(columns, key=lambda column: column.rank):
+        if column.cells and used + column.cells + 1 <= width:
+            kept.append(column)
+            used += column.cells + 1
+    rest = width - used
+    placed = []
+    for column in columns:
+        if column in kept:
+            placed.append((column, column.cells))
+        elif not column.cells and rest >= _LEAST_REST_CELLS:
+            placed.append((column, rest - 1))
+    return placed
+
+
+def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) -> Line:
+    """The titles."""
+    runs: list[Run] = [(" ", "column")]
+    for column, cells in columns:
+        runs.append((cell(column.title, cells, right=not column.is_text) + " ", "column"))
+    return fit(runs, width, "column")
+
+
+def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, width: int) -> Line:
+    """One row."""
+    runs: list[Run] = [(" ", "text")]
+    for column, cells in columns:
+        text = column.text(row)
+        shown = cell(text, cells, right=not column.is_text) if column.cells else clip(text, cells, mark=True)
+        runs += [(shown, column.style(row)), (" ", "text")]
+    return fit(runs, width)
+
+
+def load_style(ratio: float, idle_below_ratio: float) -> str:
+    """The style of what is held and used so much of the time, 0..1; below `idle_below_ratio` it counts as idle."""
+    return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= idle_below_ratio else "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Colours as "#rrggbb", None for the terminal's own; and attributes."""
+
+    color: str | None = None
+    background: str | None = None
+    bold: bool = False
+    dim: bool = False
+    reverse: bool = False
+    underline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """How a theme shows each style name; those it does not list look like `text`."""
+
+    name: str
+    is_dark: bool
+    styles: dict[str, Style]
+    selected_background: str | None
+
+    def style(self, name: str) -> Style:
+        """The style of this name, with `+found` and `+selected` worked in."""
+        return _resolve_style(self.name, name)
+
+
+def _make_theme(
+    name: str,
+    *,
+    is_dark: bool,
+    text: str,
+    dim: str,
+    accent: str,
+    good: str,
+    warn: str,
+    bad: str,
+    busy: str,
+    load: tuple[str, str, str, str],
+    system: str,
+    track: str,
+    bar: tuple[str, str],
+    selected: str,
+) -> Theme:
+    """A theme from its colours."""
+    return Theme(
+        name,
+        is_dark,
+        {
+            "text": Style(text),
+            "dim": Style(dim),
+            "strong": Style(text, bold=True),
+            "label": Style(accent),
+            "heading": Style(accent, bold=True),
+            "rule": Style(track),
+            "title": Style(bar[0], bar[1], bold=True),
+            "title_dim": Style(bar[0], bar[1]),
+            "title_warn": (odd := Style("#000000" if is_dark else "#ffffff", warn, bold=True)),
+            "title_warning": odd,
+            "title_bad": (wrong := Style("#ffffff", bad if not is_dark else "#b3261e", bold=True)),
+            "title_critical": wrong,
+            "good": Style(good),
+            "warn": Style(warn),
+            "bad": Style(bad, bold=True),
+            "busy": Style(busy),
+            "held": Style(warn),
+            **{name: Style(color) for name, color in zip(LOADS, load, strict=True)},
+            "idle": Style(dim),
+            "system": Style(system),
+            "track": Style(track),
+            "memory": Style(accent),
+            "spark": Style(busy),
+            "tab": Style(dim),
+            "tab_current": Style(good, bold=True),
+            "key": Style(accent, bold=True),
+            "column": Style(bar[0], bar[1]),
+            "column_sorted": Style(bar[0], bar[1], bold=True, underline=True),
+            "mine": Style("#000000" if is_dark else "#ffffff", good, bold=True),
+            "lit": Style(text, selected),
+        },
+        selected,
+    )
+
+
+DARK = _make_theme(
+    "dark",
+    is_dark=True,
+    text="#d8dee4",
+    dim="#7d8590",
+    accent="#79b8ff",
+    good="#56d364",
+    warn="#e3b341",
+    bad="#ff7b72",
+    busy="#3fb950",
+    load=("#6fa588", "#57b06f", "#3fb950", "#6ee07f"),
+    system="#d29922",
+    track="#3d444d",
+    bar=("#e6edf3", "#1f4b7a"),
+    selected="#2d3f55",
+)
+
+
+LIGHT = _make_theme(
+    "light",
+    is_dark=False,
+    text="#1f2328",
+    dim="#656d76",
+    accent="#0550ae",
+    good="#116329",
+    warn="#7d4e00",
+    bad="#b31d28",
+    busy="#1a7f37",
+    load=("#4d7a2a", "#2f7d31", "#1a7f37", "#0b5c26"),
+    system="#9a6700",
+    track="#c4cad1",
+    bar=("#ffffff", "#0550ae"),
+    selected="#cfe4ff",
+)
+
+
+# Okabe and Ito's colours, told apart with any common colour blindness: blue, orange and vermilion instead of
+# green, yellow and red.
+COLOUR_BLIND = _make_theme(
+    "colour-blind",
+    is_dark=True,
+    text="#e6e6e6",
+    dim="#8c8c8c",
+    accent="#56b4e9",
+    good="#56b4e9",
+    warn="#e69f00",
+    bad="#ff7a33",
+    busy="#0f9bd8",
+    load=("#8aa9bd", "#5fa8d3", "#2ba5de", "#6cc4f0"),
+    system="#f0e442",
+    track="#4d4d4d",
+    bar=("#ffffff", "#004d80"),
+    selected="#3a4653",
+)
+
+
+COLOUR_BLIND_LIGHT = _make_theme(
+    "colour-blind-light",
+    is_dark=False,
+    text="#1a1a1a",
+    dim="#666666",
+    accent="#005b94",
+    good="#005b94",
+    warn="#8a5a00",
+    bad="#a83200",
+    busy="#0072b2",
+    load=("#3d78a6", "#1f76ad", "#0072b2", "#00507d"),
+    system="#8f7a00",
+    track="#c2c2c2",
+    bar=("#ffffff", "#005b94"),
+    selected="#d4e6f5",
+)
+
+
+MONO = Theme(
+    "mono",
+    is_dark=True,
+    styles={
+        "text": Style(),
+        "dim": Style(dim=True),
+        "strong": Style(bold=True),
+        "heading": Style(bold=True),
+        "title": Style(reverse=True, bold=True),
+        "title_dim": Style(reverse=True),
+        "title_warn": Style(reverse=True, bold=True),
+        "title_bad": Style(reverse=True, bold=True, underline=True),
+        "title_warning": Style(reverse=True, bold=True),
+        "title_critical": Style(reverse=True, bold=True, underline=True),
+        "bad": Style(bold=True, underline=True),
+        "warn": Style(bold=True),
+        "tab_current": Style(bold=True),
+        "key": Style(bold=True),
+        "column": Style(reverse=True),
+        "column_sorted": Style(reverse=True, bold=True, underline=True),
+        "track": Style(dim=True),
+        "rule": Style(dim=True),
+        "idle": Style(dim=True),
+        "mine": Style(reverse=True),
+        "lit": Style(bold=True),
+    },
+    selected_background=None,
+)
+
+
+THEMES = {theme.name: theme for theme in (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIND_LIGHT, MONO)}
+
+
+@cache
+def _resolve_style(theme_name: str, name: str) -> Style:
+    theme = THEMES[theme_name]
+    base, *more = name.split("+")
+    style = theme.styles.get(base, theme.styles["text"])
+    if FOUND[1:] in more:
+        color = theme.style("strong").color if style.dim or base in _QUIET else style.color
+        style = replace(style, color=color, bold=True, dim=False)
+    if SELECTED[1:] not in more:
+        return style
+    if theme.selected_background is None:
+        return Style(bold=style.bold, reverse=not style.reverse, underline=style.underline)
+    return Style(style.color, theme.selected_background, bold=True, underline=style.underline)
+
+
+class InvalidTheme(ValueError):
+    """A table that is no theme; the text says what of it, and what it takes."""
+
+
+def parse_theme(name: str, table: object) -> Theme:
+    """The theme of a table: the styles of its `base` (dark unless given), with those that it names changed.
+
+    A style is a colour (`"#rrggbb"`, or `""` for the terminal's own), or a table of `color`, `background`, `bold`,
+    `dim`, `reverse` and `underline`; `selected` is the colour of the selected row's ground. InvalidTheme for anything
+    else.
+    """
+    if not _NAME_PATTERN.fullmatch(name) or name in THEMES or name == "auto":
+        taken = " and not that of another theme"
+        raise InvalidTheme(f"{name[:40]!r} can't be its name; take up to 31 of a-z, 0-9 and -{taken}")
+    if not isinstance(table, Mapping):
+        raise InvalidTheme("must be a table of styles")
+    base_name = table.get("base", "dark")
+    if not isinstance(base_name, str) or base_name not in THEMES:
+        raise InvalidTheme(f"base: {_short_repr(base_name)} is none of {', '.join(THEMES)}")
+    base = THEMES[base_name]
+    known = THEMES["dark"].styles
+    styles = dict(base.styles)
+    selected = base.selected_background
+    for key, value in table.items():
+        if key == "selected":
+            selected = _parse_colour(key, value)
+        elif key in known:
+            styles[key] = _parse_style(key, value, styles.get(key, styles["text"]))
+        elif key != "base":
+            raise InvalidTheme(f"{_short_repr(key)} is no style; there are selected, {', '.join(known)}")
+    return Theme(name, base.is_dark, styles, selected)
+
+
+def _parse_style(key: str, value: object, before: Style) -> Style:
+    if not isinstance(value, Mapping):
+        return replace(before, color=_parse_colour(key, value))
+    changes: dict[str, object] = {}
+    for part, given in value.items():
+        if part in _COLOUR_KEYS:
+            changes[part] = _parse_colour(f"{key}.{part}", given)
+        elif part not in _ATTRIBUTE_KEYS:
+            raise InvalidTheme(f"{key}: {_short_repr(part)} is none of {', '.join((*_COLOUR_KEYS, *_ATTRIBUTE_KEYS))}")
+        elif not isinstance(given, bool):
+            raise InvalidTheme(f"{key}.{part}: {_short_repr(given)} is neither true nor false")
+        else:
+            changes[part] = given
+    return replace(before, **changes)  # type: ignore[arg-type]
+
+
+def _parse_colour(key: str, value: object) -> str | None:
+    if value == "":
+        return None
+    if not isinstance(value, str) or not _COLOUR_PATTERN.fullmatch(value):
+        raise InvalidTheme(f'{key}: {_short_repr(value)} is no colour; give "#rrggbb", or "" for the terminal\'s own')
+    return value
+
+
+def _short_repr(value: object) -> str:
+    return repr(value)[:60]

@@ -1,0 +1,294 @@
+"""The table of hosts: devices as cells, groups of hosts, and one row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
+
+from neurontools.fleet.groups import ALIKE, HostGroup, groups, together
+from neurontools.fleet.states import HostState, Link, gravity
+from neurontools.fleet.summary import DeviceCell
+from neurontools.model import Severity
+from neurontools.util import units
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.lines import SELECTED, Line, Run, cell, fit, fit_marked, load_style, printable, styled
+from neurontools.views.drawing.render_context import DisplayThresholds
+
+_IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
+_MOST_NAMES = 3
+HostSort = Callable[[Iterable[HostState]], list[HostState]]
+_MINUTE_SECONDS = 60
+_CLOCK_SECONDS = 60.0  # a clock that is so much wrong is told
+_STYLES = {
+    Severity.CRITICAL: "bad",
+    Severity.WARNING: "warn",
+    Severity.NOTICE: "text",
+    Severity.OK: "good",
+    None: "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeHosts:
+    """Hosts of one type whose devices are in the same conditions, one by one."""
+
+    instance_type: str
+    states: tuple[HostState, ...]
+
+
+def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
+    """All hosts of which something is known, worst first; those alike are one."""
+    found: dict[tuple[bool, str, tuple[str, ...]], list[HostState]] = {}
+    for state in states:
+        if state.summary is not None:
+            conditions = tuple([_condition(cell) for cell in state.summary.devices])
+            is_lost = state.link is Link.LOST
+            found.setdefault((is_lost, state.summary.instance_type, conditions), []).append(state)
+    alike = [AlikeHosts(instance_type, tuple(hosts)) for (_, instance_type, _), hosts in found.items()]
+    return sorted(alike, key=lambda group: (min(map(gravity, group.states)), -len(group.states), group.instance_type))
+
+
+def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
+    """The devices of hosts that are alike, their utilization the mean of all."""
+    runs: list[Run] = []
+    summaries = [state.summary for state in states if state.summary is not None]
+    if not summaries:
+        return runs
+    is_lost = states[0].link is Link.LOST
+    for position, device in enumerate(summaries[0].devices):
+        ratios = [
+            ratio
+            for found in summaries
+            if position < len(found.devices) and (ratio := found.devices[position].utilization_ratio) is not None
+        ]
+        text, style = _cell_run(device, sum(ratios) / len(ratios) if ratios else None, glyphs)
+        style = "dim" if is_lost else style
+        if runs and runs[-1][1] == style:
+            runs[-1] = (runs[-1][0] + text, style)
+        else:
+            runs.append((text, style))
+    return runs
+
+
+def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: int) -> list[Line]:
+    """A row for hosts that are alike: how many, of what type, their devices, and the first of their names."""
+    groups = group_alike(states)
+    if height <= 0:
+        return []
+    shown = groups if len(groups) <= height else groups[: height - 1]
+    cells = max((len(group.states[0].summary.devices) for group in shown if group.states[0].summary), default=0)
+    lines = []
+    for group in shown:
+        names = [printable(state.place.name, 40) for state in group.states[:_MOST_NAMES]]
+        more = len(group.states) - len(names)
+        told = ", ".join(names) + (f" and {more} more" if more else "")
+        drawn = device_cells(group.states, glyphs)
+        gap = " " * (cells - sum(len(text) for text, _ in drawn))
+        head = f" {len(group.states):>5} x {printable(group.instance_type, 40):<16.16} "
+        lines.append(fit_marked(((head, "label"), *drawn, (f"{gap}  {told}", "dim")), width))
+    if len(shown) < len(groups):
+        rest = sum(len(group.states) for group in groups[len(shown) :])
+        lines.append(
+            fit_marked(((f"       and {rest} hosts in {len(groups) - len(shown)} other states", "dim"),), width)
+        )
+    return lines
+
+
+def _condition(cell: DeviceCell) -> str:
+    """What a device does, as far as hosts are told apart by it."""
+    if not cell.is_present:
+        return "missing"
+    if cell.severity is not None and cell.severity >= Severity.WARNING:
+        return f"severity {cell.severity}"
+    if cell.held_neuroncore_count == 0:
+        return "free"
+    if cell.utilization_ratio is None:
+        return "unknown"
+    return "busy" if cell.utilization_ratio >= _IDLE_BELOW_RATIO else "idle"
+
+
+def _cell_run(cell: DeviceCell, ratio: float | None, glyphs: Glyphs) -> Run:
+    condition = _condition(cell)
+    if condition == "missing":
+        return "?", "bad"
+    if condition.startswith("severity"):
+        is_critical = cell.severity is not None and cell.severity >= Severity.CRITICAL
+        return (glyphs.bad[:1], "bad") if is_critical else (glyphs.warn[:1], "warn")
+    if condition == "free":
+        return glyphs.free, "dim"
+    if condition == "unknown" or ratio is None:
+        return "?", "dim"
+    if condition == "idle":
+        return glyphs.held, "held"
+    level = min(len(glyphs.heat) - 1, int(min(max(ratio, 0.0), 1.0) * len(glyphs.heat)))
+    return glyphs.heat[level], load_style(min(max(ratio, 0.0), 1.0), _IDLE_BELOW_RATIO)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """A row: a host, or a group told as one host would be."""
+
+    state: HostState
+    name: str  # as it is drawn
+    group: HostGroup | None = None
+
+    @property
+    def key(self) -> str:
+        """What is known of it when the list is made anew."""
+        return f"{self.group.by}={self.group.value}" if self.group is not None else self.state.place.name
+
+
+def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened: Container[str] = ()) -> list[HostRow]:
+    """The rows in order; those of groups first, and below one that is open its hosts.
+
+    `by` is one of `groups.ways`, "" for hosts alone. A host that nobody is like is a row of its own.
+    """
+    ordered = sort(states)
+    if not by:
+        return [HostRow(state, state.place.name) for state in ordered]
+    made = {id(state := together(group)): (state, group) for group in groups(ordered, by)}
+    rows: list[HostRow] = []
+    for told in sort([state for state, _ in made.values()]):
+        state, group = made[id(told)]
+        if by == ALIKE and len(group.states) == 1:
+            rows.append(HostRow(group.states[0], group.states[0].place.name))
+            continue
+        is_open = f"{group.by}={group.value}" in opened
+        rows.append(HostRow(state, f"{'-' if is_open else '+'} {group.name}", group))
+        if is_open:
+            rows += [HostRow(member, f"  {member.place.name}") for member in group.states]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class HostColumn:
+    """A column: title, cells, how it is read, and from how many cells of the screen on it is shown."""
+
+    title: str
+    width: int
+    read: Callable[[HostState, float], str]
+    least_width: int = 0
+    is_right: bool = True
+
+
+def _count_reader(name: str) -> Callable[[HostState, float], str]:
+    def text(state: HostState, _now: float) -> str:
+        count = None if state.summary is None else getattr(state.summary, name)
+        return units.UNKNOWN if count is None else str(count)
+
+    return text
+
+
+def _percent_reader(name: str) -> Callable[[HostState, float], str]:
+    return lambda state, _now: units.percent_text(None if state.summary is None else getattr(state.summary, name), 0)
+
+
+def _type_text(state: HostState, _now: float) -> str:
+    return (
+        printable(state.summary.instance_type, 40) if state.summary and state.summary.instance_type else units.UNKNOWN
+    )
+
+
+def _steps_text(state: HostState, _now: float) -> str:
+    steps = state.steps_per_second
+    return units.UNKNOWN if steps is None else f"{steps:.3g}"
+
+
+def _age_text(state: HostState, now_seconds: float) -> str:
+    seconds = state.age_seconds(now_seconds)
+    if seconds is None:
+        return units.UNKNOWN
+    return f"{seconds:.0f}s" if round(seconds) < _MINUTE_SECONDS else units.short_duration_text(seconds)
+
+
+HOST_COLUMNS = (
+    HostColumn("TYPE", 14, _type_text, 76, is_right=False),
+    HostColumn("HELD", 5, _count_reader("held_neuroncore_count"), 56),
+    HostColumn("BUSY", 5, _count_reader("busy_neuroncore_count"), 64),
+    HostColumn("FREE", 5, _count_reader("free_neuroncore_count")),
+    HostColumn("UTIL", 5, _percent_reader("utilization_ratio")),
+    HostColumn("MFU", 5, _percent_reader("mfu_ratio"), 90),
+    HostColumn("JOBS", 4, _count_reader("job_count"), 80),
+    HostColumn("STEPS/S", 7, _steps_text, 90),
+    HostColumn("AGE", 5, _age_text),
+)
+
+
+def host_titles(width: int, name_width: int, cells: int) -> Line:
+    """The titles."""
+    runs: list[Run] = [(f"   {cell('HOST', name_width)}", "column")]
+    runs += [
+        (f" {cell(column.title, column.width, right=column.is_right)}", "column") for column in _fitting_columns(width)
+    ]
+    if _has_cells(width):
+        runs.append((f"  {cell('DEVICES', max(cells, 7))}", "column"))
+    runs.append(("  WORST", "column"))
+    return fit(runs, width, "column")
+
+
+def host_line(
+    listed: HostRow, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int, *, is_selected: bool
+) -> Line:
+    """One host, or a group of them; one that is lost is grey, with the age of what is known of it and why."""
+    state = listed.state
+    is_lost = state.link is not Link.LIVE
+    style = "dim" if is_lost else "text" if listed.group is None else "strong"
+    mark, mark_style = _severity_mark(state, glyphs)
+    runs: list[Run] = [(f" {mark:<1.1} ", mark_style), (cell(printable(listed.name, 260), name_width), style)]
+    runs += [
+        (f" {cell(column.read(state, now_seconds), column.width, right=column.is_right)}", style)
+        for column in _fitting_columns(width)
+    ]
+    if _has_cells(width):
+        drawn = device_cells((state,), glyphs)
+        gap = max(cells, 7) - sum(len(text) for text, _ in drawn)
+        runs += [("  ", style), *drawn, (" " * max(0, gap), style)]
+    runs.append((f"  {worst_finding_text(state)}", "dim" if is_lost else _STYLES[state.severity]))
+    line = fit_marked(runs, width)
+    return styled(line, SELECTED) if is_selected else line
+
+
+def worst_finding_text(state: HostState) -> str:
+    """The gravest that is known of a host, in words; of one that is lost, why."""
+    if state.link is Link.LOST:
+        return f"lost: {printable(state.trouble)}"
+    if state.link is not Link.LIVE or state.summary is None:
+        return str(state.link)
+    found = state.summary
+    texts = []
+    if abs(state.clock_ahead_seconds) >= _CLOCK_SECONDS:
+        direction = "ahead" if state.clock_ahead_seconds > 0 else "behind"
+        texts.append(f"its clock is {units.duration_text(abs(state.clock_ahead_seconds))} {direction}")
+    if not found.is_judged:
+        is_told_by_itself = found.daemon_version is not None
+        texts.append("not judged: its neurond makes no verdicts" if is_told_by_itself else "health not known")
+    elif found.findings:
+        worst = found.findings[0]
+        more = found.critical_count + found.warning_count + found.notice_count - 1
+        whose = " [synthetic]" if worst.synthetic else ""
+        texts.append(
+            f"{worst.severity.name.lower()}: {printable(worst.reason or worst.kind)}{whose}"
+            + (f" (and {more} more)" if more > 0 else "")
+        )
+    elif found.severity:
+        texts.append(f"{found.severity.name.lower()}: Enter tells what")
+    return "; ".join(reversed(texts))
+
+
+def _fitting_columns(width: int) -> list[HostColumn]:
+    return [column for column in HOST_COLUMNS if width >= column.least_width]
+
+
+def _has_cells(width: int) -> bool:
+    return width >= 100
+
+
+def _severity_mark(state: HostState, glyphs: Glyphs) -> Run:
+    if state.link is not Link.LIVE:
+        return ("-" if state.link is Link.LOST else ".", "dim")
+    severity = state.severity
+    if severity is Severity.CRITICAL:
+        return glyphs.bad, "bad"
+    if severity is Severity.WARNING:
+        return glyphs.warn, "warn"
+    return (glyphs.good, "good") if severity is not None else ("?", "dim")

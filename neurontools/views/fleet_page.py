@@ -1,0 +1,378 @@
+"""The page of many hosts: totals, devices, jobs and hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from neurontools.fleet.jobs import FleetJob, FleetStandstill
+from neurontools.fleet.states import HostState, Link, by_name, worst_first
+from neurontools.model import Severity, SourceKind
+from neurontools.model.jobs.job_state import JobState
+from neurontools.util import units
+from neurontools.util.units import clock_text, ranges_text
+from neurontools.util.version import __version__
+from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
+from neurontools.views.drawing.lines import (
+    ClickTarget,
+    Line,
+    Run,
+    TextPage,
+    ascii_only,
+    cell,
+    clip,
+    fit,
+    fit_marked,
+    line_width,
+    printable,
+)
+from neurontools.views.drawing.render_context import visible_top
+from neurontools.views.fleet_hosts import HostRow, cell_grid, host_line, host_titles, worst_finding_text
+
+_MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
+_ROOMY_HEIGHT = 16
+_KEYS = (
+    ("q", "quit", "q"),
+    ("Enter", "look at it", "enter"),
+    ("s", "sort", "s"),
+    ("b", "group by", "b"),
+    ("/", "filter", "slash"),
+    ("g", "cells", "g"),
+    ("?", "keys", "question_mark"),
+)
+_LEAST_NAME, _MOST_NAME = 12, 34
+_STATE_STYLES = {JobState.STUCK: "bad", JobState.COMPILING: "warn", JobState.WAITING: "warn"}
+_STATE_WIDTH = 16
+
+
+def _busiest_first(states: Iterable[HostState]) -> list[HostState]:
+    return sorted(by_name(states), key=lambda state: -((state.summary and state.summary.utilization_ratio) or 0.0))
+
+
+def _most_free_first(states: Iterable[HostState]) -> list[HostState]:
+    def free(state: HostState) -> int:
+        count = None if state.summary is None else state.summary.free_neuroncore_count
+        return -1 if count is None else count
+
+    return sorted(by_name(states), key=free, reverse=True)
+
+
+SORTS: dict[str, Callable[[Iterable[HostState]], list[HostState]]] = {
+    "worst first": worst_first,
+    "by name": by_name,
+    "busiest first": _busiest_first,
+    "most free first": _most_free_first,
+}
+
+
+@dataclass(slots=True)
+class FleetContext:
+    """What the page is drawn from."""
+
+    rows: Sequence[HostRow]  # in order, those that pass the filter
+    all_states: tuple[HostState, ...]
+    jobs: tuple[FleetJob, ...]
+    now_seconds: float  # time.monotonic()
+    now_unix_seconds: float
+    interval_seconds: float
+    sort: str = "worst first"
+    group_by: str = ""
+    filter_text: str = ""
+    is_filter_edited: bool = False
+    cursor: int = -1  # -1: nothing is chosen
+    top: int = 0
+    is_grid_shown: bool = True
+    message: str = ""
+    notes: tuple[str, ...] = ()  # what is wrong with what is known
+    glyphs: Glyphs = UNICODE
+
+
+def matches_filter(state: HostState, text: str) -> bool:
+    """Whether all words of a filter are somewhere in the row of a host."""
+    if not text:
+        return True
+    found = state.summary
+    jobs = " ".join((*(job.name or "" for job in found.jobs), *found.users)) if found is not None else ""
+    kind = found.instance_type if found is not None else ""
+    labels = " ".join(f"{name}={value}" for name, value in state.place.labels)
+    where = f"{state.place.name} {kind} {state.link} {worst_finding_text(state)} {jobs} {labels}".lower()
+    return all(word in where for word in text.lower().split())
+
+
+def fleet_page(scene: FleetContext, width: int, height: int) -> TextPage:
+    """The whole screen, exactly `width` cells wide and `height` lines high."""
+    page = TextPage([_title_line(scene, width), _totals_line(scene, width)][:height])
+    for note in scene.notes[: max(0, height // 8)]:
+        page.add(fit_marked(((f" {scene.glyphs.warn} {printable(note)}", "warn"),), width))
+    if height >= _ROOMY_HEIGHT and scene.is_grid_shown:
+        rows = cell_grid(scene.all_states, scene.glyphs, width, max(2, (height - 6) // 3))
+        if rows:
+            page.add(_section_rule(scene, "Devices, hosts that are alike together", width), *rows)
+    if height >= _ROOMY_HEIGHT:
+        found = worst_jobs_first(scene.jobs)
+        rows = fleet_job_lines(found, scene.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3)))
+        if found:
+            page.add(_section_rule(scene, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows)
+    title = f"Hosts by {scene.group_by}" if scene.group_by else "Hosts"
+    page.add(_section_rule(scene, f"{title}, {scene.sort}", width))
+    names = [len(listed.name) for listed in scene.rows]
+    name_width = min(
+        _MOST_NAME_CELLS, max(_LEAST_NAME_CELLS, max(names, default=0)), max(_LEAST_NAME_CELLS, width // 4)
+    )
+    summaries = [listed.state.summary for listed in scene.rows]
+    cells = max((len(found.devices) for found in summaries if found is not None), default=0)
+    page.add(host_titles(width, name_width, cells))
+    room = max(1, height - len(page.lines) - 1)
+    top = visible_top(max(0, scene.cursor), scene.top, room, len(scene.rows))
+    shown = [
+        host_line(
+            listed, scene.now_seconds, scene.glyphs, width, name_width, cells, is_selected=top + at == scene.cursor
+        )
+        for at, listed in enumerate(scene.rows[top : top + room])
+    ]
+    page.add_list(shown, len(scene.rows), room, top)
+    while len(page.lines) < height - 1:
+        page.add(fit((), width))
+    page.lines = page.lines[: max(0, height - 1)]
+    page.append(_key_bar(scene, width))
+    if scene.glyphs is ASCII:
+        page.lines = [ascii_only(line) for line in page.lines]
+    return page
+
+
+def fleet_lines(scene: FleetContext, width: int) -> list[Line]:
+    """All rows, for a text that is printed once."""
+    page = fleet_page(scene, width, len(scene.rows) + 8 + max(8, len(scene.all_states)))
+    return [line for line in page.lines[:-1] if any(text.strip() for text, _ in line)]
+
+
+def _title_line(scene: FleetContext, width: int) -> Line:
+    states = scene.all_states
+    count = {link: sum(state.link is link for state in states) for link in Link}
+    parts = [f"{count[Link.LIVE]} live"]
+    parts += [f"{count[link]} {link}" for link in (Link.LOST, Link.CONNECTING, Link.WAITING) if count[link]]
+    known = [state.summary for state in states if state.summary is not None]
+    notes = ["simulated"] if any(found.source is SourceKind.SIMULATED for found in known) else []
+    notes += ["synthetic load"] if any(found.synthetic_load for found in known) else []
+    note = f" [{', '.join(notes)}]" if notes else ""
+    left = f" neuron-top {__version__}: {len(states)} host{'s' if len(states) != 1 else ''}, {', '.join(parts)}{note}"
+    right: list[Run] = []
+    for severity, noun, style in (
+        (Severity.CRITICAL, "critical", "title_critical"),
+        (Severity.WARNING, "with warnings", "title_warning"),
+    ):
+        hosts = sum(state.severity is severity for state in states)
+        if hosts:
+            mark = scene.glyphs.bad if severity is Severity.CRITICAL else scene.glyphs.warn
+            right.append((f" {mark} {hosts} {noun} ", style))
+    moment = clock_text(scene.now_unix_seconds)
+    right.append((f" every {scene.interval_seconds:g} s {moment} ", "title_dim"))
+    while right and line_width(right) > width // 2:
+        right.pop()
+    left = clip(left, max(0, width - line_width(right)), mark=True)
+    gap = " " * (width - line_width(right) - line_width([(left, "")]))
+    return fit(((left, "title"), (gap, "title"), *right), width, "title")
+
+
+def _totals_line(scene: FleetContext, width: int) -> Line:
+    """The live hosts together."""
+    live = [state.summary for state in scene.all_states if state.link is Link.LIVE and state.summary is not None]
+
+    def total(name: str) -> int | None:
+        """Of the hosts that tell it; None: of none is it known."""
+        known = [count for found in live if (count := getattr(found, name)) is not None]
+        return sum(known) if known or not live else None
+
+    counts = {word: total(f"{word}_neuroncore_count") for word in ("held", "busy", "free", "unknown")}
+    used = [
+        (found.utilization_ratio * found.held_neuroncore_count, found.held_neuroncore_count)
+        for found in live
+        if found.utilization_ratio is not None and found.held_neuroncore_count is not None
+    ]
+    flops = [found.flops_per_second for found in live if found.flops_per_second is not None]
+    ratio = sum(part for part, _ in used) / sum(count for _, count in used) if any(count for _, count in used) else None
+    device_count = sum(len(found.devices) for found in live)
+    text = f" {device_count:,} devices, {_count_text(total('neuroncore_count'))} NeuronCores: "
+    text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
+    more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
+    jobs = total("job_count")
+    again = sum(max(0, (job.host_count or 1) - 1) for job in scene.jobs)  # one of several hosts is told by each
+    count = None if jobs is None else max(len(scene.jobs), jobs - again)
+    more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
+    return fit(((clip(text + more, width, mark=True), "strong"),), width)
+
+
+def _count_text(count: int | None) -> str:
+    return units.UNKNOWN if count is None else f"{count:,}"
+
+
+def _section_rule(scene: FleetContext, text: str, width: int) -> Line:
+    if scene.filter_text or scene.is_filter_edited:
+        text += f", with: {printable(scene.filter_text)}" if text.startswith("Hosts") else ""
+    line = scene.glyphs.rule * max(0, width - line_width([(f" {text} ", "")]) - 1)
+    return fit(((f"{scene.glyphs.rule}", "rule"), (f" {text} ", "heading"), (line, "rule")), width)
+
+
+def _key_bar(scene: FleetContext, width: int) -> TextPage:
+    if scene.is_filter_edited:
+        return TextPage([fit(((" filter: ", "label"), (f"{printable(scene.filter_text)}_", "strong")), width)])
+    if scene.message:
+        return TextPage([fit(((f" {clip(printable(scene.message), width - 2, mark=True)}", "strong"),), width)])
+    runs: list[Run] = []
+    targets, left = [], 0
+    for key, text, name in _KEYS:
+        cells = len(key) + len(text) + 3
+        if left + cells > width:
+            break
+        runs += [(f" {key}", "key"), (f" {text} ", "dim")]
+        targets.append(ClickTarget(0, left, left + cells, "key", name))
+        left += cells
+    return TextPage([fit(runs, width)], targets)
+
+
+@dataclass(frozen=True, slots=True)
+class _JobColumn:
+    title: str
+    width: int
+    read: Callable[[FleetJob], str]
+    least_width: int = 0
+    is_right: bool = True
+
+
+def _user_text(job: FleetJob) -> str:
+    """Whose it is, or how many users'; with a mark where there may be more."""
+    told, count = len(job.users), job.user_count
+    if told == 1 and count in (1, None):
+        return printable(job.users[0], 40) + " + ?" * (count is None)
+    if count is None:
+        return f"{told}+ users" if told else units.UNKNOWN
+    return f"{count} user{'s' * (count != 1)}"
+
+
+def _hosts_text(job: FleetJob) -> str:
+    return units.UNKNOWN if job.host_count is None else str(job.host_count)
+
+
+def _ranks_text(job: FleetJob) -> str:
+    return str(job.rank_count) if job.world_size in (None, job.rank_count) else f"{job.rank_count}/{job.world_size}"
+
+
+def _state_text(job: FleetJob) -> str:
+    """What it does, and since when where that is not training."""
+    state = printable(job.state, 12)
+    if job.state_seconds is None or job.state == JobState.TRAINING:
+        return state
+    return f"{state} {units.short_duration_text(job.state_seconds)}"
+
+
+def _steps_text(job: FleetJob) -> str:
+    return units.UNKNOWN if job.steps_per_second is None else f"{job.steps_per_second:.3g}"
+
+
+def _step_time_text(job: FleetJob) -> str:
+    return units.UNKNOWN if job.step_seconds is None else units.short_duration_text(job.step_seconds.median)
+
+
+_JOB_COLUMNS = (
+    _JobColumn("USER", 10, _user_text, 120, is_right=False),
+    _JobColumn("HOSTS", 5, _hosts_text),
+    _JobColumn("RANKS", 9, _ranks_text),
+    _JobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
+    _JobColumn("STEPS/S", 7, _steps_text),
+    _JobColumn("STEP", 7, _step_time_text, 132),
+    _JobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
+    _JobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
+)
+
+
+def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
+    """Stuck, short of ranks, held up by one; then those that are well, the largest first."""
+
+    def place(job: FleetJob) -> tuple[bool, bool, bool, int]:
+        return (
+            job.state != JobState.STUCK,
+            not job.missing_rank_count,
+            job.slow_rank is None and (job.severity or Severity.OK) <= Severity.NOTICE,
+            -job.neuroncore_count,
+        )
+
+    return sorted(jobs, key=place)
+
+
+def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int) -> list[Line]:
+    """The titles and as many jobs as have room, with how many more there are."""
+    shown = list(jobs[: max(0, height - 1)])
+    if len(shown) < len(jobs):
+        shown = shown[:-1]
+    name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, width // 4))
+    columns = [column for column in _JOB_COLUMNS if width >= column.least_width]
+    titles = f"   {cell('JOB', name_width)}" + "".join(
+        f" {cell(column.title, column.width, right=column.is_right)}" for column in columns
+    )
+    lines = [fit(((f"{titles}  {cell('STATE', _STATE_WIDTH)} HELD UP BY", "column"),), width, "column")]
+    lines += [_job_line(job, glyphs, columns, name_width, width) for job in shown]
+    if len(shown) < len(jobs):
+        lines.append(fit(((f"   and {len(jobs) - len(shown)} more jobs", "dim"),), width))
+    return lines[: max(0, height)]
+
+
+def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_JobColumn], name_width: int, width: int) -> Line:
+    is_stuck = job.state == JobState.STUCK
+    is_short = is_stuck or bool(job.missing_rank_count) or (job.severity or Severity.OK) >= Severity.WARNING
+    mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else (glyphs.good, "good")
+    runs: list[Run] = [(" ", "text"), mark, (" ", "text"), (cell(printable(job.name, 80), name_width), "text")]
+    runs += [(f" {cell(column.read(job), column.width, right=column.is_right)}", "text") for column in columns]
+    state = JobState(job.state) if job.state in tuple(JobState) else JobState.UNKNOWN
+    runs.append((f"  {cell(_state_text(job), _STATE_WIDTH)}", _STATE_STYLES.get(state, "text")))
+    runs.append((f" {problem_text(job)}", "warn" if job.missing_rank_count else "text"))
+    return fit_marked(runs, width)
+
+
+def problem_text(job: FleetJob) -> str:
+    """Which ranks are missing, and for whom the others wait, in words; "" where all are there and in step."""
+    texts = []
+    if job.missing_rank_count:
+        texts.append(_missing_text(job))
+    if job.standstill is not None:
+        texts.append(_standstill_text(job.standstill))
+    slow = job.slow_rank
+    if slow is not None and job.standstill is None:
+        who = f"PID {slow.pid}" if slow.rank is None else f"rank {slow.rank}"
+        part = f" ({slow.part})" if slow.part is not None else ""
+        gain = units.percent_text(slow.gain_ratio, 0)
+        texts.append(f"{who} of {printable(slow.host_name, 60)}{part}: {gain} of each step")
+    return "; ".join(texts)
+
+
+def _standstill_text(standstill: FleetStandstill) -> str:
+    """ "3 ranks wait in all_reduce for rank 3 of host b"."""
+    where = printable(standstill.collective, 32) or "a collective"
+    count = standstill.waiting_rank_count
+    text = f"{count} rank{'s wait' if count > 1 else ' waits'} in {where}"
+    by_host: dict[str, list[int]] = {}
+    for each in standstill.absent_ranks:
+        by_host.setdefault(each.host_name, []).append(each.rank)
+    names = [
+        f"rank{'s' * (len(found) > 1)} {ranges_text(found)} of {printable(host, 60)}" for host, found in by_host.items()
+    ]
+    more = standstill.absent_rank_count - len(standstill.absent_ranks)
+    if more > 0:
+        names.append(f"{more} more" if names else f"{more} rank{'s' * (more > 1)}")
+    return f"{text} for {', '.join(names)}" if names else f"{text}, and none is absent"
+
+
+def _missing_text(job: FleetJob) -> str:
+    """ "rank 3 of host b is missing"; of many, by host."""
+    by_place: dict[tuple[str, bool], list[int]] = {}
+    for each in job.missing_ranks:
+        by_place.setdefault((each.host_name or "", each.is_host_lost), []).append(each.rank)
+    if not by_place:
+        count = job.missing_rank_count
+        return f"{count} rank{'s' * (count > 1)} missing"
+    texts = []
+    for (host, is_lost), found in by_place.items():
+        of = f" of {printable(host, 60)}" if host else ""
+        texts.append(f"rank{'s' * (len(found) > 1)} {ranges_text(found)}{of}" + " (lost)" * is_lost)
+    more = job.missing_rank_count - len(job.missing_ranks)
+    verb = "is" if job.missing_rank_count == 1 else "are"
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "") + f" {verb} missing"

@@ -1,0 +1,469 @@
+"""The difference between two snapshots or recordings of a host: `neuron-top --diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from neurontools.model import Device, Process, Snapshot, health
+from neurontools.model.health import Verdict
+from neurontools.util import units
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import cell_width, escape_controls, excerpt
+from neurontools.util.units import date_text, ranges_text, rfc3339_text
+from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
+
+ComparedValue = float | int | str | None
+ProcessTest = Callable[[ProcessFigures], bool]
+SCHEMA_VERSION = 1
+NOISE_RATIO = 0.05  # changes of levels and rates by less are left out of the table
+_NOISE_POINTS = 0.01  # of ratios, which may be small
+_TITLE_CELLS, _VALUE_CELLS = 26, 18
+_MOST_NAME_CELLS = 60
+
+
+class Aggregate(Enum):
+    """What stands for several moments."""
+
+    MEAN = "mean"
+    PEAK = "peak"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedQuantity:
+    """One quantity. `name` has the base unit in it; `text` shows a value to people. `is_count`: every change tells."""
+
+    name: str
+    title: str
+    over: Aggregate
+    text: Callable[[ComparedValue], str]
+    is_count: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The processes of a job at one moment."""
+
+    processes: tuple[ProcessFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """A device at one moment."""
+
+    device: Device
+    verdict: Verdict
+    figures: Figures
+
+
+def _value_text(format_: Callable[..., str]) -> Callable[[ComparedValue], str]:
+    return lambda value: value if isinstance(value, str) else format_(value)
+
+
+def _rate_text(value: float | None) -> str:
+    return units.UNKNOWN if value is None else f"{value:.2f}/s"
+
+
+def _count_text(value: float | None) -> str:
+    return units.UNKNOWN if value is None else units.count_text(round(value))
+
+
+def _bytes_text(value: float | None) -> str:
+    return units.bytes_text(None if value is None else round(value))
+
+
+def _known_mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _known_maximum(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+_PERCENT, _FLOPS = _value_text(units.percent_text), _value_text(units.flops_text)
+
+
+_SECONDS, _SIZE = _value_text(units.duration_text), _value_text(_bytes_text)
+
+
+_A_SECOND, _NUMBER = _value_text(_rate_text), _value_text(_count_text)
+
+
+UTILIZATION = ComparedQuantity("utilization_ratio", "utilization", Aggregate.MEAN, _PERCENT)
+
+
+FLOPS = ComparedQuantity("flops_per_second", "FLOPS", Aggregate.MEAN, _FLOPS)
+
+
+HOST_QUANTITIES: dict[ComparedQuantity, Callable[[Figures], ComparedValue]] = {
+    UTILIZATION: lambda figures: figures.average_utilization(None),
+    FLOPS: lambda figures: figures.flops(None),
+    ComparedQuantity("free_neuroncores", "free NeuronCores", Aggregate.MEAN, _NUMBER, is_count=True): lambda figures: (
+        sum(core.is_free is True for core in figures.cores)
+    ),
+    ComparedQuantity("device_memory_bytes", "device memory", Aggregate.PEAK, _SIZE): lambda figures: (
+        figures.device_memory(None).total_bytes
+    ),
+    ComparedQuantity("host_memory_used_bytes", "host memory in use", Aggregate.PEAK, _SIZE): lambda figures: (
+        figures.snapshot.host.memory_used_bytes
+    ),
+    ComparedQuantity("warnings", "warnings", Aggregate.LAST, _NUMBER, is_count=True): lambda figures: len(
+        figures.snapshot.warnings
+    ),
+}
+
+
+def _job_cores_text(holder: JobState) -> str:
+    return ranges_text(index for each in holder.processes for index in each.process.neuroncore_indices) or units.UNKNOWN
+
+
+def _job_mfu(holder: JobState) -> float | None:
+    """By the cores of each process, which are alike on one host."""
+    weighed = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
+    cores = sum(count for _, count in weighed)
+    return sum(ratio * count for ratio, count in weighed) / cores if cores else None
+
+
+def _job_utilization(holder: JobState) -> float | None:
+    weighed = [
+        (each.utilization_ratio, each.core_count) for each in holder.processes if each.utilization_ratio is not None
+    ]
+    cores = sum(count for _, count in weighed)
+    return sum(ratio * count for ratio, count in weighed) / cores if cores else None
+
+
+def _step_rate(each: ProcessFigures) -> float | None:
+    counters, rates = each.process.training, each.process.training_rates
+    return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
+
+
+def _collective_ratio(each: ProcessFigures) -> float | None:
+    rates = each.process.training_rates
+    return rates.collective_ratio if rates is not None else None
+
+
+def _latency_reader(quantile: str) -> Callable[[JobState], ComparedValue]:
+    def read(holder: JobState) -> ComparedValue:
+        known = [each.process.total_latency for each in holder.processes]
+        return _known_maximum(getattr(latency, f"{quantile}_seconds") for latency in known if latency is not None)
+
+    return read
+
+
+JOB_QUANTITIES: dict[ComparedQuantity, Callable[[JobState], ComparedValue]] = {
+    ComparedQuantity("process_count", "processes", Aggregate.PEAK, _NUMBER, is_count=True): lambda holder: len(
+        holder.processes
+    ),
+    ComparedQuantity("neuroncores", "NeuronCores", Aggregate.LAST, _value_text(str)): _job_cores_text,
+    UTILIZATION: _job_utilization,
+    FLOPS: lambda holder: known_sum(each.flops_per_second for each in holder.processes),
+    ComparedQuantity("mfu_ratio", "MFU", Aggregate.MEAN, _PERCENT): _job_mfu,
+    ComparedQuantity("steps_per_second", "steps", Aggregate.MEAN, _A_SECOND): lambda holder: _known_mean(
+        map(_step_rate, holder.processes)
+    ),
+    ComparedQuantity("executions_per_second", "executions", Aggregate.MEAN, _A_SECOND): lambda holder: known_sum(
+        each.process.executions_per_second for each in holder.processes
+    ),
+    ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda holder: _known_mean(
+        map(_collective_ratio, holder.processes)
+    ),
+    ComparedQuantity("latency_p50_seconds", "median latency", Aggregate.MEAN, _SECONDS): _latency_reader("p50"),
+    ComparedQuantity("latency_p99_seconds", "99th percentile", Aggregate.PEAK, _SECONDS): _latency_reader("p99"),
+    ComparedQuantity("device_memory_bytes", "device memory", Aggregate.PEAK, _SIZE): lambda holder: known_sum(
+        each.device_memory_bytes for each in holder.processes
+    ),
+    ComparedQuantity("host_memory_bytes", "host memory", Aggregate.PEAK, _SIZE): lambda holder: known_sum(
+        each.host_memory_bytes for each in holder.processes
+    ),
+    ComparedQuantity("errors_total", "errors", Aggregate.LAST, _NUMBER, is_count=True): lambda holder: known_sum(
+        each.errors_total for each in holder.processes
+    ),
+    ComparedQuantity(
+        "executions_failed_total", "failed executions", Aggregate.LAST, _NUMBER, is_count=True
+    ): lambda holder: known_sum(each.failed_executions_total for each in holder.processes),
+}
+
+
+def _device_position(state: DeviceState) -> int:
+    return next(place for place, device in enumerate(state.figures.snapshot.devices) if device is state.device)
+
+
+def _ecc_reader(fields: Sequence[str]) -> Callable[[DeviceState], ComparedValue]:
+    return lambda state: known_sum(getattr(state.device.ecc, field) for field in fields)
+
+
+DEVICE_QUANTITIES: dict[ComparedQuantity, Callable[[DeviceState], ComparedValue]] = {
+    ComparedQuantity("health", "health", Aggregate.LAST, _value_text(lambda _: "unknown")): lambda state: (
+        state.verdict.severity_name
+    ),
+    UTILIZATION: lambda state: state.figures.device_utilization[_device_position(state)],
+    ComparedQuantity("memory_used_bytes", "memory in use", Aggregate.PEAK, _SIZE): lambda state: (
+        state.figures.device_used_bytes[_device_position(state)]
+    ),
+    ComparedQuantity("power_average_ratio", "power", Aggregate.MEAN, _PERCENT): lambda state: (
+        state.device.power.average_ratio if state.device.power is not None else None
+    ),
+    ComparedQuantity(
+        "ecc_uncorrected_total", "uncorrected ECC errors", Aggregate.LAST, _NUMBER, is_count=True
+    ): _ecc_reader(("mem_uncorrected_total", "sram_uncorrected_total")),
+    ComparedQuantity(
+        "ecc_corrected_total", "corrected ECC errors", Aggregate.LAST, _NUMBER, is_count=True
+    ): _ecc_reader(("mem_corrected_total", "sram_corrected_total")),
+}
+
+
+@dataclass(slots=True)
+class SubjectValues:
+    """The host, a job or a device: its values moment by moment, as far as they are known."""
+
+    quantities: Mapping[ComparedQuantity, Callable[[Any], ComparedValue]]
+    seen: dict[ComparedQuantity, list[float | int | str]] = field(default_factory=dict)
+    command: str = ""  # of a job: that of its first process
+
+    def add(self, state: object) -> None:
+        """Add a moment."""
+        for quantity, read in self.quantities.items():
+            value = read(state)
+            if value is not None:
+                self.seen.setdefault(quantity, []).append(value)
+
+    def value(self, quantity: ComparedQuantity) -> ComparedValue:
+        """What stands for all moments; None is unknown."""
+        values = self.seen.get(quantity)
+        if not values:
+            return None
+        numbers = [value for value in values if not isinstance(value, str)]
+        if quantity.over is Aggregate.LAST or len(numbers) < len(values):
+            return values[-1]
+        return max(numbers) if quantity.over is Aggregate.PEAK else sum(numbers) / len(numbers)
+
+
+class RecordingSide:
+    """Some moments of a host. `name` is what was asked for; `moment_count` how many there are in what was asked for."""
+
+    def __init__(self, name: str, *, moment_count: int = 1) -> None:
+        self.name = name
+        self.moment_count = moment_count
+        self.taken_at_unix_seconds: list[float] = []
+        self.instance = ""
+        self.host = SubjectValues(HOST_QUANTITIES)
+        self.jobs: dict[str, SubjectValues] = {}
+        self.devices: dict[int, SubjectValues] = {}
+
+    def add(self, snapshot: Snapshot, passes: ProcessTest | None = None) -> None:
+        """Add a moment; only processes that pass count for jobs."""
+        figures = Figures(snapshot)
+        self.taken_at_unix_seconds.append(snapshot.taken_at_unix_seconds)
+        instance = snapshot.instance
+        self.instance = escape_controls(f"{instance.instance_id or 'a host'} ({instance.instance_type})")
+        self.host.add(figures)
+        for name, holder in _jobs_of(figures, passes).items():
+            job = self.jobs.setdefault(name, SubjectValues(JOB_QUANTITIES))
+            job.command = job.command or holder.processes[0].process.command
+            job.add(holder)
+        verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
+        present = {device.index for device in snapshot.devices}
+        for device in figures.snapshot.devices:
+            if device.index in present:
+                verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
+                state = DeviceState(device, verdict, figures)
+                self.devices.setdefault(device.index, SubjectValues(DEVICE_QUANTITIES)).add(state)
+
+
+def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, JobState]:
+    """What passes of the processes that hold cores, by job; one that is of none is one by itself."""
+    found: dict[str, JobState] = {}
+    for job in figures.jobs:
+        processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
+        kept = tuple(each for each in processes if passes is None or passes(each))
+        if kept:
+            found[job.name if job.name is not None else _process_name(kept[0].process)] = JobState(kept)
+    return found
+
+
+def _process_name(process: Process) -> str:
+    return f"PID {process.pid}" if process.tag in ("", str(process.pid)) else f"{process.tag} (PID {process.pid})"
+
+
+def pair_jobs(a: RecordingSide, b: RecordingSide) -> list[tuple[str | None, str | None]]:
+    """Which job of one side is which of the other: by name, else by command, else the last one left on both.
+
+    PIDs and numbers of jobs differ from run to run. A job without its like stands alone.
+    """
+    pairs: list[tuple[str | None, str | None]] = [(name, name) for name in a.jobs if name in b.jobs]
+    rest_a = [name for name in a.jobs if name not in b.jobs]
+    rest_b = [name for name in b.jobs if name not in a.jobs]
+    for name in list(rest_a):
+        same = [other for other in rest_b if b.jobs[other].command == a.jobs[name].command]
+        if _has_unique_command(a, rest_a, name) and len(same) == 1:
+            pairs.append((name, same[0]))
+            rest_a.remove(name)
+            rest_b.remove(same[0])
+    if len(rest_a) == len(rest_b) == 1:
+        return [*pairs, (rest_a[0], rest_b[0])]
+    return [*pairs, *((name, None) for name in rest_a), *((None, name) for name in rest_b)]
+
+
+def _has_unique_command(side: RecordingSide, names: Sequence[str], name: str) -> bool:
+    command = side.jobs[name].command
+    return bool(command) and sum(side.jobs[other].command == command for other in names) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPair:
+    """One quantity on both sides; None is unknown. `differs`: by more than noise."""
+
+    quantity: ComparedQuantity
+    a: ComparedValue
+    b: ComparedValue
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectDifference:
+    """The host, a job or a device on both sides. `a` and `b` name it there; None where it is not."""
+
+    kind: str  # host, job, device
+    a: str | None
+    b: str | None
+    quantities: tuple[ComparedPair, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is anything to tell."""
+        return self.a is None or self.b is None or any(each.differs for each in self.quantities)
+
+
+def compare_sides(a: RecordingSide, b: RecordingSide) -> tuple[SubjectDifference, ...]:
+    """Host, jobs and devices of two sides, in this order."""
+    made = [_compare_subject("host", a.instance, b.instance, a.host, b.host)]
+    made += [
+        _compare_subject("job", one, other, a.jobs.get(one or ""), b.jobs.get(other or ""))
+        for one, other in pair_jobs(a, b)
+    ]
+    for index in sorted(a.devices.keys() | b.devices.keys()):
+        name = f"ND {index}"
+        one, other = a.devices.get(index), b.devices.get(index)
+        made.append(_compare_subject("device", name if one else None, name if other else None, one, other))
+    return tuple(made)
+
+
+def _compare_subject(
+    kind: str, a: str | None, b: str | None, one: SubjectValues | None, other: SubjectValues | None
+) -> SubjectDifference:
+    there = one or other
+    assert there is not None  # noqa: S101 - it is on one of the sides
+    quantities = []
+    for quantity in there.quantities:
+        values = one.value(quantity) if one else None, other.value(quantity) if other else None
+        quantities.append(ComparedPair(quantity, *values, _differs(quantity, *values)))
+    return SubjectDifference(kind, a, b, tuple(quantities))
+
+
+def _differs(quantity: ComparedQuantity, a: ComparedValue, b: ComparedValue) -> bool:
+    if a is None or b is None or isinstance(a, str) or isinstance(b, str) or quantity.is_count:
+        return a != b
+    change = abs(b - a)
+    if quantity.name.endswith("_ratio") and change < _NOISE_POINTS:
+        return False
+    return change > NOISE_RATIO * max(abs(a), abs(b))
+
+
+def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
+    """The table: what differs, by host, job and device."""
+    found = compare_sides(a, b)
+    lines = [f"A: {_side_text(a)}", f"B: {_side_text(b)}", ""]
+    lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
+    for each in found:
+        if each.differs:
+            lines += [_subject_heading(each), *_subject_lines(each)]
+    same = [each for each in found if not each.differs]
+    if len(same) == len(found):
+        lines.append("nothing differs")
+    counts = [_unchanged_text(sum(each.kind == kind for each in same), kind) for kind in ("job", "device")]
+    told = " and ".join(count for count in counts if count)
+    lines += ["", f"{f'{told} without a difference; ' if told else ''}left out: what differs by less than 5 %"]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _unchanged_text(count: int, noun: str) -> str:
+    return "" if not count else f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _side_text(side: RecordingSide) -> str:
+    times = side.taken_at_unix_seconds
+    first, last = (date_text(each) for each in (times[0], times[-1]))
+    if len(times) == 1:
+        return f"{escape_controls(side.name)}, {side.instance}, {first}"
+    of = f"{len(times)} of " if len(times) < side.moment_count else ""
+    moments = f"{of}{side.moment_count} moments"
+    return f"{escape_controls(side.name)}, {side.instance}, {first} to {last}, mean or peak of {moments}"
+
+
+def _subject_heading(each: SubjectDifference) -> str:
+    names = [excerpt(name, _MOST_NAME_CELLS) for name in (each.a, each.b) if name is not None]
+    name = names[0] if len(set(names)) == 1 else f"{names[0]}, in B {names[1]}"
+    alone = "" if each.a is not None and each.b is not None else f" (only in {'A' if each.b is None else 'B'})"
+    return f"{name}{alone}"
+
+
+def _subject_lines(each: SubjectDifference) -> Iterator[str]:
+    is_alone = each.a is None or each.b is None
+    for row in each.quantities:
+        if not (row.differs or (is_alone and (row.a, row.b) != (None, None))):
+            continue
+        cells = [row.quantity.text(value) for value in (row.a, row.b)]
+        if is_alone:
+            cells = ["" if name is None else cell for name, cell in zip((each.a, each.b), cells, strict=True)]
+        padded = "".join(" " * max(1, _VALUE_CELLS - cell_width(cell)) + cell for cell in cells)
+        yield f"  {row.quantity.title:<{_TITLE_CELLS - 2}}{padded}  {'' if is_alone else _change_text(row)}"
+
+
+def _change_text(row: ComparedPair) -> str:
+    a, b = row.a, row.b
+    if a is None or b is None or isinstance(a, str) or isinstance(b, str):
+        return ""
+    if row.quantity.name.endswith("_ratio"):
+        return f"{(b - a) * 100:+.1f} points"
+    if not a:
+        return ""
+    ratio = b / a
+    return f"{(ratio - 1) * 100:+.1f} %" if 0.1 < ratio < 10 else f"{ratio:.2g} times"
+
+
+def host_difference_json(a: RecordingSide, b: RecordingSide) -> str:
+    """All of it as a document: also what does not differ, which says so."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "a": _side_part(a),
+        "b": _side_part(b),
+        "compared": [
+            {
+                "kind": each.kind,
+                "a": each.a,
+                "b": each.b,
+                "differs": each.differs,
+                "quantities": [
+                    {"name": row.quantity.name, "a": row.a, "b": row.b, "differs": row.differs}
+                    for row in each.quantities
+                ],
+            }
+            for each in compare_sides(a, b)
+        ],
+    }
+    return json_text(document, indent=2) + "\n"
+
+
+def _side_part(side: RecordingSide) -> dict[str, object]:
+    return {
+        "name": side.name,
+        "instance": side.instance,
+        "first_at": rfc3339_text(side.taken_at_unix_seconds[0]),
+        "last_at": rfc3339_text(side.taken_at_unix_seconds[-1]),
+        "moments_read": len(side.taken_at_unix_seconds),
+        "moments": side.moment_count,
+    }

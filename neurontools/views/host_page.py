@@ -1,0 +1,322 @@
+"""The host page: versions, vCPUs, memory, power, network, disks and EFA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from neurontools.model import Host, VcpuUsage
+from neurontools.util import units
+from neurontools.util.version import __version__
+from neurontools.views.drawing.glyphs import bar, stacked_bar
+from neurontools.views.drawing.lines import (
+    Line,
+    Run,
+    TableColumn,
+    TextPage,
+    count_column,
+    fit,
+    fitting_columns,
+    labelled_line,
+    printable,
+    row_line,
+    title_line,
+)
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+
+_FACT_LABEL_CELLS = 12
+_LEAST_TABLE_LINES = 4
+_POWER_CELLS = 30  # "ND15 ########.... 45.0% (40-51)"
+_VCPU_BAR_CELLS = 24  # "  12 ########....  34% "
+_VCPU_NARROW_CELLS = 10  # "  12  34% "
+_VCPU_LABEL_CELLS, _VCPU_FIGURE_CELLS = 5, 6
+_ALL_PORTS = "all"
+
+
+def host_page(scene: RenderContext, width: int, height: int) -> TextPage:
+    """Versions and cost, vCPUs and memory, power of devices, then the table of what goes in and out."""
+    page = TextPage([heading(scene, "Host", width, printable(scene.snapshot.instance.instance_type, 40))])
+    page.add(*_fact_lines(scene, width))
+    power = _power_lines(scene, width)
+    room = height - len(page.lines) - _LEAST_TABLE_LINES
+    page.append(_vcpu_section(scene, width, max(1, (room - len(power)) * 2 // 3)))
+    if power and height - len(page.lines) - len(power) - 1 >= _LEAST_TABLE_LINES:
+        page.add(heading(scene, "Power of devices", width, "of their maximum, in the last full minute (least-most)"))
+        page.add(*power)
+    page.append(_traffic_section(scene, width, height - len(page.lines)))
+    return page
+
+
+def _fact_lines(scene: RenderContext, width: int) -> list[Line]:
+    snapshot = scene.snapshot
+    runtimes = sorted({known for process in snapshot.processes if (known := process.runtime_version)})
+    versions = (
+        f"driver {printable(snapshot.instance.driver_version or '-', 40)}, "
+        f"runtime {printable(', '.join(runtimes) or '-', 80)}, "
+        f"neurond {printable(snapshot.daemon_version or '-', 40)}, neuron-top {__version__}, "
+        "firmware - (the driver tells none)"
+    )
+    own = scene.own_cost
+    cost = f"neurond {_cost_text(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)}"
+    if own is not None:
+        cost = f"neuron-top {_cost_text(own.vcpu_ratio, own.resident_bytes)}, {cost}"
+    return [
+        _fact_line("versions", versions, width),
+        _fact_line("own cost", cost, width),
+        *_memory_lines(scene, snapshot.host, width),
+    ]
+
+
+def _cost_text(vcpu_ratio: float | None, resident_bytes: int | None) -> str:
+    return f"{units.percent_text(vcpu_ratio)} CPU and {units.bytes_text(resident_bytes)}"
+
+
+def _fact_line(name: str, text: str, width: int) -> Line:
+    return labelled_line(name, text, width, _FACT_LABEL_CELLS - 2)
+
+
+def _memory_lines(scene: RenderContext, host: Host, width: int) -> list[Line]:
+    lines = []
+    for name, used, size in (
+        ("memory", host.memory_used_bytes, host.memory_total_bytes),
+        ("swap", host.swap_used_bytes, host.swap_total_bytes),
+    ):
+        if name == "swap" and not size:
+            continue
+        ratio = used / size if used is not None and size else None
+        figure = f" {units.bytes_text(used)} of {units.bytes_text(size)}"
+        runs: list[Run] = [(f" {name:<{_FACT_LABEL_CELLS - 1}}", "label")]
+        runs += bar(ratio, max(0, min(60, width - _FACT_LABEL_CELLS - len(figure) - 1)), scene.glyphs)
+        lines.append(fit((*runs, (figure, "text")), width))
+    return lines
+
+
+def _vcpu_section(scene: RenderContext, width: int, height: int) -> TextPage:
+    host = scene.snapshot.host
+    average = host.vcpu_average
+    used = None if average is None else 1.0 - average.idle_ratio
+    switches = units.count_text(host.context_switches_total)
+    text = f"vCPUs: {'-' if host.vcpu_count is None else host.vcpu_count}, {units.percent_text(used, 1)} in use"
+    page = TextPage([heading(scene, text, width, f"{switches} context switches")])
+    page.add(*vcpu_lines(scene, width, height - 1))
+    return page
+
+
+def _power_lines(scene: RenderContext, width: int) -> list[Line]:
+    known = [(device.index, device.power) for device in scene.snapshot.devices if device.power is not None]
+    if not known:
+        return []
+    across = max(1, width // _POWER_CELLS)
+    cells = width // across
+    lines = []
+    for first in range(0, len(known), across):
+        runs: list[Run] = []
+        for index, power in known[first : first + across]:
+            least, most = power.minimum_ratio * 100, power.maximum_ratio * 100
+            figure = f" {power.average_ratio * 100:5.1f}% ({least:.0f}-{most:.0f})"
+            part: list[Run] = [(f" ND{index:<3}", "label")]
+            part += bar(power.average_ratio, max(0, cells - 6 - len(figure) - 1), scene.glyphs)
+            runs += fit((*part, (figure, "text")), cells)
+        lines.append(fit(runs, width))
+    return lines
+
+
+def traffic_entries(scene: RenderContext) -> list[SearchEntry]:
+    """What a search sees of network, disks and EFA."""
+    rows = traffic_rows(scene.snapshot.host)
+    return [SearchEntry(str(number), f"{row.kind} {row.name} {row.state or ''}") for number, row in enumerate(rows)]
+
+
+def _traffic_section(scene: RenderContext, width: int, height: int) -> TextPage:
+    rows = traffic_rows(scene.snapshot.host)
+    page = TextPage([heading(scene, "Network, disks, EFA", width)])
+    if not rows:
+        page.add(fit((("   the daemon tells of none", "dim"),), width))
+        return page
+    columns = fitting_columns(TRAFFIC_COLUMNS, width)
+    page.add(title_line(columns, width))
+    list_height = max(1, height - len(page.lines))
+    top = visible_top(min(max(0, scene.cursor), len(rows) - 1), scene.top, list_height, len(rows))
+    shown = rows[top : top + list_height]
+    page.add_list([row_line(columns, row, width) for row in shown], len(rows), list_height, top)
+    return page
+
+
+def user_and_system_ratios(usage: VcpuUsage) -> tuple[float, float]:
+    """What was spent in user mode, and in the system with its interrupts and waits for I/O."""
+    system = usage.system_ratio + usage.io_wait_ratio + usage.irq_ratio + usage.soft_irq_ratio
+    return usage.user_ratio + usage.nice_ratio, system
+
+
+def vcpu_lines(scene: RenderContext, width: int, height: int) -> list[Line]:
+    """All of them in at most `height` lines, if that is possible at all."""
+    vcpus = scene.vcpus
+    if not vcpus or height < 1:
+        return []
+    for cells in (_VCPU_BAR_CELLS, _VCPU_NARROW_CELLS):
+        across = max(1, min(len(vcpus), width // cells))
+        down = -(-len(vcpus) // across)
+        if down <= height:
+            return [_vcpu_row(scene, vcpus, row, down, across, width) for row in range(down)]
+    return _vcpu_levels(scene, vcpus, width, height)
+
+
+def _vcpu_row(scene: RenderContext, vcpus: tuple[VcpuUsage, ...], row: int, down: int, across: int, width: int) -> Line:
+    """One line; vCPUs go down the columns."""
+    cells = width // across
+    runs: list[Run] = []
+    for column in range(across):
+        index = column * down + row
+        if index < len(vcpus):
+            runs += _vcpu_bar(scene, index, vcpus[index], cells)
+    return fit(runs, width)
+
+
+def _vcpu_bar(scene: RenderContext, index: int, usage: VcpuUsage, cells: int) -> list[Run]:
+    user, system = user_and_system_ratios(usage)
+    figure = f"{(user + system) * 100:3.0f}% ".rjust(_VCPU_FIGURE_CELLS)
+    runs: list[Run] = [(f"{index:4} ", "label")]
+    runs += stacked_bar(
+        ((user, "busy"), (system, "system")), cells - _VCPU_LABEL_CELLS - _VCPU_FIGURE_CELLS, scene.glyphs
+    )
+    return [*runs, (figure, "text")]
+
+
+def _vcpu_levels(scene: RenderContext, vcpus: tuple[VcpuUsage, ...], width: int, height: int) -> list[Line]:
+    levels = scene.glyphs.levels
+    room = max(1, width - 8)
+    lines = []
+    for first in range(0, len(vcpus), room):
+        text = "".join(
+            levels[max(1, min(len(levels) - 1, round(sum(user_and_system_ratios(usage)) * (len(levels) - 1))))]
+            for usage in vcpus[first : first + room]
+        )
+        lines.append(fit(((f"{first:5}   ", "label"), (text, "busy")), width))
+    return lines[:height]
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """What goes through one part of the host. None: not known, or there is no such thing."""
+
+    kind: str  # net, disk, EFA
+    name: str
+    state: str | None
+    in_bytes_per_second: float | None  # received, or read
+    out_bytes_per_second: float | None
+    in_bytes_total: int | None
+    out_bytes_total: int | None
+    rdma_read_bytes_total: int | None = None
+    rdma_write_bytes_total: int | None = None
+    dropped_packets_total: int | None = None
+    retransmitted_bytes_total: int | None = None
+    trouble_total: int | None = None  # time-outs, remotes that don't answer, requests that failed
+
+
+def traffic_rows(host: Host) -> list[TrafficRow]:
+    """All parts: EFA together where there are several ports, interfaces, disks, ports."""
+    ports = [
+        TrafficRow(
+            "EFA",
+            f"{printable(port.device, 40)}/{port.port}",
+            port.state,
+            port.received_bytes_per_second,
+            port.sent_bytes_per_second,
+            port.received_bytes_total,
+            port.sent_bytes_total,
+            port.rdma_read_bytes_total,
+            port.rdma_write_bytes_total,
+            port.dropped_packets_total,
+            port.retransmitted_bytes_total,
+            _known_total((port.retransmit_timeouts_total, port.unresponsive_remotes_total, port.failed_requests_total)),
+        )
+        for port in host.rdma_ports
+    ]
+    together = [_all_ports_row(ports)] if len(ports) > 1 else []
+    interfaces = [
+        TrafficRow(
+            "net",
+            printable(each.name, 40),
+            None,
+            each.received_bytes_per_second,
+            each.sent_bytes_per_second,
+            each.received_bytes_total,
+            each.sent_bytes_total,
+        )
+        for each in host.network_interfaces
+    ]
+    disks = [
+        TrafficRow(
+            "disk",
+            printable(each.name, 40),
+            None,
+            each.read_bytes_per_second,
+            each.written_bytes_per_second,
+            each.read_bytes_total,
+            each.written_bytes_total,
+        )
+        for each in host.disks
+    ]
+    return [*together, *interfaces, *disks, *ports]
+
+
+def traffic_texts(host: Host) -> tuple[str, ...]:
+    """What goes in and out a second, by kind, in words: "net in 1.2 MB/s out 300.0 KB/s"; of what there is."""
+    rows = traffic_rows(host)
+    texts = []
+    for kind, into, out in (("EFA", "in", "out"), ("net", "in", "out"), ("disk", "read", "write")):
+        of_kind = [row for row in rows if row.kind == kind and row.name != _ALL_PORTS]
+        if of_kind:
+            texts.append(
+                f"{kind} {into} {units.byte_rate_text(_sum_rates(row.in_bytes_per_second for row in of_kind))} "
+                f"{out} {units.byte_rate_text(_sum_rates(row.out_bytes_per_second for row in of_kind))}"
+            )
+    return tuple(texts)
+
+
+def _all_ports_row(ports: list[TrafficRow]) -> TrafficRow:
+    down = [port.state for port in ports if port.state not in ("ACTIVE", None)]
+    return TrafficRow(
+        "EFA",
+        _ALL_PORTS,
+        f"{len(down)} down" if down else "ACTIVE" if any(port.state for port in ports) else None,
+        _sum_rates(port.in_bytes_per_second for port in ports),
+        _sum_rates(port.out_bytes_per_second for port in ports),
+        _known_total(port.in_bytes_total for port in ports),
+        _known_total(port.out_bytes_total for port in ports),
+        _known_total(port.rdma_read_bytes_total for port in ports),
+        _known_total(port.rdma_write_bytes_total for port in ports),
+        _known_total(port.dropped_packets_total for port in ports),
+        _known_total(port.retransmitted_bytes_total for port in ports),
+        _known_total(port.trouble_total for port in ports),
+    )
+
+
+def _known_total(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _sum_rates(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _state_style(row: TrafficRow) -> str:
+    return "text" if row.state in (None, "ACTIVE") else "bad"
+
+
+TRAFFIC_COLUMNS: tuple[TableColumn[TrafficRow], ...] = (
+    TableColumn("", 4, 0, lambda row: row.kind, True, lambda _row: "label"),
+    TableColumn("NAME", 14, 0, lambda row: row.name, True),
+    TableColumn("STATE", 8, 4, lambda row: printable(row.state or "-", 20), True, _state_style),
+    TableColumn("IN", 11, 0, lambda row: units.byte_rate_text(row.in_bytes_per_second)),
+    TableColumn("OUT", 11, 0, lambda row: units.byte_rate_text(row.out_bytes_per_second)),
+    TableColumn("IN SO FAR", 10, 1, lambda row: units.bytes_text(row.in_bytes_total)),
+    TableColumn("OUT SO FAR", 10, 1, lambda row: units.bytes_text(row.out_bytes_total)),
+    TableColumn("RDMA READ", 10, 3, lambda row: units.bytes_text(row.rdma_read_bytes_total)),
+    TableColumn("RDMA WRITE", 10, 3, lambda row: units.bytes_text(row.rdma_write_bytes_total)),
+    count_column("DROPS", 8, 5, lambda row: row.dropped_packets_total),
+    TableColumn("SENT AGAIN", 10, 5, lambda row: units.bytes_text(row.retransmitted_bytes_total)),
+    count_column("TROUBLE", 8, 4, lambda row: row.trouble_total, lambda row: "bad" if row.trouble_total else "text"),
+)

@@ -1,0 +1,371 @@
+"""Further output of neuron-ls: the rows of `--loop`, and the reports of `--health` and `--ended`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from neurontools.model import EndedProcess, Snapshot, SourceKind
+from neurontools.model.ended import EndedTotal, by_job, by_user
+from neurontools.model.finding import Finding
+from neurontools.model.health import Verdict, age_seconds, sentence, summary
+from neurontools.util import units
+from neurontools.util.formats import Column, ascii_table, csv_line, foreign_cell, json_text
+from neurontools.util.terminal import escape_controls, excerpt
+from neurontools.util.units import UNKNOWN, clock_text, date_text, day_text, ranges_text, rfc3339_text
+from neurontools.views.query_fields import FIELDS, OutputFormat, QueryRow
+
+_GIB = 2**30
+SCHEMA_VERSION = 1
+_COMMAND_CELLS, _WIDE_COMMAND_CELLS, _NAME_CELLS = 40, 80, 32
+
+
+@dataclass(frozen=True, slots=True)
+class _LoopColumn:
+    title: str
+    unit: str
+    cells: int  # 0: the last one, as long as it gets
+    text: Callable[[QueryRow], str]
+
+
+def _number_text(name: str, per: float, decimals: int) -> Callable[[QueryRow], str]:
+    read = FIELDS[name].read
+
+    def text(row: QueryRow) -> str:
+        value = read(row)
+        return f"{value / per:.{decimals}f}" if isinstance(value, (int, float)) else UNKNOWN
+
+    return text
+
+
+def _time_text(row: QueryRow) -> str:
+    return clock_text(row.snapshot.taken_at_unix_seconds)
+
+
+def _held_text(row: QueryRow) -> str:
+    """Cores held of those there are; a core that somebody may hold makes it unknown."""
+    states = [core.is_free for core in row.device_cores]
+    return f"{UNKNOWN if None in states else states.count(False)}/{len(states)}"
+
+
+def _memory_percent_text(row: QueryRow) -> str:
+    used = FIELDS["memory.used"].read(row)
+    total = row.device.memory_bytes
+    return f"{used / total * 100:.0f}" if isinstance(used, (int, float)) and total else UNKNOWN
+
+
+def _pids_text(row: QueryRow) -> str:
+    pids = FIELDS["pids"].read(row)
+    return ",".join(map(str, pids)) if isinstance(pids, list) and pids else UNKNOWN
+
+
+def _ecc_text(row: QueryRow) -> str:
+    """Uncorrected and corrected ones, of HBM and SRAM together."""
+    ecc = row.device.ecc
+    sums = []
+    for known in (
+        (ecc.mem_uncorrected_total, ecc.sram_uncorrected_total),
+        (ecc.mem_corrected_total, ecc.sram_corrected_total),
+    ):
+        counts = [count for count in known if count is not None]
+        sums.append(str(sum(counts)) if counts else UNKNOWN)
+    return "/".join(sums)
+
+
+_LOOP_COLUMNS = (
+    _LoopColumn("time", "h:m:s", 8, _time_text),
+    _LoopColumn("nd", "index", 5, lambda row: str(row.device.index)),
+    _LoopColumn("cores", "held", 6, _held_text),
+    _LoopColumn("util", "%", 6, _number_text("utilization", 0.01, 1)),
+    _LoopColumn("flops", "TFLOPS", 8, _number_text("flops", 1e12, 2)),
+    _LoopColumn("mem", "GB", 7, _number_text("memory.used", _GIB, 1)),
+    _LoopColumn("mem", "%", 4, _memory_percent_text),
+    _LoopColumn("power", "%", 6, _number_text("power", 0.01, 1)),
+    _LoopColumn("ecc", "unc/corr", 9, _ecc_text),
+    _LoopColumn("health", "", 9, lambda row: row.verdict.severity_name or "unknown"),
+    _LoopColumn("pids", "", 0, _pids_text),
+)
+
+
+def loop_header(snapshot: Snapshot) -> str:
+    """Whose rows these are, what the columns are, and their units.
+
+    Three lines that begin with #, so that a reader of rows can leave them out.
+    """
+    instance = snapshot.instance
+    notes = ["simulated"] if snapshot.source is SourceKind.SIMULATED else []
+    if snapshot.synthetic_load:
+        notes.append(f"synthetic load: {escape_controls(snapshot.synthetic_load[:30])}")
+    whose = f"{escape_controls(instance.instance_id or 'this host')} ({escape_controls(instance.instance_type)})"
+    lines = [f"# {whose}" + (f" [{', '.join(notes)}]\n" if notes else "\n")]
+    lines += [
+        "#" + _row_text([_pad_cell(column, getattr(column, part)) for column in _LOOP_COLUMNS])[1:]
+        for part in ("title", "unit")
+    ]
+    return "".join(lines)
+
+
+def loop_rows(rows: Sequence[QueryRow]) -> str:
+    """A line for each."""
+    return "".join(_row_text([_pad_cell(column, column.text(row)) for column in _LOOP_COLUMNS]) for row in rows)
+
+
+def _pad_cell(column: _LoopColumn, text: str) -> str:
+    return text.rjust(column.cells) if column.cells else text
+
+
+def _row_text(cells: Sequence[str]) -> str:
+    return f"  {' '.join(cells)}".rstrip() + "\n"
+
+
+def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
+    """For people and grep: "device 3: critical: REASON; ACTION"."""
+    lines = [
+        f"{_devices_text(finding)}: {finding.severity.name.lower()}: {sentence(finding, snapshot)}; {finding.action}"
+        for finding in _unique_findings(verdicts)
+    ]
+    lines.append(summary(verdicts, snapshot))
+    return "".join(escape_controls(line) + "\n" for line in lines)
+
+
+def _unique_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
+    """Each once, whatever the number of devices it is about, gravest first."""
+    found = {finding.identity: finding for verdict in verdicts for finding in verdict.findings}
+    return sorted(found.values(), key=lambda finding: (-finding.severity, finding.device_indices))
+
+
+def _devices_text(finding: Finding) -> str:
+    indices = finding.device_indices
+    return f"device {indices[0]}" if len(indices) == 1 else f"devices {ranges_text(indices)}"
+
+
+def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
+    """The same as a JSON array, a device an element; null is not known."""
+    answer = [
+        {
+            "device_index": verdict.device_index,
+            "severity": verdict.severity_name,
+            "healthy": verdict.is_healthy,
+            "findings": [
+                {
+                    **asdict(finding),
+                    "severity": finding.severity.name.lower(),
+                    "age_seconds": round(age_seconds(finding, snapshot), 3),
+                }
+                for finding in verdict.findings
+            ],
+        }
+        for verdict in verdicts
+    ]
+    return json_text(answer, indent=2) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedReport:
+    """What is to be told: the processes that were asked for, oldest first, and of which time they are."""
+
+    processes: Sequence[EndedProcess]
+    since_unix_seconds: float  # that was asked for, or since when anything is known
+    user: str | None = None  # whose processes were asked for; None: everybody's
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRow:
+    """An ended process as the documents name its parts."""
+
+    pid: int
+    user: str | None
+    uid: int | None
+    tag: str
+    job: str | None
+    command: str
+    is_synthetic: bool
+    began_at: str
+    ended_at: str
+    held_seconds: float
+    neuroncore_count: int
+    is_neuroncore_count_inferred: bool
+    logical_neuroncore_config: int
+    neuron_devices: tuple[int, ...]
+    neuroncore_hours: float
+    utilization_ratio: float | None
+    mfu_ratio: float | None
+    flop_total: int | None
+    peak_device_memory_bytes: int | None
+    executions_completed_total: int | None
+    executions_failed_total: int | None
+    errors_total: int | None
+    steps_total: int | None
+    exit_status: int | None
+    lives_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTotalRow:
+    """What the processes of a user or a job used together."""
+
+    name: str | None
+    process_count: int
+    failed_count: int
+    neuroncore_hours: float
+    utilization_ratio: float | None
+    mfu_ratio: float | None
+    peak_device_memory_bytes: int | None
+    executions_completed_total: int | None
+    executions_failed_total: int | None
+    errors_total: int | None
+    last_ended_at: str
+
+
+def ended_row(process: EndedProcess) -> EndedRow:
+    """The row of a process."""
+    executions = process.executions
+    return EndedRow(
+        pid=process.pid,
+        user=process.user,
+        uid=process.uid,
+        tag=process.tag,
+        job=process.job,
+        command=process.command,
+        is_synthetic=process.synthetic,
+        began_at=rfc3339_text(process.began_at_unix_seconds),
+        ended_at=rfc3339_text(process.ended_at_unix_seconds),
+        held_seconds=round(process.held_seconds, 3),
+        neuroncore_count=process.neuroncore_count,
+        is_neuroncore_count_inferred="neuroncore_count" in process.inferred_fields,
+        logical_neuroncore_config=process.logical_neuroncore_config,
+        neuron_devices=process.device_indices,
+        neuroncore_hours=process.neuroncore_hours,
+        utilization_ratio=process.utilization_ratio,
+        mfu_ratio=process.mfu_ratio,
+        flop_total=process.flop_total,
+        peak_device_memory_bytes=process.peak_device_memory_bytes,
+        executions_completed_total=None if executions is None else executions.completed_total,
+        executions_failed_total=process.failed_executions_total,
+        errors_total=process.errors_total,
+        steps_total=process.steps_total,
+        exit_status=process.exit_status,
+        lives_on=process.lives_on,
+    )
+
+
+def ended_total_row(total: EndedTotal) -> EndedTotalRow:
+    """The row of a sum."""
+    return EndedTotalRow(
+        total.name,
+        total.process_count,
+        total.failed_count,
+        total.neuroncore_hours,
+        total.utilization_ratio,
+        total.mfu_ratio,
+        total.peak_device_memory_bytes,
+        total.executions_completed_total,
+        total.failed_executions_total,
+        total.errors_total,
+        rfc3339_text(total.last_ended_at_unix_seconds),
+    )
+
+
+def ended_json(report: EndedReport) -> str:
+    """A JSON object: the processes, oldest first, and sums by user and by job; null is not known."""
+    answer = {
+        "schema_version": SCHEMA_VERSION,
+        "since": rfc3339_text(report.since_unix_seconds),
+        "processes": [asdict(ended_row(process)) for process in report.processes],
+        "users": [asdict(ended_total_row(total)) for total in by_user(report.processes)],
+        "jobs": [asdict(ended_total_row(total)) for total in by_job(report.processes)],
+    }
+    return json_text(answer, indent=2) + "\n"
+
+
+def ended_csv(report: EndedReport, form: OutputFormat) -> str:
+    """A line for each process, oldest first; what is not known is empty, devices are separated by spaces."""
+    names = [field.name for field in fields(EndedRow)]
+    lines = [csv_line(names)] if form.has_header else []
+    for process in report.processes:
+        row = ended_row(process)
+        lines.append(csv_line(_ended_csv_cell(getattr(row, name)) for name in names))
+    return "".join(lines)
+
+
+def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
+    """Tables for people: the processes, oldest first, then sums."""
+    since = date_text(report.since_unix_seconds)
+    if not report.processes:
+        whose = "" if report.user is None else f" of {excerpt(report.user, _NAME_CELLS)}"
+        return f"no process{whose} that held NeuronCores has ended since {since}\n"
+    hours = sum(process.neuroncore_hours for process in report.processes)
+    count = len(report.processes)
+    text = f"{count} ended process{'es' if count > 1 else ''} since {since}: {_hours_text(hours)} NeuronCore hours\n"
+    command_cells = _WIDE_COMMAND_CELLS if is_wide else _COMMAND_CELLS
+    columns = (*_PROCESS_COLUMNS, Column(("COMMAND",), lambda row: _printable(row.command, command_cells)))
+    text += ascii_table(columns, [[process] for process in report.processes])
+    text += "by user\n" + ascii_table(
+        (_name_column("USER"), *_SUM_COLUMNS), [[row] for row in by_user(report.processes)]
+    )
+    return (
+        text
+        + "by job\n"
+        + ascii_table((_name_column("JOB"), *_SUM_COLUMNS), [[row] for row in by_job(report.processes)])
+    )
+
+
+_PROCESS_COLUMNS: tuple[Column[EndedProcess], ...] = (
+    Column(("ENDED",), lambda row: day_text(row.ended_at_unix_seconds)),
+    Column(("HOW",), lambda row: row.how),
+    Column(("PID",), lambda row: f"{row.pid}{' (synthetic)' if row.synthetic else ''}"),
+    Column(("USER",), lambda row: _printable(row.user, _NAME_CELLS)),
+    Column(("JOB",), lambda row: _printable(row.job, _NAME_CELLS)),
+    Column(
+        ("CORES",),
+        lambda row: f"{row.neuroncore_count}{'?' if 'neuroncore_count' in row.inferred_fields else ''}",
+    ),
+    Column(("HELD",), lambda row: units.duration_text(row.held_seconds)),
+    Column(("CORE", "HOURS"), lambda row: _hours_text(row.neuroncore_hours)),
+    Column(("UTIL",), lambda row: units.percent_text(row.utilization_ratio, 1)),
+    Column(("MFU",), lambda row: units.percent_text(row.mfu_ratio, 1)),
+    Column(("PEAK", "MEMORY"), lambda row: units.bytes_text(row.peak_device_memory_bytes)),
+    Column(
+        ("EXECUTIONS",),
+        lambda row: units.count_text(None if row.executions is None else row.executions.completed_total),
+    ),
+    Column(("ERRORS",), lambda row: units.count_text(_error_count(row.failed_executions_total, row.errors_total))),
+)
+
+
+_SUM_COLUMNS: tuple[Column[EndedTotal], ...] = (
+    Column(("PROCESSES",), lambda row: str(row.process_count)),
+    Column(("FAILED",), lambda row: str(row.failed_count)),
+    Column(("CORE HOURS",), lambda row: _hours_text(row.neuroncore_hours)),
+    Column(("UTIL",), lambda row: units.percent_text(row.utilization_ratio, 1)),
+    Column(("MFU",), lambda row: units.percent_text(row.mfu_ratio, 1)),
+    Column(("PEAK MEMORY",), lambda row: units.bytes_text(row.peak_device_memory_bytes)),
+    Column(("EXECUTIONS",), lambda row: units.count_text(row.executions_completed_total)),
+    Column(("ERRORS",), lambda row: units.count_text(_error_count(row.failed_executions_total, row.errors_total))),
+)
+
+
+def _name_column(title: str) -> Column[EndedTotal]:
+    return Column((title,), lambda row: _printable(row.name, _NAME_CELLS))
+
+
+def _error_count(failed: int | None, errors: int | None) -> int | None:
+    return None if failed is None or errors is None else failed + errors
+
+
+def _printable(text: str | None, cells: int) -> str:
+    return excerpt((text or "")[:400], cells) or UNKNOWN
+
+
+def _hours_text(hours: float) -> str:
+    return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"
+
+
+def _ended_csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        return foreign_cell(value)
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else value

@@ -1,0 +1,395 @@
+"""The memory sections of the overview: totals by category, and the tree of devices, cores and models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LoadedModel,
+    LogicalNeuronCore,
+    Process,
+    SourceKind,
+    Subgraph,
+    memory_categories,
+    sum_device_memory,
+    sum_host_memory,
+)
+from neurontools.util import units
+from neurontools.views.drawing.core_grid import owner_text
+from neurontools.views.drawing.glyphs import bar
+from neurontools.views.drawing.lines import SELECTED, Line, Run, TextPage, cell, fit, line_width, printable, styled
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+
+HOST_CATEGORIES = (
+    ("Tensors", "tensors_bytes"),
+    ("Constants", "constants_bytes"),
+    ("DMA Buffers", "dma_buffers_bytes"),
+    ("App. Memory", "application_memory_bytes"),
+)
+DEVICE_CATEGORIES = (
+    ("Tensors", "tensors_bytes"),
+    ("Constants", "constants_bytes"),
+    ("Model Code", "model_code_bytes"),
+    ("Runtime Memory", "runtime_memory_bytes"),
+    ("Model Scratchpad", "model_shared_scratchpad_bytes"),
+)
+# Known to the driver alone; shown when there is something in them, or the sums would not add up.
+FURTHER_CATEGORIES = (
+    ("Collectives", "collectives_bytes"),
+    ("DMA Rings", "dma_rings_bytes"),
+    ("Driver Memory", "driver_memory_bytes"),
+    ("Nonshared Scratchpad", "nonshared_scratchpad_bytes"),
+    ("Notifications", "notifications_bytes"),
+    ("Uncategorized", "uncategorized_bytes"),
+)
+_BAR_CELLS = 24
+_LEAST_CELLS_WITH_CATEGORIES = 60  # below it the sums have no categories
+_NUMBER_CELLS = 15
+_ID_CELLS = 10
+_LONGEST_NAME = 80  # numbers are to stand near their names, however wide the screen is
+
+
+def memory_summary(scene: RenderContext, width: int, height: int) -> TextPage:
+    """Both sums with their categories: in two columns of a category a line if there is room, else in two lines each."""
+    host = scene.figures.host_memory(scene.pid)
+    device = scene.figures.device_memory(scene.pid)
+    page = TextPage([heading(scene, "Memory Usage Summary", width, _capacity_text(scene))])
+    host_rows = _category_rows("Host Used Memory", host, HOST_CATEGORIES)
+    device_rows = _category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
+    if height > len(device_rows) and width >= 80:
+        half = width // 2
+        for position in range(max(len(host_rows), len(device_rows))):
+            left = _category_runs(scene, host_rows, position, host.total_bytes, half)
+            page.add(
+                fit((*left, *_category_runs(scene, device_rows, position, device.total_bytes, width - half)), width)
+            )
+        return page
+    for rows in (host_rows, device_rows):
+        title, total = rows[0]
+        runs: list[Run] = [(f"{title:<19}", "text"), ("Total ", "dim"), (units.bytes_text(total), "strong")]
+        used = line_width(runs)
+        for name, value in rows[1:] if width >= _LEAST_CELLS_WITH_CATEGORIES else ():
+            item: list[Run] = [("  " + _short_category(name) + " ", "dim"), (units.bytes_text(value), "text")]
+            if used + line_width(item) > width and used > 19:
+                page.add(fit(runs, width))
+                runs, used = [(" " * 17, "text")], 17
+            runs += item
+            used += line_width(item)
+        page.add(fit(runs, width))
+    return page
+
+
+def memory_line(scene: RenderContext, width: int) -> Line:
+    """Both sums in one line."""
+    host, device = scene.figures.host_memory(scene.pid), scene.figures.device_memory(scene.pid)
+    capacity = sum(each.memory_bytes for each in scene.snapshot.devices)
+    used = f"{units.bytes_text(device.total_bytes)} of {units.memory_size_text(capacity)}"
+    runs: list[Run] = [("Memory  ", "label"), ("host ", "dim"), (units.bytes_text(host.total_bytes), "text")]
+    return fit((*runs, ("  devices ", "dim"), (used, "text")), width)
+
+
+def _short_category(name: str) -> str:
+    return {
+        "Tensors": "Tensors",
+        "Constants": "Const",
+        "DMA Buffers": "DMA",
+        "App. Memory": "App",
+        "Model Code": "Code",
+        "Runtime Memory": "Runtime",
+        "Model Scratchpad": "Scratch",
+    }.get(name, name)
+
+
+def _category_rows(
+    title: str, memory: HostMemory | DeviceMemory, categories: tuple[tuple[str, str], ...]
+) -> list[tuple[str, int | None]]:
+    rows: list[tuple[str, int | None]] = [(title, memory.total_bytes)]
+    rows += [(name, getattr(memory, field)) for name, field in categories]
+    if other := _other_bytes(memory, categories):
+        rows.append(("Other", other))
+    return rows
+
+
+def _other_bytes(memory: HostMemory | DeviceMemory, categories: tuple[tuple[str, str], ...]) -> int:
+    known = sum(getattr(memory, field) or 0 for _, field in categories)
+    return (memory.total_bytes or 0) - known
+
+
+def _category_runs(
+    scene: RenderContext, rows: list[tuple[str, int | None]], position: int, total: int | None, width: int
+) -> tuple[Run, ...]:
+    if position >= len(rows):
+        return fit((), width)
+    name, value = rows[position]
+    label = f"{name} Total" if not position else f"  {name}"
+    room = max(0, min(_BAR_CELLS, width - 25 - 12 - 2))
+    share = value / total if value is not None and total else None
+    runs: list[Run] = [(f"{label:<25}", "text" if position else "strong")]
+    runs += bar(share if position else _used_share(scene, rows), room, scene.glyphs, "memory")
+    runs.append((f" {units.bytes_text(value):>10} ", "text" if position else "strong"))
+    return fit(runs, width)
+
+
+def _used_share(scene: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
+    """The total as a share of what there is."""
+    title, value = rows[0]
+    if value is None:
+        return None
+    if title.startswith("Host"):
+        capacity = scene.snapshot.host.memory_total_bytes
+    else:
+        capacity = sum(device.memory_bytes for device in scene.snapshot.devices)
+    return value / capacity if capacity else None
+
+
+def _capacity_text(scene: RenderContext) -> str:
+    host = scene.snapshot.host
+    device = sum(device.memory_bytes for device in scene.snapshot.devices)
+    used, of = units.bytes_text(host.memory_used_bytes), units.memory_size_text(host.memory_total_bytes)
+    return f"system {used} of {of}, devices have {units.memory_size_text(device)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNode:
+    """One row of the tree."""
+
+    key: str  # the way to it, "nd3/nc7/m4194305.10001"
+    depth: int
+    title: str
+    device_index: int
+    has_children: bool
+    is_open: bool
+    model_id: int | None = None
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    is_running: bool = True
+    is_model: bool = False
+
+
+def visible_nodes(scene: RenderContext) -> list[MemoryNode]:
+    """The rows that are visible with the nodes that are open now."""
+    cores_by_device: dict[int, list[LogicalNeuronCore]] = {}
+    for core in scene.figures.cores:
+        if scene.pid is None or scene.pid in core.owner_pids:
+            cores_by_device.setdefault(core.device_index, []).append(core)
+    models = _models_by_core(scene)
+    rows: list[MemoryNode] = []
+    for device_index, cores in cores_by_device.items():
+        key = f"nd{device_index}"
+        is_open = key in scene.opened
+        host = [part.host_memory for core in cores for _, _, part in models.get(core.index, ())]
+        rows.append(
+            MemoryNode(
+                key,
+                0,
+                f"ND {device_index}",
+                device_index,
+                True,
+                is_open,
+                device_bytes=sum_device_memory(part.memory for core in cores for part in core.cores).total_bytes,
+                host_bytes=sum_host_memory(host).total_bytes if host else _driver_host_bytes(scene, device_index),
+            )
+        )
+        if is_open:
+            for core in cores:
+                rows += _core_nodes(scene, key, core, models.get(core.index, []))
+    return rows
+
+
+def _driver_host_bytes(scene: RenderContext, device_index: int) -> int | None:
+    """Host memory where no models are known: as the driver counts it, which is by device and not by process."""
+    if scene.snapshot.source is SourceKind.SIMULATED:
+        return 0
+    return scene.snapshot.devices[device_index].host_memory.total_bytes if scene.pid is None else None
+
+
+def _simulated_host_bytes(scene: RenderContext) -> int | None:
+    return 0 if scene.snapshot.source is SourceKind.SIMULATED else None
+
+
+def all_node_keys(scene: RenderContext) -> frozenset[str]:
+    """The keys of all nodes that can be opened, for opening the whole tree."""
+    keys = set()
+    models = _models_by_core(scene)
+    for core in scene.figures.cores:
+        keys.add(f"nd{core.device_index}")
+        keys.add(f"nd{core.device_index}/nc{core.index}")
+        for process, model, _ in models.get(core.index, ()):
+            keys.add(f"nd{core.device_index}/nc{core.index}/m{process.pid}.{model.model_id}")
+    return frozenset(keys)
+
+
+def tree_entries(scene: RenderContext, every: bool) -> list[SearchEntry]:
+    """What a search sees of the tree, with `every` node open or as it is."""
+    rows = visible_nodes(replace(scene, opened=all_node_keys(scene))) if every else visible_nodes(scene)
+    return [
+        SearchEntry(row.key, f"{row.title} {row.model_id or ''}", within=tuple(_ancestor_keys(row.key))) for row in rows
+    ]
+
+
+def _ancestor_keys(key: str) -> Iterator[str]:
+    """The keys of the nodes that a node is in."""
+    while key := key.rpartition("/")[0]:
+        yield key
+
+
+def _models_by_core(scene: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
+    """The parts of loaded models, by the logical core of the host's default LNC that they are on."""
+    lnc = scene.snapshot.instance.logical_neuroncore_config or 1
+    found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
+    for process in scene.figures.processes(scene.pid):
+        own_lnc = process.logical_neuroncore_config or lnc
+        for model in process.models:
+            for part in model.subgraphs:
+                found.setdefault(part.neuroncore_index * own_lnc // lnc, []).append((process, model, part))
+    return found
+
+
+def _core_nodes(
+    scene: RenderContext, parent: str, core: LogicalNeuronCore, models: list[tuple[Process, LoadedModel, Subgraph]]
+) -> Iterator[MemoryNode]:
+    key = f"{parent}/nc{core.index}"
+    is_open = key in scene.opened
+    memory = core.memory
+    host = (
+        sum_host_memory(part.host_memory for _, _, part in models).total_bytes
+        if models
+        else _simulated_host_bytes(scene)
+    )
+    yield MemoryNode(
+        key,
+        1,
+        f"NC {core.index}  {owner_text(scene.figures, core)}",
+        core.device_index,
+        True,
+        is_open,
+        device_bytes=memory.total_bytes,
+        host_bytes=host,
+    )
+    if not is_open:
+        return
+    for process, model, part in models:
+        model_key = f"{key}/m{process.pid}.{model.model_id}"
+        model_open = model_key in scene.opened
+        yield MemoryNode(
+            model_key,
+            2,
+            f"{printable(model.name)}{'' if model.running else ' (loaded, not running)'}",
+            core.device_index,
+            True,
+            model_open,
+            model_id=model.model_id,
+            device_bytes=part.device_memory.total_bytes,
+            host_bytes=part.host_memory.total_bytes,
+            is_running=model.running,
+            is_model=True,
+        )
+        if model_open:
+            yield from _category_nodes(
+                model_key, 3, core.device_index, part.device_memory, part.host_memory, is_running=model.running
+            )
+    # What is not of a model: categories of the core less those of its models, so that the parent is their sum.
+    rest = _subtract_memory(memory, [part.device_memory for _, _, part in models])
+    none = HostMemory() if scene.snapshot.source is SourceKind.SIMULATED else None
+    yield from _category_nodes(key, 2, core.device_index, rest, none)
+
+
+def _subtract_memory(memory: DeviceMemory, parts: list[DeviceMemory]) -> DeviceMemory:
+    if not parts:
+        return memory
+    taken = sum_device_memory(parts)
+    left = {}
+    for field in fields(memory):
+        value, part = getattr(memory, field.name), getattr(taken, field.name)
+        if value is not None and part:
+            left[field.name] = max(0, value - part)
+    return replace(memory, **left)
+
+
+def _category_nodes(
+    parent: str,
+    depth: int,
+    device_index: int,
+    memory: DeviceMemory,
+    host: HostMemory | None,
+    *,
+    is_running: bool = True,
+) -> Iterator[MemoryNode]:
+    of_host = memory_categories(host) if host is not None else {}
+    for title, field in (*DEVICE_CATEGORIES, *FURTHER_CATEGORIES):
+        value = getattr(memory, field)
+        host_value = of_host.get(field, 0) if host is not None else None
+        if (title, field) in FURTHER_CATEGORIES and not value:
+            continue
+        yield MemoryNode(
+            f"{parent}/{field}",
+            depth,
+            title,
+            device_index,
+            False,
+            False,
+            device_bytes=value,
+            host_bytes=host_value,
+            is_running=is_running,
+        )
+
+
+def folded_tree_heading(scene: RenderContext, width: int) -> Line:
+    """The heading that stands for the tree while it is folded."""
+    processes = scene.figures.processes(scene.pid)
+    models = [model for process in processes for model in process.models]
+    devices = {index for process in processes for index in process.device_indices}
+    of = f" of {len(scene.snapshot.devices)}" if scene.pid is None else ""
+    what = f"{len(models)} model{'s' * (len(models) != 1)}"
+    where = f"{len(devices)}{of} device{'s' * (bool(of) or len(devices) != 1)}"
+    text = f"Memory Usage Details: {what} on {where}"
+    return heading(scene, text, width, scene.key_hint("x opens"))
+
+
+def memory_tree(scene: RenderContext, width: int, height: int) -> TextPage:
+    """The tree in `height` lines, its heading included, scrolled to the scene's cursor."""
+    rows = visible_nodes(scene)
+    name_cells = _name_cells(width)
+    titles = (
+        cell("Model ID", _ID_CELLS, right=True)
+        + cell("Device Memory", _NUMBER_CELLS, right=True)
+        + cell("Host Memory", _NUMBER_CELLS, right=True)
+    )
+    head = fit(heading(scene, "Memory Usage Details", name_cells - 1), name_cells)
+    used = name_cells + len(titles)
+    rest = f" {scene.glyphs.rule * (width - used - 1)}" if width > used else ""
+    page = TextPage([fit((*head, (titles, "label"), (rest, "rule")), width)])
+    if not rows:
+        text = "  no device is in use by this process" if scene.pid is not None else "  no devices"
+        page.add(fit(((text, "dim"),), width))
+        return page
+    height = max(1, height - 1)
+    cursor = min(scene.cursor, len(rows) - 1)
+    top = visible_top(cursor, scene.top, height, len(rows))
+    lines = []
+    for position in range(top, min(len(rows), top + height)):
+        line = fit(_node_line(scene, rows[position], name_cells), width)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    page.add_list(lines, len(rows), height, top)
+    return page
+
+
+def _name_cells(width: int) -> int:
+    return max(10, min(_LONGEST_NAME, width - _ID_CELLS - 2 * _NUMBER_CELLS))
+
+
+def _node_line(scene: RenderContext, node: MemoryNode, name_cells: int) -> Line:
+    glyphs = scene.glyphs
+    mark = (glyphs.opened if node.is_open else glyphs.closed) if node.has_children else glyphs.leaf
+    style = "text" if node.is_running else "dim"
+    name = "  " * node.depth + mark + node.title
+    identity = str(node.model_id) if node.model_id is not None else ""
+    return (
+        (cell(name, name_cells), style if node.depth else "strong"),
+        (cell(identity, _ID_CELLS, right=True), style),
+        (cell(units.bytes_text(node.device_bytes), _NUMBER_CELLS, right=True), style),
+        (cell(units.bytes_text(node.host_bytes), _NUMBER_CELLS, right=True), style),
+    )

@@ -1,0 +1,529 @@
+"""The overview page: cores, jobs, vCPUs, memory and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from neurontools.model import Severity
+from neurontools.model.finding import Kind
+from neurontools.model.health import alike, sentence
+from neurontools.model.training import age_seconds
+from neurontools.util import units
+from neurontools.util.process_text import script_text
+from neurontools.util.units import ranges_text
+from neurontools.views.drawing.core_grid import core_grid, grid_layout, grid_rows
+from neurontools.views.drawing.figures import known_sum
+from neurontools.views.drawing.glyphs import stacked_bar
+from neurontools.views.drawing.lines import (
+    SELECTED,
+    Line,
+    Run,
+    TextPage,
+    cell,
+    clip,
+    fit,
+    fit_marked,
+    load_style,
+    printable,
+    styled,
+)
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.host_page import traffic_texts
+from neurontools.views.memory_sections import (
+    folded_tree_heading,
+    memory_line,
+    memory_summary,
+    memory_tree,
+    tree_entries,
+    visible_nodes,
+)
+from neurontools.views.process_table import (
+    WHERE,
+    JobRow,
+    cores_text,
+    find_straggler,
+    job_and_rank_rows,
+    job_key,
+    job_search_entries,
+    straggler_text,
+)
+
+_SIDE_BY_SIDE_CELLS = 110
+_RICH_LINES = 34
+_RICH_SUMMARY_LINES, _SUMMARY_LINES = 8, 3
+_LEAST_LIST_LINES = 4
+_LEAST_GRID_LINES = 4
+_LEAST_TREE_LINES = 4
+_COMPACT_GRID_LINES = 3
+_LINES_FOR_ALL = 44  # from here on, the jobs stay where the tree is open
+_USAGE_LABEL_CELLS = 20
+_HEADING_CELLS = 26  # of the heading, and of the rule around it
+_Ratios = tuple[float | None, float | None]  # user, system
+_LONGEST_NAME, _LEAST_NAME = 44, 18
+_LEAST_LINES_WITH_HEADING = 5
+_RATE_CELLS = 7
+_LEAST_FINDING_LINES = 2
+_FINDING_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
+
+
+def overview_page(scene: RenderContext, width: int, height: int) -> TextPage:
+    """Grid, jobs, vCPUs, memory summary and memory tree; on low screens those from the end are left out first."""
+    if scene.is_tree_shown:
+        return _page_with_tree(scene, width, height)
+    places = grid_rows(scene)
+    rows = job_rows(scene)
+    list_lines, grid_lines = max(2, len(rows) + 2), 1 + len(places)
+    below: list[TextPage] = []
+    if scene.is_compact:
+        grid_lines = min(grid_lines, _COMPACT_GRID_LINES)
+        below = [TextPage([vcpu_line(scene, width)]), TextPage([memory_line(scene, width)])]
+    else:
+        spare = height - list_lines - grid_lines
+        has_room = width >= _SIDE_BY_SIDE_CELLS and spare >= _RICH_SUMMARY_LINES + 3
+        is_rich = height >= _RICH_LINES or has_room
+        below = [
+            vcpu_section(scene, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
+            memory_summary(scene, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
+            TextPage([folded_tree_heading(scene, width)]),
+        ]
+    cores_per_device = len(scene.figures.cores) // max(1, len(scene.snapshot.devices))
+    tightest = 1 + grid_layout(len(places), cores_per_device, width, 1).rows
+    least = min(list_lines, _LEAST_LIST_LINES) + min(grid_lines, max(tightest, _LEAST_GRID_LINES))
+    while below and height - _line_count(below) < least:
+        below.pop()
+    room = height - _line_count(below)
+    for_list = min(list_lines, max(_LEAST_LIST_LINES, room // 2))
+    grid_lines = max(1, min(grid_lines, room - for_list))
+    selected = rows[min(scene.cursor, len(rows) - 1)] if rows and scene.cursor >= 0 else None
+    lit = frozenset(selected.device_indices) if selected is not None else frozenset()
+    if len(lit) == len(scene.snapshot.devices):
+        lit = frozenset()  # where it is everywhere, it is nowhere in particular
+    page = TextPage()
+    page.append(core_grid(scene, width, grid_lines, places, lit_devices=lit))
+    room -= len(page.lines)
+    if room >= 2:
+        page.append(job_list_section(scene, rows, width, min(room, list_lines)))
+    for part in below:
+        page.append(part)
+    page.add(*finding_lines(scene, width, height - len(page.lines)))
+    return page
+
+
+def overview_entries(scene: RenderContext, every: bool) -> list[SearchEntry]:
+    """What a search sees of the jobs, or of the memory tree where it is shown; with `every` row open or as they are."""
+    if scene.is_tree_shown:
+        return tree_entries(scene, every)
+    return job_search_entries(job_rows(scene, every=every), scene.figures)
+
+
+def _page_with_tree(scene: RenderContext, width: int, height: int) -> TextPage:
+    """The sections of the original alone where there is no room for more, and the tree open."""
+    places, rows = grid_rows(scene), visible_nodes(scene)
+    selected = rows[min(scene.cursor, len(rows) - 1)].device_index if rows and scene.cursor >= 0 else None
+    middle = [
+        vcpu_section(scene, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
+        memory_summary(scene, width, _RICH_SUMMARY_LINES if height >= _RICH_LINES else _SUMMARY_LINES),
+    ]
+    while middle and height - _line_count(middle) < _LEAST_TREE_LINES + _LEAST_GRID_LINES:
+        middle.pop()
+    room = height - _line_count(middle)
+    grid_lines = max(1, min(1 + len(places), room - max(_LEAST_TREE_LINES, room * 2 // 5)))
+    page = core_grid(scene, width, grid_lines, places, selected_device=selected)
+    if height >= _LINES_FOR_ALL:
+        jobs = job_rows(scene)
+        page.append(job_list_section(scene, jobs, width, max(2, min(len(jobs) + 2, room // 5)), with_cursor=False))
+    for part in middle:
+        page.append(part)
+    if height - len(page.lines) >= 2:
+        page.append(memory_tree(scene, width, height - len(page.lines)))
+    return page
+
+
+def _line_count(parts: list[TextPage]) -> int:
+    return sum(len(part.lines) for part in parts)
+
+
+def vcpu_section(scene: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
+    """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
+    system, runtime = _vcpu_ratios(scene)
+    page = TextPage([heading(scene, "vCPU Utilization", width, _usage_note(scene, width))])
+    half = width // 2 if side_by_side else width
+    first = fit(_usage_bar(scene, "System vCPU Usage", system, half), half)
+    second = fit(_usage_bar(scene, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
+    if side_by_side:
+        page.add(fit((*first, *second), width))
+    else:
+        page.add(first, second)
+    return page
+
+
+def _usage_note(scene: RenderContext, width: int) -> str:
+    """How many vCPUs there are, what goes in and out of the host, and what devices draw, as far as there is room."""
+    host = scene.snapshot.host
+    parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
+    for text in (*traffic_texts(host), *_power_texts(scene)):
+        if sum(map(len, (*parts, text))) + 3 * len(parts) + _HEADING_CELLS <= width:
+            parts.append(text)
+    return ", ".join(parts)
+
+
+def _power_texts(scene: RenderContext) -> tuple[str, ...]:
+    """The device that draws most of its maximum, in the mean of the last full minute; () where none tells."""
+    told = [(device.power.average_ratio, -device.index) for device in scene.snapshot.devices if device.power]
+    if not told:
+        return ()
+    ratio, negative_index = max(told)
+    return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index})",)
+
+
+def vcpu_line(scene: RenderContext, width: int) -> Line:
+    """Both in one line without bars."""
+    system, runtime = _vcpu_ratios(scene)
+    runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_ratios_text(system), "text")]
+    return fit((*runs, ("  runtime ", "dim"), (_ratios_text(runtime), "text"), ("  (user, system)", "dim")), width)
+
+
+def _vcpu_ratios(scene: RenderContext) -> tuple[_Ratios, _Ratios]:
+    """User and system part of all vCPUs, in use by anybody and by the processes of the tab."""
+    average = scene.snapshot.host.vcpu_average
+    system: _Ratios = (None, None)
+    if average is not None:
+        system = (
+            average.user_ratio + average.nice_ratio,
+            average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
+        )
+    count = scene.snapshot.host.vcpu_count
+    processes = scene.figures.processes(scene.pid)
+    user = known_sum(process.vcpu_user_ratio for process in processes)
+    kernel = known_sum(process.vcpu_system_ratio for process in processes)
+    runtime = (
+        user / count if user is not None and count else None,
+        kernel / count if kernel is not None and count else None,
+    )
+    return system, runtime
+
+
+def _ratios_text(ratios: _Ratios) -> str:
+    return f"[{_ratio_text(ratios[0])},{_ratio_text(ratios[1])}]"
+
+
+def _usage_bar(scene: RenderContext, label: str, ratios: _Ratios, width: int) -> Line:
+    user, system = ratios
+    figure = _ratios_text(ratios)
+    runs: list[Run] = [(label.ljust(_USAGE_LABEL_CELLS), "text")]
+    runs += stacked_bar(
+        ((user, "busy"), (system, "system")), width - _USAGE_LABEL_CELLS - len(figure) - 2, scene.glyphs
+    )
+    runs.append((f" {figure} ", "text"))
+    return tuple(runs)
+
+
+def _ratio_text(ratio: float | None) -> str:
+    return "-".rjust(7) if ratio is None else f"{ratio * 100:6.2f}%"
+
+
+def job_rows(scene: RenderContext, *, every: bool = False) -> list[JobRow]:
+    """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded."""
+    rows: list[JobRow] = []
+    for job in scene.figures.jobs:
+        ranks = [rank for rank in job.ranks if scene.pid in (None, rank.process.pid)]
+        rows += job_and_rank_rows(job, ranks, is_open=every or job_key(job) in scene.unfolded)
+    return rows
+
+
+def job_list_section(
+    scene: RenderContext, rows: list[JobRow], width: int, height: int, *, with_cursor: bool = True
+) -> TextPage:
+    """The list in at most `height` lines, titles included, scrolled to the scene's cursor."""
+    page = TextPage()
+    if height >= min(_LEAST_LINES_WITH_HEADING, len(rows) + 2) or not rows:
+        page.add(_job_list_heading(scene, rows, width))
+    if not rows:
+        nobody = "this process holds no NeuronCore" if scene.pid is not None else "nobody holds a NeuronCore"
+        page.add(fit_marked(((f"  {nobody}", "dim"),), width))
+        return page
+    columns = _fitting_job_columns(scene, rows, width)
+    titles: list[Run] = []
+    for column, cells in columns:
+        titles += [(cell(column.title, cells, right=column.is_number), "column"), (" ", "column")]
+    page.add(fit(titles, width, "column"))
+    room = max(1, height - len(page.lines))
+    cursor = min(scene.cursor, len(rows) - 1) if with_cursor else -1
+    top = visible_top(max(0, cursor), scene.top if with_cursor else 0, room, len(rows))
+    lines = []
+    for position in range(top, min(len(rows), top + room)):
+        line = _job_line(scene, rows[position], columns, width)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    if with_cursor:
+        page.add_list(lines, len(rows), room, top)
+    else:
+        page.add(*lines)
+    return page
+
+
+def _job_list_heading(scene: RenderContext, rows: list[JobRow], width: int) -> Line:
+    jobs = [row.job for row in rows if row.rank is None]
+    alone = sum(row.rank is not None and not row.is_below for row in rows)
+    parts = []
+    if jobs:
+        count = sum(len(job.ranks) for job in jobs)
+        parts.append(f"{len(jobs)} job{'s' * (len(jobs) > 1)} of {count} processes")
+    if alone:
+        parts.append(f"{alone} process{'es' * (alone != 1)}")
+    free = scene.figures.free.values()
+    unknown = sum(each is None for each in free)
+    told = f"{sum(each is True for each in free)} of {len(free)} cores free" + (
+        f", {unknown} unknown" if unknown else ""
+    )
+    return heading(scene, "Jobs: " + (", ".join(parts) or "none"), width, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _JobColumn:
+    title: str
+    cells: int
+    need: int  # the lower, the sooner it gets room
+    text: Callable[[RenderContext, JobRow], str]
+    style: Callable[[RenderContext, JobRow], str] | None = None
+    is_number: bool = False
+
+
+def _name_text(scene: RenderContext, row: JobRow) -> str:
+    mark = "  "
+    if row.rank is None:
+        mark = scene.glyphs.opened if row.is_open else scene.glyphs.closed
+        tags = {rank.process.tag for rank in row.job.ranks}
+        tag = f"{printable(tags.pop(), 80)}, " if len(tags) == 1 else ""
+        return mark + tag + printable(row.job.name or "", 80)
+    process = row.rank.process
+    tag = "" if process.tag == str(process.pid) else f" {printable(process.tag, 80)}"
+    number = f" rank {row.rank.number}" if row.is_below and row.rank.number is not None else ""
+    return f"{mark * (1 + row.is_below)}{process.pid}{number}{tag}"
+
+
+def _severity_mark(scene: RenderContext, row: JobRow) -> str:
+    grave = _highest_severity(row)
+    return {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(grave, " ")
+
+
+def _highest_severity(row: JobRow) -> Severity:
+    """Of what was found wrong with a job, or with a process of it: who only waits for another is not to blame."""
+    pid = row.pid
+    return max(
+        (
+            finding.severity
+            for finding in row.job.findings
+            if pid is None or pid == finding.pid or (finding.kind != Kind.STUCK and pid in finding.pids)
+        ),
+        default=Severity.OK,
+    )
+
+
+def _severity_style(_scene: RenderContext, row: JobRow) -> str:
+    return {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}.get(_highest_severity(row), "text")
+
+
+def _user_text(_scene: RenderContext, row: JobRow) -> str:
+    users = row.job.users if row.rank is None else (row.rank.process.user,)
+    return "-" if not users or users[0] is None else "several" if len(users) > 1 else printable(users[0], 40)
+
+
+def _ranks_text(_scene: RenderContext, row: JobRow) -> str:
+    if row.rank is not None:
+        return ""
+    here, world = len(row.job.ranks), row.job.world_size
+    return str(here) if world in (None, here) else f"{here}/{world}"
+
+
+def _cores_text(scene: RenderContext, row: JobRow) -> str:
+    if row.rank is None and row.job.neuroncore_indices:
+        is_inferred = any("core_indices" in rank.process.inferred_fields for rank in row.job.ranks)
+        return ranges_text(row.job.neuroncore_indices) + "?" * is_inferred
+    figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
+    return "-" if figures is None else cores_text(figures)
+
+
+def _row_utilization(row: JobRow) -> float | None:
+    return (row.rank or row.job).utilization_ratio
+
+
+def _utilization_style(scene: RenderContext, row: JobRow) -> str:
+    ratio = _row_utilization(row)
+    return "dim" if ratio is None else load_style(ratio, scene.thresholds.idle_below_ratio)
+
+
+def _memory_text(scene: RenderContext, row: JobRow) -> str:
+    if row.pid is None:
+        return units.short_bytes_text(row.job.device_memory_bytes)
+    figures = scene.figures.of(row.pid)
+    return "-" if figures is None else units.short_bytes_text(figures.device_memory_bytes)
+
+
+def _steps_text(_scene: RenderContext, row: JobRow) -> str:
+    return units.short_rate_text((row.rank or row.job).steps_per_second, _RATE_CELLS)
+
+
+def _executions_text(_scene: RenderContext, row: JobRow) -> str:
+    per_second = (row.rank.process if row.rank is not None else row.job).executions_per_second
+    return units.short_rate_text(per_second, _RATE_CELLS)
+
+
+def _last_execution_text(scene: RenderContext, row: JobRow) -> str:
+    at = (row.rank or row.job).last_execution_at_unix_seconds
+    return units.short_duration_text(None if at is None else max(0.0, scene.snapshot.taken_at_unix_seconds - at))
+
+
+def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
+    """Who of a job is stuck or slowest; of a process, whether it is the one."""
+    if row.rank is None:
+        return straggler_text(row.job)
+    if any(finding.kind == Kind.STUCK and finding.pid == row.pid for finding in row.job.findings):
+        return "stuck"
+    found = find_straggler(row.job)
+    return " ".join(filter(None, ("slowest", found.part))) if found is not None and row.rank is found.rank else ""
+
+
+def _straggler_style(_scene: RenderContext, row: JobRow) -> str:
+    return "bad" if any(finding.kind == Kind.STUCK for finding in row.job.findings) else "text"
+
+
+def _where_text(scene: RenderContext, row: JobRow) -> str:
+    figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
+    return "-" if figures is None else WHERE.text(figures)
+
+
+def _script_cell(scene: RenderContext, row: JobRow) -> str:
+    rank = row.rank or row.job.ranks[0]
+    script = script_text(printable(rank.process.command)) or "-"
+    since = (row.rank or row.job).compiling_since_seconds
+    missing = row.job.missing_ranks if row.rank is None else ()
+    if missing:
+        script = f"rank{'s' * (len(missing) > 1)} {ranges_text(missing)} missing: {script}"
+    if since is None:
+        return script
+    return f"compiling {units.short_duration_text(scene.snapshot.taken_at_seconds - since)}: {script}"
+
+
+def _script_style(_scene: RenderContext, row: JobRow) -> str:
+    is_well = (row.rank or row.job).compiling_since_seconds is None and (row.rank or not row.job.missing_ranks)
+    return "text" if is_well else "warn"
+
+
+def _last_step_text(scene: RenderContext, row: JobRow) -> str:
+    at = (row.rank or row.job).last_step_at_seconds
+    return units.short_duration_text(age_seconds(at, scene.snapshot.taken_at_seconds))
+
+
+_MARK = _JobColumn("", 1, 0, _severity_mark, _severity_style)
+
+
+_NAME = _JobColumn("  JOB", _LEAST_NAME, 0, _name_text)
+
+
+_RANKS = _JobColumn("RANKS", 6, 1, _ranks_text, is_number=True)
+
+
+_STEPS = _JobColumn("STEP/S", _RATE_CELLS, 2, _steps_text, is_number=True)
+
+
+_EXECUTIONS = _JobColumn("EXEC/S", _RATE_CELLS, 3, _executions_text, is_number=True)
+
+
+_LAST_STEP = _JobColumn("LAST STEP", 9, 3, _last_step_text, is_number=True)
+
+
+_STRAGGLER = _JobColumn("SLOWEST", 16, 3, _straggler_cell, _straggler_style)
+
+
+_WHERE = _JobColumn("WHERE", 20, 4, _where_text)
+
+
+_SCRIPT = _JobColumn("SCRIPT", 16, 1, _script_cell, _script_style)
+
+
+_COLUMNS = (
+    _MARK,
+    _NAME,
+    _JobColumn("USER", 9, 2, _user_text),
+    _RANKS,
+    _JobColumn("CORES", 8, 0, _cores_text, is_number=True),
+    _JobColumn(
+        "UTIL", 6, 0, lambda _, row: units.percent_text(_row_utilization(row), 1), _utilization_style, is_number=True
+    ),
+    _JobColumn("DEV MEM", 8, 1, _memory_text, is_number=True),
+    _STEPS,
+    _LAST_STEP,
+    _EXECUTIONS,
+    _STRAGGLER,
+    _JobColumn("LAST", 7, 4, _last_execution_text, is_number=True),
+    _WHERE,
+    _SCRIPT,
+)
+
+
+def _fitting_job_columns(scene: RenderContext, rows: list[JobRow], width: int) -> list[tuple[_JobColumn, int]]:
+    """The columns that have something to say and room to say it, with their cells."""
+    has_jobs = any(row.rank is None for row in rows)
+    has_steps = any(rank.steps_per_second is not None for job in scene.figures.jobs for rank in job.ranks)
+    left_out = {
+        column.title
+        for column, is_used in (
+            (_RANKS, has_jobs),
+            (_STRAGGLER, has_jobs),
+            (_STEPS, has_steps),
+            (_LAST_STEP, any(job.last_step_at_seconds is not None for job in scene.figures.jobs)),
+            (_EXECUTIONS, not has_steps),
+            (_WHERE, any(row.job.ranks[0].process.attribution is not None for row in rows)),
+        )
+        if not is_used
+    }
+    kept: list[_JobColumn] = []
+    used = 0
+    for column in sorted(_COLUMNS, key=lambda column: column.need):
+        if column.title not in left_out and used + column.cells + 1 <= width:
+            kept.append(column)
+            used += column.cells + 1
+    spare = width - used
+    name_cells = _LEAST_NAME + min(spare // 2, _LONGEST_NAME - _LEAST_NAME)
+    script_cells = _SCRIPT.cells + spare - (name_cells - _LEAST_NAME)
+    cells = {_NAME.title: name_cells, _SCRIPT.title: script_cells}
+    kept.sort(key=_COLUMNS.index)
+    return [(column, cells.get(column.title, column.cells)) for column in kept]
+
+
+def _job_line(scene: RenderContext, row: JobRow, columns: list[tuple[_JobColumn, int]], width: int) -> Line:
+    ranks = row.job.ranks if row.rank is None else (row.rank,)
+    base = "text" if any(rank.process.reporting or rank.process.synthetic for rank in ranks) else "dim"
+    runs: list[Run] = []
+    for column, cells in columns:
+        style = column.style(scene, row) if column.style is not None else "text"
+        runs += [
+            (cell(column.text(scene, row), cells, right=column.is_number), base if style == "text" else style),
+            (" ", base),
+        ]
+    return fit(runs, width)
+
+
+def finding_lines(scene: RenderContext, width: int, height: int) -> list[Line]:
+    """What is worse than a notice, in at most `height` lines: with what to do about it where there is room for all."""
+    judged = scene.snapshot.health
+    found = alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
+    found = [(finding, devices) for finding, devices in found if finding.severity > Severity.NOTICE]
+    if not found:
+        return []
+    with_action = 1 + 2 * len(found) <= height
+    more = len(found) - (height - 1)
+    hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
+    lines = [heading(scene, "What is wrong", width, scene.key_hint(hint))]
+    for finding, devices in found:
+        style = _FINDING_STYLES[finding.severity]
+        mark = scene.glyphs.bad if finding.severity is Severity.CRITICAL else scene.glyphs.warn
+        runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
+        used = sum(len(text) for text, _ in runs)
+        text = clip(printable(sentence(finding, scene.snapshot)), width - used, mark=True)
+        lines.append(fit((*runs, (text, "text")), width))
+        if with_action:
+            text = clip(printable(finding.action), width - 9, mark=True)
+            lines.append(fit((("     do: ", "dim"), (text, "dim")), width))
+    return lines[:height]

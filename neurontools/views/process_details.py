@@ -1,0 +1,491 @@
+"""The details of one process: facts, plots, where its time goes, its environment and process tree."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from neurontools import catalog
+from neurontools.client.history import quantities
+from neurontools.driver.process_context import ProcessContext, ProcessTreeEntry
+from neurontools.model import (
+    LoadedModel,
+    OperatorTime,
+    Process,
+    ScriptAdvice,
+    SourceKind,
+    TrainingCounters,
+    TrainingRates,
+)
+from neurontools.model.training import STEP_PARTS
+from neurontools.util import units
+from neurontools.util.process_text import HIDDEN
+from neurontools.util.units import day_text, ranges_text
+from neurontools.views.drawing.figures import ProcessFigures, known_sum
+from neurontools.views.drawing.glyphs import bar
+from neurontools.views.drawing.lines import (
+    SELECTED,
+    Line,
+    Run,
+    TextPage,
+    cell,
+    clip,
+    fit,
+    labelled_line,
+    plain_text,
+    printable,
+    styled,
+)
+from neurontools.views.drawing.plots import Plot, bytes_label, percent_label, plot_lines, time_axis
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.process_table import WHERE
+
+COMPILING, ADVICE = "compiling", "advice"
+_FACT_NAME_CELLS = 11  # the longest names are checkpoints and collectives
+_LONG_WAIT_SECONDS = 2.0  # in a collective: less is told by the shares of step time
+_WIDE_CELLS = 100  # cells, below which words are left out
+_SIDE_BY_SIDE_CELLS = 120  # cells, from which on operators and graphs are beside each other
+_LEAST_NAME_CELLS, _MOST_NAME_CELLS, _LEAST_BAR_CELLS, _BAR_CELLS = 30, 44, 8, 20
+_BRIEF_HEIGHT = 26  # lines, below which parts that there were not are left out
+_ADVICE_HEIGHT_DIVISOR = 4  # at most a quarter of the page is for advice
+_NUMBER_CELLS = 8  # cells of a number
+_OTHERS_NAME = "others"
+TimedType = TypeVar("TimedType", OperatorTime, LoadedModel)
+_VARIABLE_NAME_CELLS = 28
+_SEARCHED_CELLS = 1000
+_LEAST_ADVICE_WIDTH = 30
+
+
+def when_text(unix_seconds: float | None) -> str:
+    """A moment in local time, as month, day and clock; "-" for an unknown one."""
+    return "-" if unix_seconds is None else day_text(unix_seconds)
+
+
+def uncertain_cores_text(process: Process) -> str:
+    """What isn't certain of the cores a process holds, in words; "" when they are known."""
+    if "core_indices" in process.inferred_fields:
+        return "its cores are inferred: it alone has their devices open"
+    if not process.core_indices and process.runtime_version is not None and process.device_indices:
+        return f"its cores are unknown: others have ND {ranges_text(process.device_indices)} open too"
+    return ""
+
+
+def process_details(scene: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
+    """One process: facts, then plots of its recent past."""
+    if scene.is_time_shown:
+        return time_page(scene, figures, width, height)
+    process = figures.process
+    title = f"Process {process.pid}  {printable(process.tag, 60)}"
+    page = TextPage([heading(scene, title, width, scene.key_hint("P where time goes, E environment, Esc back"))])
+    latency = process.total_latency
+    errors = process.errors
+    host = process.host_memory
+    facts = (
+        ("command", printable(process.command, 1000) or "-"),
+        ("user", f"{printable(process.user or '-', 40)} (uid {process.uid if process.uid is not None else '-'})"),
+        *((("where", WHERE.text(figures)),) if process.attribution is not None else ()),
+        (
+            "started",
+            (
+                f"{when_text(process.started_at_unix_seconds)}, runs for {_run_time_text(scene, process)}, "
+                f"attached {when_text(process.attached_at_unix_seconds)}"
+            ),
+        ),
+        ("CPU", _cpu_text(process)),
+        ("runtime", f"{printable(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
+        (
+            "cores",
+            f"NC {ranges_text(process.neuroncore_indices) or '-'} on ND {ranges_text(process.device_indices)}"
+            + (f"; {doubt}" if (doubt := uncertain_cores_text(process)) else ""),
+        ),
+        (
+            "now",
+            (
+                f"util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
+                f"MFU {units.percent_text(figures.mfu_ratio)} of {catalog.PEAK_DTYPE} peak"
+            ),
+        ),
+        (
+            "executions",
+            (
+                f"{units.rate_text(process.executions_per_second)}/s, "
+                f"{'-' if process.executions is None else units.count_text(process.executions.completed_total)} "
+                f"completed, {'-' if figures.failed_executions_total is None else figures.failed_executions_total} "
+                "failed, "
+                f"last {units.duration_text(figures.since_last_execution_seconds)} ago"
+            ),
+        ),
+        (
+            "latency",
+            ("-" if process.executions is None or scene.snapshot.source is SourceKind.SYSFS else "nothing ran")
+            if latency is None
+            else "  ".join(
+                f"{name} {units.duration_text(getattr(latency, f'{name}_seconds'))}"
+                for name in ("p0", "p25", "p50", "p75", "p99", "p100")
+            ),
+        ),
+        (
+            "errors",
+            "-"
+            if errors is None
+            else "  ".join(
+                f"{name} {getattr(errors, f'{name}_total')}"
+                for name in ("generic", "numerical", "transient", "model", "runtime", "hardware")
+            ),
+        ),
+        (
+            "memory",
+            (
+                f"device {units.bytes_text(figures.device_memory_bytes)}, host {units.bytes_text(host.total_bytes)} "
+                f"of {units.bytes_text(process.resident_bytes)} resident"
+            ),
+        ),
+        *_training_facts(figures),
+        *_advice_facts(process),
+        (
+            "models",
+            ", ".join(f"{printable(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
+            or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
+        ),
+    )
+    styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn", ADVICE: "warn"}
+    for name, text in facts[: max(1, height - 2)]:
+        page.add(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
+    if scene.surroundings is not None:
+        # At least a third of the screen is for what was asked for.
+        del page.lines[max(2, height * 2 // 3) :]
+        page.append(process_context_page(scene, scene.surroundings, width, height - len(page.lines)))
+        return page
+    axis = time_axis(scene, width)
+    room = height - len(page.lines)
+    if axis is None or room < 4:
+        return page
+    pid = process.pid
+    plots = (
+        Plot("Utilization", quantities.utilization(pid=pid), 1.0, percent_label),
+        Plot("FLOPS", quantities.flops(pid=pid), None, units.flops_text),
+        Plot("Device memory", quantities.memory(pid=pid), None, bytes_label),
+        Plot("Executions a second", quantities.executions(pid=pid), None, units.rate_text),
+        Plot("Latency p99", quantities.latency_p99(pid), None, units.duration_text),
+    )
+    page.add(*plot_lines(scene, plots, axis, width, room))
+    return page
+
+
+def _run_time_text(scene: RenderContext, process: Process) -> str:
+    started = process.started_at_unix_seconds
+    return units.duration_text(None if started is None else max(0.0, scene.snapshot.taken_at_unix_seconds - started))
+
+
+def _cpu_text(process: Process) -> str:
+    """Now, and since the process began: 200 % is two vCPUs."""
+    now = known_sum((process.vcpu_user_ratio, process.vcpu_system_ratio))
+    user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
+    spent = known_sum((user, system))
+    return (
+        f"{units.percent_text(now, 1)} of a vCPU (user {units.percent_text(process.vcpu_user_ratio, 1)}, system "
+        f"{units.percent_text(process.vcpu_system_ratio, 1)}), {units.duration_text(spent)} so far"
+    )
+
+
+def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
+    """What the process counts beside executions, a line for what there was."""
+    counters, rates = figures.process.training, figures.process.training_rates or TrainingRates()
+    if counters is None:
+        return ()
+    facts = []
+    if figures.compiling_for_seconds is not None:
+        facts.append((COMPILING, f"now, since {units.duration_text(figures.compiling_for_seconds)}"))
+    parts = [part for part in STEP_PARTS if getattr(counters, part.counter)]  # those that there were
+    shares = [(part.name, ratio) for part in parts if (ratio := getattr(rates, part.ratio)) is not None]
+    if shares:
+        facts.append(("step time", "  ".join(f"{name} {units.percent_text(ratio, 1)}" for name, ratio in shares)))
+    if counters.steps_total:
+        text = f"{units.rate_text(rates.steps_per_second)} steps/s, {units.count_text(counters.steps_total)} so far"
+        if figures.since_last_step_seconds is not None:
+            text += f"; last step {units.duration_text(figures.since_last_step_seconds)} ago"
+        if counters.samples_total is not None:
+            samples = units.count_text(counters.samples_total)
+            text += f"; {units.rate_text(rates.samples_per_second)} samples/s, {samples} so far"
+        facts.append(("training", text))
+    if counters.input_wait_seconds_total is not None:
+        waited = units.duration_text(counters.input_wait_seconds_total)
+        facts.append(("input wait", f"{units.percent_text(rates.input_wait_ratio)} of the time, {waited} so far"))
+    if counters.checkpoints_total:
+        written = units.duration_text(counters.checkpoint_seconds_total)
+        facts.append(("checkpoints", f"{units.count_text(counters.checkpoints_total)} in {written}"))
+    if counters.compilations_total:
+        seconds = units.duration_text(counters.compile_seconds_total)
+        facts.append(("compiled", f"{units.count_text(counters.compilations_total)} graphs in {seconds}"))
+    standing = figures.in_collective_for_seconds
+    if standing is not None and standing >= _LONG_WAIT_SECONDS:
+        kind = printable(counters.latest_collective or "one", 40)
+        facts.append(("collective", f"in {kind} since {units.duration_text(standing)}"))
+    if counters.collectives_total:
+        text = (
+            f"{units.percent_text(rates.collective_ratio)} of the time, "
+            f"{units.byte_rate_text(rates.collective_bytes_per_second)}; "
+            f"{units.count_text(counters.collectives_total)} so far, "
+            f"{units.bytes_text(counters.collective_bytes_total)}"
+        )
+        facts.append(("collectives", text))
+    if counters.to_device_bytes_total or counters.from_device_bytes_total:
+        text = (
+            f"to device {units.byte_rate_text(rates.to_device_bytes_per_second)}, "
+            f"{units.bytes_text(counters.to_device_bytes_total)} so far; "
+            f"from device {units.byte_rate_text(rates.from_device_bytes_per_second)}, "
+            f"{units.bytes_text(counters.from_device_bytes_total)} so far"
+        )
+        facts.append(("transfers", text))
+    return tuple(facts)
+
+
+def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
+    """What its script could do better, a line each; what to do is on the page of its time."""
+    return tuple(
+        (
+            ADVICE,
+            f"{printable(each.rule)}{f' at {printable(each.place)}' if each.place else ''}: {printable(each.measured)}",
+        )
+        for each in process.advice
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeShare:
+    """A row of a list: its name, its share of all executions, how often and how long in the mean."""
+
+    name: str
+    ratio: float
+    executions_total: int
+    mean_seconds: float | None
+
+
+def time_page(scene: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
+    """The page of a process, in `height` lines at most."""
+    process = figures.process
+    title = f"Process {process.pid}  {printable(process.tag, 60)}: where its time goes"
+    page = TextPage([heading(scene, title, width, scene.key_hint("P facts and plots, Esc back"))])
+    page.add(fit(((clip(_current_rates(figures, is_brief=width < _WIDE_CELLS), width, mark=True), "text"),), width))
+    if figures.compiling_for_seconds is not None:
+        text = f" compiling now, since {units.duration_text(figures.compiling_for_seconds)}"
+        page.add(fit(((text, "warn"),), width))
+    page.add(*_step_time_lines(scene, process, width, is_brief=height < _BRIEF_HEIGHT))
+    advice = advice_lines(process, width, max(0, height // _ADVICE_HEIGHT_DIVISOR))
+    room = height - len(page.lines) - len(advice)
+    page.add(*_share_lists(scene, process, width, room))
+    page.add(*advice)
+    return page
+
+
+def _current_rates(figures: ProcessFigures, *, is_brief: bool) -> str:
+    """What the process gets done."""
+    rate = figures.steps_per_second
+    text = (
+        f" util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
+        f"MFU {units.percent_text(figures.mfu_ratio)}"
+    )
+    if not is_brief:
+        text += f" of {catalog.PEAK_DTYPE} peak"
+    if rate:
+        text += f"  {rate:.1f} steps/s, {units.duration_text(1 / rate)} a step"
+    if figures.since_last_step_seconds is not None:
+        text += f"  last step {units.duration_text(figures.since_last_step_seconds)} ago"
+    return text
+
+
+def _step_time_lines(scene: RenderContext, process: Process, width: int, *, is_brief: bool) -> list[Line]:
+    """A line for each part of step time; brief: for each that there was."""
+    counters, rates = process.training or TrainingCounters(), process.training_rates or TrainingRates()
+    if counters.host_seconds_total is None:
+        return [fit(((" its runtime does not tell where the time of a step goes", "dim"),), width)]
+    per_step = rates.steps_per_second
+    bar_cells = max(8, min(60, width - 48))
+    numbers = "".join(f" {name:>{_NUMBER_CELLS}}" for name in ("NOW", "A STEP", "SO FAR"))
+    titles = f" {'STEP TIME':<16} {'':<{bar_cells}}{numbers}"
+    lines = [fit(((titles, "column"),), width, "column")]
+    for part in STEP_PARTS:
+        ratio, seconds = getattr(rates, part.ratio), getattr(counters, part.counter)
+        if is_brief and not seconds:
+            continue
+        in_step = ratio / per_step if ratio is not None and per_step else None
+        numbers = "".join(
+            f" {cell(text, _NUMBER_CELLS, right=True)}"
+            for text in (
+                units.percent_text(ratio, 1),
+                units.short_duration_text(in_step),
+                units.short_duration_text(seconds),
+            )
+        )
+        runs: list[Run] = [(f" {part.name:<16} ", "label"), *bar(ratio, bar_cells, scene.glyphs), (numbers, "text")]
+        lines.append(fit(runs, width))
+    return lines
+
+
+def _share_lists(scene: RenderContext, process: Process, width: int, room: int) -> list[Line]:
+    """Operators and graphs, beside each other or one below the other."""
+    operators, is_recent = _recent_shares(
+        process.operators,
+        lambda operator: operator.ratio,
+        lambda operator: operator.seconds_total,
+        lambda operator: printable(operator.name, 80) or _OTHERS_NAME,
+    )
+    if [operator.name for operator in process.operators] == [""]:
+        operators = []
+    graphs, _ = _recent_shares(
+        process.models,
+        lambda model: model.busy_ratio,
+        lambda model: model.busy_seconds_total,
+        lambda model: printable(model.name, 80),
+    )
+    when = "last 10 s" if is_recent else "so far"
+    if room < 2 or not (operators or graphs):
+        return []
+    if width >= _SIDE_BY_SIDE_CELLS:
+        left = width // 2
+        first = _share_list(scene, f"OPERATORS, {when}", operators, left, room)
+        second = _share_list(scene, f"GRAPHS, {when}", graphs, width - left, room)
+        count = max(len(first), len(second))
+        first += [fit((), left)] * (count - len(first))
+        second += [fit((), width - left)] * (count - len(second))
+        return [(*one, *other) for one, other in zip(first, second, strict=True)]
+    for_graphs = min(len(graphs) + 1, max(2, room // 3)) if graphs else 0
+    lines = _share_list(scene, f"OPERATORS, {when}", operators, width, room - for_graphs)
+    return lines + (_share_list(scene, f"GRAPHS, {when}", graphs, width, room - len(lines)) if graphs else [])
+
+
+def _recent_shares(
+    rows: Sequence[TimedType],
+    ratio: Callable[[TimedType], float | None],
+    seconds: Callable[[TimedType], float | None],
+    name: Callable[[TimedType], str],
+) -> tuple[list[_TimeShare], bool]:
+    """Rows by their shares of the last seconds where they did something then, else of all time; most first."""
+    recent = sum(ratio(row) or 0.0 for row in rows)
+    read = ratio if recent else seconds
+    whole = sum(read(row) or 0.0 for row in rows)
+    found = [
+        _TimeShare(
+            name(row),
+            (read(row) or 0.0) / whole if whole else 0.0,
+            row.executions_total,
+            spent / row.executions_total if row.executions_total and (spent := seconds(row)) is not None else None,
+        )
+        for row in rows
+        if seconds(row) is not None
+    ]
+    return sorted(found, key=lambda share: (share.name == _OTHERS_NAME, -share.ratio)), bool(recent)
+
+
+def _share_list(scene: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
+    """A list with its title, in `room` lines at most; what there is no room for is one line."""
+    numbers = 3 * (_NUMBER_CELLS + 1)
+    name_cells = max(
+        min(_LEAST_NAME_CELLS, width - numbers - 3), min(_MOST_NAME_CELLS, width - numbers - 3 - _LEAST_BAR_CELLS)
+    )
+    bar_cells = max(0, min(_BAR_CELLS, width - name_cells - numbers - 3))
+    if len(shares) > 1 and room == 2:
+        title += f", 1 of {len(shares)}"
+    head = f" {cell(title, name_cells)} {'':<{bar_cells}}" + "".join(
+        f" {name:>{_NUMBER_CELLS}}" for name in ("SHARE", "TIMES", "MEAN")
+    )
+    lines = [fit(((head, "column"),), width, "column")]
+    if not shares:
+        lines.append(fit(((" not told apart yet: a few executions are timed now and then", "dim"),), width))
+    shown = list(shares)
+    if len(shown) > room - 1 > 1:
+        cut = shown[room - 2 :]
+        executions = sum(share.executions_total for share in cut)
+        shown = [
+            *shown[: room - 2],
+            _TimeShare(f"{len(cut)} more", sum(share.ratio for share in cut), executions, None),
+        ]
+    for share in shown:
+        texts = (
+            units.percent_text(share.ratio, 1),
+            units.short_count_text(share.executions_total, _NUMBER_CELLS),
+            units.short_duration_text(share.mean_seconds),
+        )
+        runs: list[Run] = [
+            (f" {cell(share.name, name_cells)} ", "text"),
+            *bar(share.ratio, bar_cells, scene.glyphs),
+            ("".join(f" {cell(text, _NUMBER_CELLS, right=True)}" for text in texts), "text"),
+        ]
+        lines.append(fit(runs, width))
+    return lines[: max(0, room)]
+
+
+def process_context_page(scene: RenderContext, shown: ProcessContext, width: int, height: int) -> TextPage:
+    """The tree first, then the environment."""
+    page = TextPage([heading(scene, "Tree and environment", width, "E plots, Esc back")])
+    lines = [_problem_line(shown.problem, width)] if shown.problem else _context_lines(shown, width)
+    list_height = max(1, height - len(page.lines))
+    cursor = min(max(0, scene.cursor), len(lines) - 1)
+    top = visible_top(cursor, scene.top, list_height, len(lines))
+    rows = [
+        styled(lines[position], SELECTED) if position == cursor else lines[position]
+        for position in range(top, min(len(lines), top + list_height))
+    ]
+    page.add_list(rows, len(lines), list_height, top)
+    return page
+
+
+def process_context_entries(shown: ProcessContext) -> list[SearchEntry]:
+    """What a search sees of the list."""
+    return [
+        SearchEntry(str(number), plain_text(line)) for number, line in enumerate(_context_lines(shown, _SEARCHED_CELLS))
+    ]
+
+
+def _context_lines(shown: ProcessContext, width: int) -> list[Line]:
+    lines = [_relative_line(shown, relative, width) for relative in shown.tree]
+    if shown.environment is None:
+        lines.append(_problem_line("the environment is not for this user to see", width))
+    else:
+        lines += [_variable_line(name, value, width) for name, value in shown.environment]
+        if not shown.environment:
+            lines.append(_problem_line("the environment is empty", width))
+    return lines
+
+
+def _problem_line(text: str, width: int) -> Line:
+    return fit(((clip(f" {text}", width, mark=True), "dim"),), width)
+
+
+def _relative_line(shown: ProcessContext, relative: ProcessTreeEntry, width: int) -> Line:
+    style = "strong" if relative.pid == shown.pid else "text"
+    lead = "  " * relative.depth
+    text = clip(f"{lead}{printable(relative.command, 2 * width) or '-'}", max(1, width - 10), mark=True)
+    return fit(((f" {relative.pid:>8} ", "label"), (text, style)), width)
+
+
+def _variable_line(name: str, value: str, width: int) -> Line:
+    cells = min(_VARIABLE_NAME_CELLS, max(8, width // 3))
+    shown_name = clip(printable(name, 200), cells, mark=True)
+    text = clip(printable(value, 2 * width), max(1, width - cells - 3), mark=True)
+    style = "warn" if value == HIDDEN else "text"
+    return fit(((f" {shown_name:<{cells}} ", "label"), (text, style)), width)
+
+
+def advice_lines(process: Process, width: int, room: int) -> list[Line]:
+    """What costs most first, in at most `room` lines: what was measured and where, then what to do."""
+    if not process.advice or room < 2 or width < _LEAST_ADVICE_WIDTH:
+        return []
+    lines: list[Line] = [fit(((" WHAT COULD BE BETTER", "column"),), width, "column")]
+    for number, each in enumerate(process.advice):
+        made = _advice_text_lines(each, width)
+        if len(lines) + len(made) > room - (number + 1 < len(process.advice)):
+            lines.append(fit(((f" {len(process.advice) - number} more with neuron-run --advise", "dim"),), width))
+            break
+        lines += made
+    return lines[:room]
+
+
+def _advice_text_lines(each: ScriptAdvice, width: int) -> list[Line]:
+    where = f" at {printable(each.place)}" if each.place is not None else ""
+    text = f"{printable(each.rule)}{where}: {printable(each.measured)}"
+    lines = [fit(((f" {clip(text, width - 1, mark=True)}", "warn"),), width)]
+    wrapped = textwrap.wrap(f"do: {printable(each.fix)}", width - 4, break_on_hyphens=False)
+    return lines + [fit(((f"   {part}", "text"),), width) for part in wrapped]

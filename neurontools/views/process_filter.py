@@ -1,0 +1,344 @@
+"""The filter language of the process list, for example `user=root (util<5 or not tag~mlp)`.
+
+The keys `/` and `--filter`, searches and scripts share it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from math import isfinite
+
+from neurontools.views.drawing.figures import ProcessFigures
+from neurontools.views.process_table import BY_KEY, WHERE, ProcessColumn
+
+MOST_CHARACTERS = 1000
+_MAX_DEPTH = 20  # parentheses within each other
+_OPERATORS = ("<=", ">=", "!=", "<", ">", "=", "~")
+_QUOTES = "\"'"
+ProcessTest = Callable[[ProcessFigures], bool]
+_NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?"
+_QUANTITY = re.compile(rf"({_NUMBER})\s*([^\d\s.+-]*)", re.ASCII)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.ASCII)
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
+_SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3} | {
+    name: seconds
+    for names, seconds in (
+        (("s", "sec", "secs", "second", "seconds"), 1.0),
+        (("m", "min", "mins", "minute", "minutes"), 60.0),
+        (("h", "hour", "hours"), 3600.0),
+        (("d", "day", "days"), 86400.0),
+    )
+    for name in names
+}
+_COUNT = (_PREFIXES, "a number, such as 5 or 2k")
+
+
+class InvalidFilter(ValueError):
+    """A filter that can't be understood; the text says why, in a line."""
+
+
+def parse_filter(text: str) -> ProcessTest:
+    """Whether a process passes; InvalidFilter when the text names no column or a value is none of its unit.
+
+    A term is a word (found in tag, command, user, PID, or where the process runs) or `column operator value`, with the
+    operators = != < > <= >= and ~ for "contains". Terms side by side have to hold all, as with `and`; `or` binds less,
+    `not` most; parentheses group. What is within quotes is taken as it is, but for a backslash before a quote. A column
+    of indices, such as cores, is compared index by index: `cores=63` passes who holds core 63. What is unknown passes
+    no comparison but !=.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidFilter(f"it is longer than {MOST_CHARACTERS} characters")
+    return _Parser(text).whole()
+
+
+def quote_value(text: str) -> str:
+    """A text as a value of the language, whatever is in it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def join_filters(*filters: str) -> str:
+    """The filter that passes what passes all of these; empty ones pass everything."""
+    given = [text for text in filters if text.strip()]
+    return " ".join(f"({text})" for text in given) if len(given) > 1 else "".join(given)
+
+
+class _Parser:
+    """Reads a filter from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._depth = 0
+
+    def whole(self) -> ProcessTest:
+        test = self._either()
+        if self._next():
+            raise InvalidFilter(f"a ) without its ( {self._place()}")
+        return test
+
+    def _either(self) -> ProcessTest:
+        tests = [self._all()]
+        while self._took("or"):
+            tests.append(self._all(after="or"))
+        return tests[0] if len(tests) == 1 else lambda figures: any(test(figures) for test in tests)
+
+    def _all(self, *, after: str = "") -> ProcessTest:
+        """All terms up to the next `or` or closing parenthesis; none at all pass everything where nothing was begun."""
+        tests: list[ProcessTest] = []
+        while True:
+            if self._sees("and"):
+                if not tests or after == "and":
+                    raise InvalidFilter(f"a term is missing before the 'and' {self._place()}")
+                self._took(after := "and")
+            if not self._next() or self._next() == ")" or self._sees("or"):
+                break
+            tests.append(self._term())
+            after = ""
+        if after or (not tests and (self._next() or self._depth)):
+            raise InvalidFilter(
+                f"something is missing after {after!r}" if after else f"a term is missing {self._place()}"
+            )
+        return tests[0] if len(tests) == 1 else lambda figures: all(test(figures) for test in tests)
+
+    def _term(self) -> ProcessTest:
+        is_negated = False
+        while self._took("not"):
+            is_negated = not is_negated
+            if not self._next() or self._next() == ")":
+                raise InvalidFilter("something is missing after 'not'")
+        test = self._group() if self._next() == "(" else self._comparison_or_word()
+        return (lambda figures: not test(figures)) if is_negated else test
+
+    def _group(self) -> ProcessTest:
+        place = self._place()
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise InvalidFilter(f"more than {_MAX_DEPTH} parentheses within each other")
+        self._position += 1
+        test = self._either()
+        if self._next() != ")":
+            raise InvalidFilter(f"the ( {place} is not closed")
+        self._position += 1
+        self._depth -= 1
+        return test
+
+    def _comparison_or_word(self) -> ProcessTest:
+        start = self._position
+        is_quoted = self._next() in _QUOTES
+        name = self._quoted() if is_quoted else self._bare(is_value=False)
+        operator = "" if is_quoted else self._operator()
+        if not operator:
+            if not name and not is_quoted:
+                raise InvalidFilter(f"a term is missing {self._place()}")
+            return _word_test(name.casefold())
+        key = name.casefold()
+        column = BY_KEY.get(key)
+        if column is None:
+            part = self._text[start : start + 40].split()[0]
+            raise InvalidFilter(
+                f"no column {key or part!r}; there are {', '.join(BY_KEY)} (within quotes it is a word)"
+            )
+        return _comparison_test(column, operator, self._value(f"{key}{operator}"))
+
+    def _value(self, before: str) -> str:
+        following = self._next()
+        value = self._quoted() if following and following in _QUOTES else self._bare(is_value=True)
+        if not value:
+            raise InvalidFilter(f"{before} needs a value")
+        return value
+
+    def _operator(self) -> str:
+        """The operator that follows, if any; there may be spaces around it."""
+        self._next()
+        for operator in _OPERATORS:
+            if self._text.startswith(operator, self._position):
+                self._position += len(operator)
+                return operator
+        return ""
+
+    def _bare(self, *, is_value: bool) -> str:
+        """Up to a space, a parenthesis that was not opened in it, or in a name an operator."""
+        start, opened = self._position, 0
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            if character.isspace() or (not is_value and self._text.startswith(_OPERATORS, self._position)):
+                break
+            opened += (character == "(") - (character == ")")
+            if opened < 0:
+                break
+            self._position += 1
+        return self._text[start : self._position]
+
+    def _quoted(self) -> str:
+        place, quote = self._place(), self._text[self._position]
+        self._position += 1
+        kept: list[str] = []
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            self._position += 1
+            if character == quote:
+                return "".join(kept)
+            if character == "\\" and self._text[self._position : self._position + 1] in ("\\", '"', "'"):
+                character = self._text[self._position]
+                self._position += 1
+            kept.append(character)
+        raise InvalidFilter(f"the quote {place} is not closed")
+
+    def _next(self) -> str:
+        """The next character that is no space; "" at the end."""
+        while self._position < len(self._text) and self._text[self._position].isspace():
+            self._position += 1
+        return self._text[self._position : self._position + 1]
+
+    def _sees(self, keyword: str) -> bool:
+        """Whether this keyword follows: as a word of its own, and not as the column of a comparison."""
+        self._next()
+        end = self._position + len(keyword)
+        if self._text[self._position : end].casefold() != keyword:
+            return False
+        return not self._text[end:] or self._text[end].isspace() or self._text[end] in f"(){_QUOTES}"
+
+    def _took(self, keyword: str) -> bool:
+        if not self._sees(keyword):
+            return False
+        self._position += len(keyword)
+        return True
+
+    def _place(self) -> str:
+        return f"at character {self._position + 1}"
+
+
+def _word_test(word: str) -> ProcessTest:
+    def test(figures: ProcessFigures) -> bool:
+        process = figures.process
+        place = WHERE.read(figures)
+        return any(
+            word in text.casefold()
+            for text in (process.tag, process.command, process.user or "", str(process.pid), str(place or ""))
+        )
+
+    return test
+
+
+def _comparison_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
+    if operator == "~":
+        wanted = value.casefold()
+        # Numbers are found as the screen shows them.
+        read = column.read if column.is_text else column.text
+        return lambda figures: wanted in str(read(figures) or "").casefold()
+    if column.is_text:
+        return _text_test(column, operator, value.casefold())
+    if column.members is not None:
+        return _members_test(column.key, column.members, operator, value)
+    try:
+        return _number_test(column, operator, parse_quantity(value, column.unit))
+    except InvalidQuantity as error:
+        raise InvalidFilter(f"{value[:40]!r} is no value of {column.key}; {error}") from None
+
+
+def _text_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
+    if operator == "=":
+        return lambda figures: str(column.read(figures) or "").casefold() == value
+    if operator == "!=":
+        return lambda figures: str(column.read(figures) or "").casefold() != value
+    raise InvalidFilter(f"{column.key} is text: use = != or ~")
+
+
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "=": lambda known, value: known == value,
+    "!=": lambda known, value: known != value,
+    "<": lambda known, value: known < value,
+    ">": lambda known, value: known > value,
+    "<=": lambda known, value: known <= value,
+    ">=": lambda known, value: known >= value,
+}
+
+
+def _number_test(column: ProcessColumn, operator: str, value: float) -> ProcessTest:
+    holds = _COMPARE[operator]
+
+    def test(figures: ProcessFigures) -> bool:
+        known = column.read(figures)
+        return isinstance(known, (int, float)) and holds(known, value)
+
+    return test
+
+
+def _members_test(
+    key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str
+) -> ProcessTest:
+    """Of a column of indices: one of them compares so; `!=`: none of them is among those."""
+    wanted = _parse_indices(key, value)
+    if operator == "=":
+        return lambda figures: any(low <= index <= high for index in members(figures) for low, high in wanted)
+    if operator == "!=":
+        return lambda figures: not any(low <= index <= high for index in members(figures) for low, high in wanted)
+    if len(wanted) != 1 or wanted[0][0] != wanted[0][1]:
+        raise InvalidFilter(f"{key}{operator} takes one index; = and != take several, such as {key}=0-3,8")
+    holds, index = _COMPARE[operator], wanted[0][0]
+    return lambda figures: any(holds(own, index) for own in members(figures))
+
+
+def _parse_indices(key: str, text: str) -> list[tuple[int, int]]:
+    found = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        bounds = (low, high) if dash else (low, low)
+        if not all(bound.isascii() and bound.isdigit() and len(bound) <= 5 for bound in bounds):
+            raise InvalidFilter(f"{text[:40]!r} is no value of {key}; give indices, such as 63 or 0-3,8")
+        first, last = (int(bound) for bound in bounds)
+        if first > last:
+            raise InvalidFilter(f"{part.strip()} is no range of {key}; give the lower index first, as {last}-{first}")
+        found.append((first, last))
+    return found
+
+
+def _with_prefixes(*units: str, step: float = 1000.0) -> dict[str, float]:
+    return {prefix + unit: step**power for unit in units for power, prefix in enumerate(_PREFIXES)}
+
+
+_BYTES = {"": 1.0, **_with_prefixes("", "b", "ib", step=1024.0)}
+
+
+_UNITS: dict[str, tuple[Mapping[str, float], str]] = {
+    "ratio": ({"": 0.01, "%": 0.01}, "percent, such as 5 or 5%"),
+    "bytes": (_BYTES, "bytes, such as 20GB or 512MB"),
+    "seconds": (_SECONDS, "a time, such as 5ms, 30s or 5min"),
+    "flops": (_with_prefixes("", "flops", "flop/s"), "FLOPS, such as 50TFLOPS or 50T"),
+    "rate": ({**_PREFIXES, "/s": 1.0}, "a number a second, such as 5 or 2k"),
+}
+
+
+class InvalidQuantity(ValueError):
+    """A text that is no value of a unit; the text says what one looks like."""
+
+
+def parse_quantity(text: str, unit: str) -> float:
+    """The value of a text in the unit's base; finite. InvalidQuantity for anything else.
+
+    The units are ratio (written as percent), bytes (GB means GiB, as on the screen), seconds, flops, rate (a second)
+    and "" for counts.
+    """
+    factors, example = _UNITS.get(unit, _COUNT)
+    written = text.strip().casefold()
+    found = _QUANTITY.fullmatch(written)
+    value = None
+    if found is not None and found[2] in factors:
+        value = float(found[1]) * factors[found[2]]
+    elif unit == "seconds":
+        value = _parse_duration(written)
+    if value is None or not isfinite(value):
+        raise InvalidQuantity(f"give {example}")
+    return value
+
+
+def _parse_duration(text: str) -> float | None:
+    """One of several parts, such as `1h30m` or `2 m 5 s`, as the screen has them; None for anything else."""
+    total, position = 0.0, 0
+    while position < len(text):
+        part = _DURATION_PART.match(text, position)
+        if part is None or part[2] not in _SECONDS:
+            return None
+        total += float(part[1]) * _SECONDS[part[2]]
+        position = part.end()
+    return total if position else None

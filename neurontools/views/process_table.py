@@ -1,0 +1,347 @@
+"""Jobs and processes as rows of a table, and its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from neurontools.model.finding import Kind
+from neurontools.model.jobs.running_job import Rank, RunningJob
+from neurontools.util import units
+from neurontools.util.process_text import script_text
+from neurontools.util.units import ranges_text
+from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.drawing.lines import printable
+from neurontools.views.drawing.render_context import SearchEntry
+
+ColumnValue = float | str | None
+_RowType = TypeVar("_RowType")
+_ERRORS_CELLS, _RATE_CELLS = 5, 7
+_USUAL_COMMAND_CELLS, _USUAL_WIDTH = 28, 100
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessColumn:
+    """A column: the key that filters and sorting name it by, its title, and how to read a process in it.
+
+    `rank` says how soon it is left out on narrow screens; `unit` what filters take (`quantities` has them), where it is
+    no text. `members` are the indices of a column of indices, one by one. One that is not `offered` is shown only where
+    it was chosen.
+    """
+
+    key: str
+    title: str
+    cells: int
+    rank: int
+    read: Callable[[ProcessFigures], ColumnValue]
+    text: Callable[[ProcessFigures], str]
+    unit: str = ""
+    is_text: bool = False
+    about: str = ""
+    members: Callable[[ProcessFigures], tuple[int, ...]] | None = None
+    offered: bool = True
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio * 100:.1f}%"
+
+
+def _models(figures: ProcessFigures) -> str:
+    models = figures.process.models
+    if not models:
+        return "0" if figures.process.attached_at_unix_seconds is not None else "-"  # the driver tells of none
+    return f"{sum(model.running for model in models)}/{len(models)}"
+
+
+def cores_text(figures: ProcessFigures) -> str:
+    """The cores it holds, "?" behind those that were concluded; where they are unknown the devices it has open."""
+    process = figures.process
+    if process.neuroncore_indices:
+        mark = "?" if "core_indices" in process.inferred_fields else ""
+        return ranges_text(process.neuroncore_indices) + mark
+    return f"ND{ranges_text(process.device_indices)}?" if process.device_indices else "-"
+
+
+def _core_count(figures: ProcessFigures) -> int | None:
+    return figures.core_count if figures.core_count or not figures.process.device_indices else None
+
+
+def _latency(quantile: str) -> Callable[[ProcessFigures], float | None]:
+    def read(figures: ProcessFigures) -> float | None:
+        latency = figures.process.total_latency
+        return None if latency is None else float(getattr(latency, f"{quantile}_seconds"))
+
+    return read
+
+
+def _errors(figures: ProcessFigures) -> int | None:
+    if figures.errors_total is None or figures.failed_executions_total is None:
+        return None
+    return figures.errors_total + figures.failed_executions_total
+
+
+def _errors_text(figures: ProcessFigures) -> str:
+    return units.short_count_text(_errors(figures), _ERRORS_CELLS)
+
+
+def _where(figures: ProcessFigures) -> str | None:
+    """Where it runs: pod, container or Slurm job, whichever is known first."""
+    known = figures.process.attribution
+    if known is None:
+        return None
+    if known.pod_name is not None:
+        return f"{known.pod_namespace}/{known.pod_name}" if known.pod_namespace else known.pod_name
+    if known.slurm_job_id is not None:
+        return f"job {known.slurm_job_id}" + (f".{known.slurm_step_id}" if known.slurm_step_id else "")
+    container = known.container_name or (known.container_id[:12] if known.container_id else None)
+    return container or known.pod_uid
+
+
+_p50, _p99 = _latency("p50"), _latency("p99")
+
+
+PROCESS_COLUMNS = (
+    ProcessColumn("pid", "PID", 8, 0, lambda f: f.pid, lambda f: str(f.pid), about="process ID"),
+    ProcessColumn(
+        "user", "USER", 9, 2, lambda f: f.process.user, lambda f: printable(f.process.user or "-", 40), "", True, "user"
+    ),
+    ProcessColumn(
+        "tag", "TAG", 14, 1, lambda f: f.process.tag, lambda f: printable(f.process.tag, 80), "", True,
+        "NEURON_PROCESS_TAG",
+    ),
+    ProcessColumn(
+        "cores", "CORES", 8, 0, lambda f: min(f.process.neuroncore_indices, default=None), cores_text,
+        about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
+        members=lambda f: f.process.neuroncore_indices,
+    ),
+    ProcessColumn(
+        "count", "HELD", 5, 9, _core_count, lambda f: "-" if _core_count(f) is None else str(_core_count(f)),
+        about="how many logical NeuronCores it holds", offered=False,
+    ),
+    ProcessColumn(
+        "device", "DEVICE", 7, 9, lambda f: min(f.process.device_indices, default=None),
+        lambda f: ranges_text(f.process.device_indices) or "-",
+        about="devices on which it holds cores, or that it has open",
+        members=lambda f: f.process.device_indices, offered=False,
+    ),
+    ProcessColumn(
+        "util", "UTIL", 7, 0, lambda f: f.utilization_ratio, lambda f: _percent(f.utilization_ratio), "ratio",
+        about="mean utilization of its cores",
+    ),
+    ProcessColumn(
+        "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second,
+        lambda f: units.short_flops_text(f.flops_per_second), "flops", about="FLOP a second"
+    ),
+    ProcessColumn(
+        "mfu", "MFU", 7, 5, lambda f: f.mfu_ratio, lambda f: _percent(f.mfu_ratio), "ratio",
+        about="FLOPS as a share of the bf16 peak of its cores",
+    ),
+    ProcessColumn(
+        "mem", "DEV MEM", 8, 1, lambda f: f.device_memory_bytes,
+        lambda f: units.short_bytes_text(f.device_memory_bytes), "bytes", about="device memory",
+    ),
+    ProcessColumn(
+        "host", "HOST MEM", 9, 8, lambda f: f.host_memory_bytes,
+        lambda f: units.short_bytes_text(f.host_memory_bytes), "bytes", about="host memory of the runtime",
+    ),
+    ProcessColumn(
+        "models", "MODELS", 6, 9,
+        lambda f: len(f.process.models) if f.process.models or f.process.attached_at_unix_seconds is not None else None,
+        _models, about="models running / loaded"
+    ),
+    ProcessColumn(
+        "execs", "EXEC/S", _RATE_CELLS, 3, lambda f: f.process.executions_per_second,
+        lambda f: units.short_rate_text(f.process.executions_per_second, _RATE_CELLS),
+        "rate", about="executions a second",
+    ),
+    ProcessColumn(
+        "steps", "STEP/S", _RATE_CELLS, 3, lambda f: f.steps_per_second,
+        lambda f: units.short_rate_text(f.steps_per_second, _RATE_CELLS),
+        "rate", about="optimizer steps a second",
+    ),
+    ProcessColumn(
+        "laststep", "LAST STEP", 9, 6, lambda f: f.since_last_step_seconds,
+        lambda f: units.short_duration_text(f.since_last_step_seconds), "seconds",
+        about="since its latest optimizer step ended", offered=False,
+    ),
+    ProcessColumn(
+        "p50", "P50", 8, 7, _p50, lambda f: units.short_duration_text(_p50(f)), "seconds", about="median latency"
+    ),
+    ProcessColumn(
+        "p99", "P99", 8, 4, _p99, lambda f: units.short_duration_text(_p99(f)), "seconds", about="99 % were faster"
+    ),
+    ProcessColumn("errors", "ERR", _ERRORS_CELLS, 4, _errors, _errors_text, about="errors and failed executions"),
+    ProcessColumn(
+        "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
+        lambda f: units.short_duration_text(f.since_last_execution_seconds), "seconds",
+        about="since its last execution ended",
+    ),
+)  # fmt: skip
+
+
+COMMAND = ProcessColumn(
+    "command",
+    "COMMAND",
+    16,
+    2,
+    lambda f: f.process.command,
+    lambda f: script_text(printable(f.process.command)) or "-",
+    "",
+    True,
+    "script and its arguments; the whole command line is in the details",
+)
+
+
+WHERE = ProcessColumn(
+    "where", "WHERE", 24, 6, _where, lambda f: printable(_where(f) or "-", 80), "", True, "pod, container or Slurm job"
+)
+
+
+EVERY_COLUMN = (*PROCESS_COLUMNS, WHERE, COMMAND)
+
+
+BY_KEY = {column.key: column for column in EVERY_COLUMN}
+
+
+def fitting_process_columns(
+    width: int, *, with_place: bool = False, with_steps: bool = False
+) -> tuple[list[ProcessColumn], int]:
+    """The columns that have room, the more needed first, and the cells that are left for the command (0: none).
+
+    `with_place`, `with_steps`: some process runs in a pod, container or job, or tells its steps, so that there is
+    something to say in that column.
+    """
+    kept: list[ProcessColumn] = []
+    used = 2  # the mark of a tagged row
+    for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
+    offered = [*PROCESS_COLUMNS, *([WHERE] if with_place else []), COMMAND]
+    for column in sorted((column for column in offered if column.offered), key=lambda column: column.rank):
+        cells = for_command if column is COMMAND else column.cells
+        if used + cells + 1 <= width and (with_steps or column.key != "steps"):
+            kept.append(column)
+            used += cells + 1
+    if COMMAND not in kept:
+        return sorted(kept, key=EVERY_COLUMN.index), 0
+    kept.remove(COMMAND)
+    return sorted(kept, key=EVERY_COLUMN.index), width - used + for_command + 1
+
+
+def selected_process_columns(
+    keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
+) -> tuple[list[ProcessColumn], int]:
+    """As `chosen`, of the columns that somebody chose, in this order; the command takes what is left, behind all."""
+    left_out = {COMMAND.key, *(() if with_place else (WHERE.key,)), *(() if with_steps else ("steps",))}
+    columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
+    least = COMMAND.cells if COMMAND.key in keys else 0
+    kept, used = [], 2
+    for column in sorted(columns, key=lambda column: column.rank):
+        if used + column.cells + 1 + least <= width:
+            kept.append(column)
+            used += column.cells + 1
+    return sorted(kept, key=columns.index), width - used if least and width - used >= least else 0
+
+
+def sort_rows(
+    rows: Iterable[_RowType], orders: Iterable[tuple[str, bool]], figures_of: Callable[[_RowType], ProcessFigures]
+) -> list[_RowType]:
+    """Rows sorted by columns, each by its key and whether it descends; the first decides, then the next, at last the
+    PID. What is unknown comes last.
+    """
+    found = sorted(((figures_of(row), row) for row in rows), key=lambda pair: pair[0].pid)
+    for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
+        column = BY_KEY[key]
+        read = [(column.read(pair[0]), pair) for pair in found]
+        known = [(_sortable(value), pair) for value, pair in read if value is not None]
+        known.sort(key=lambda one: one[0], reverse=is_descending)
+        found = [pair for _, pair in known] + [pair for value, pair in read if value is None]
+    return [row for _, row in found]
+
+
+def _sortable(value: float | str) -> float | str:
+    return value.casefold() if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job (`rank` None), or one process: alone, or below its job."""
+
+    key: str  # unique in the list, and the same from one moment to the next
+    job: RunningJob
+    ranks: tuple[Rank, ...]  # of the job, those that are listed; of a process that one
+    rank: Rank | None = None
+    is_below: bool = False
+    is_open: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it is one."""
+        return None if self.rank is None else self.rank.process.pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process, or all listed processes of the job."""
+        return tuple([rank.process.pid for rank in self.ranks])
+
+    @property
+    def device_indices(self) -> tuple[int, ...]:
+        """The devices whose cores it holds."""
+        return self.job.device_indices if self.rank is None else self.rank.process.device_indices
+
+
+def job_key(job: RunningJob) -> str:
+    """The key of its row."""
+    return f"job {job.name}"
+
+
+def job_and_rank_rows(job: RunningJob, ranks: Sequence[Rank], *, is_open: bool) -> list[JobRow]:
+    """The rows of those processes of a job that are to be listed; a single one is a row by itself."""
+    is_folder = len(ranks) > 1
+    rows = [JobRow(job_key(job), job, tuple(ranks), is_open=is_open)] if is_folder else []
+    if is_open or not is_folder:
+        rows += [JobRow(str(rank.process.pid), job, (rank,), rank, is_below=is_folder) for rank in ranks]
+    return rows
+
+
+def job_search_entries(rows: Sequence[JobRow], figures: Figures) -> list[SearchEntry]:
+    """What a search sees of them: a job by its name, and by its processes while they have no rows of their own."""
+    return [
+        SearchEntry(
+            row.key,
+            row.job.name or "" if row.rank is None else "",
+            () if row.is_open else tuple([figures.by_pid[pid] for pid in row.pids]),
+            (job_key(row.job),) if row.is_below else (),
+        )
+        for row in rows
+    ]
+
+
+def rank_name(rank: Rank) -> str:
+    """What a rank is called among the others."""
+    return f"PID {rank.process.pid}" if rank.number is None else f"rank {rank.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The rank that the others of its job wait for, and the part of its steps that takes longer; None: all a little."""
+
+    rank: Rank
+    part: str | None  # as in STEP_PARTS
+
+
+def find_straggler(job: RunningJob) -> Straggler | None:
+    """The rank that the others wait for, as the daemon has found; None: none, or nobody has looked."""
+    for finding in job.findings:
+        if finding.kind == Kind.SLOW_RANK:
+            return next((Straggler(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None)
+    return None
+
+
+def straggler_text(job: RunningJob) -> str:
+    """Who of a job is stuck, else who is slowest, and why if that is known; "-" for nobody."""
+    for finding in job.findings:
+        if finding.kind == Kind.STUCK:
+            stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)
+            return "stuck" if stuck is None else f"{rank_name(stuck)} stuck"
+    found = find_straggler(job)
+    return "-" if found is None else " ".join(filter(None, (rank_name(found.rank), found.part)))

@@ -1,1 +1,0 @@
-"""The page of processes: its columns, filter and details."""

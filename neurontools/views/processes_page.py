@@ -1,0 +1,324 @@
+"""The process page "who holds my cores": all processes and jobs with their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from neurontools import catalog
+from neurontools.model import Process
+from neurontools.model.jobs.running_job import Rank, RunningJob
+from neurontools.model.training import age_seconds
+from neurontools.util import units
+from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.drawing.lines import (
+    SELECTED,
+    ClickTarget,
+    Line,
+    Run,
+    TextPage,
+    cell,
+    clip,
+    fit,
+    fit_marked,
+    load_style,
+    printable,
+    styled,
+)
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.process_details import process_context_entries, process_details, uncertain_cores_text, when_text
+from neurontools.views.process_filter import InvalidFilter, parse_filter
+from neurontools.views.process_table import (
+    COMMAND,
+    JobRow,
+    ProcessColumn,
+    fitting_process_columns,
+    job_and_rank_rows,
+    job_key,
+    job_search_entries,
+    selected_process_columns,
+    sort_rows,
+    straggler_text,
+)
+
+_ValueType = TypeVar("_ValueType")
+
+
+def process_page(scene: RenderContext, width: int, height: int) -> TextPage:
+    """The list, with what the selected process is below; or the details of one."""
+    if scene.details_pid is not None:
+        figures = scene.figures.of(scene.details_pid)
+        if figures is not None:
+            return process_details(scene, figures, width, height)
+        page = TextPage([heading(scene, f"PID {scene.details_pid}", width)])
+        text = f" this process holds no cores at the moment shown{scene.key_hint('; Esc goes back')}"
+        page.add(fit(((text, "dim"),), width))
+        return page
+    rows = process_rows(scene)
+    every = scene.figures.shown(scene.pid)
+    page = TextPage([_list_heading(scene, rows, len(every), width)])
+    with_place = any(figures.process.attribution is not None for figures in every)
+    with_steps = any(figures.steps_per_second is not None for figures in every)
+    if scene.columns:
+        columns, command_cells = selected_process_columns(
+            scene.columns, width, with_place=with_place, with_steps=with_steps
+        )
+    else:
+        columns, command_cells = fitting_process_columns(width, with_place=with_place, with_steps=with_steps)
+    page.append(_column_titles(scene, columns, command_cells, width))
+    footer = _footer(scene, rows, width) if height >= 8 and scene.cursor >= 0 else []
+    list_height = max(1, height - len(page.lines) - len(footer))
+    cursor = min(scene.cursor, len(rows) - 1)
+    top = visible_top(cursor, scene.top, list_height, len(rows))
+    lines = []
+    for position in range(top, min(len(rows), top + list_height)):
+        line = _row_line(scene, rows[position], columns, command_cells, width)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    page.add_list(lines, len(rows), list_height, top)
+    if not rows:
+        nobody = "no process holds a NeuronCore"
+        if scene.filter_text:
+            nobody = f"no process passes the filter{scene.key_hint('; Esc clears it')}"
+        page.add(fit_marked(((f"  {nobody}", "dim"),), width))
+    page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
+    page.add(*footer)
+    return page
+
+
+def process_entries(scene: RenderContext, every: bool) -> list[SearchEntry]:
+    """What a search sees of the list, with `every` job open or as it is, or of environment and tree where those are."""
+    if scene.surroundings is not None:
+        return process_context_entries(scene.surroundings)
+    return job_search_entries(process_rows(scene, every=every), scene.figures) if scene.details_pid is None else []
+
+
+def _list_heading(scene: RenderContext, rows: list[JobRow], every: int, width: int) -> Line:
+    listed = sum(len(row.ranks) for row in rows if not row.is_below)
+    text = _process_count_text(every) if listed == every else f"{listed} of {every} processes"
+    jobs = sum(row.rank is None for row in rows)
+    if jobs:
+        text += f", {jobs} job{'s' * (jobs > 1)}"
+    if scene.tagged:
+        text += f", {len(scene.tagged)} tagged"
+    if scene.filter_text:
+        text += f"  filter: {printable(scene.filter_text, 80)}{_filter_error(scene.filter_text)}"
+    if scene.search_text:
+        text += f"  search: {printable(scene.search_text, 80)}, {scene.found_text}{_filter_error(scene.search_text)}"
+    free = sum(1 for core in scene.figures.cores if core.is_free)
+    unknown = sum(1 for core in scene.figures.cores if core.is_free is None)
+    return heading(
+        scene,
+        clip(text, max(1, width - 4), mark=True),
+        width,
+        f"{free} of {len(scene.figures.cores)} cores free" + (f", {unknown} unknown" if unknown else ""),
+    )
+
+
+def _filter_error(text: str) -> str:
+    try:
+        parse_filter(text)
+    except InvalidFilter as error:
+        return f"  ({printable(str(error), 120)})"
+    return ""
+
+
+def _process_count_text(count: int) -> str:
+    return f"{count} process" if count == 1 else f"{count} processes"
+
+
+def _column_titles(scene: RenderContext, columns: list[ProcessColumn], command_cells: int, width: int) -> TextPage:
+    runs: list[Run] = [("  ", "column")]
+    targets, left = [], 2
+    arrows = {
+        key: scene.glyphs.descending if is_descending else scene.glyphs.ascending
+        for key, is_descending in ((scene.then_sort, scene.is_then_descending), (scene.sort, scene.is_descending))
+    }
+    shown = [(column, column.cells) for column in columns]
+    if command_cells:
+        shown.append((COMMAND, command_cells - 1))
+    for column, cells in shown:
+        is_sorted = column.key == scene.sort
+        title = column.title + arrows.get(column.key, "")
+        runs += [
+            (cell(title, cells, right=not column.is_text), "column_sorted" if is_sorted else "column"),
+            (" ", "column"),
+        ]
+        targets.append(ClickTarget(0, left, left + cells + 1, "sort", column.key))
+        left += cells + 1
+    return TextPage([fit(runs, width, "column")], targets)
+
+
+def _row_line(scene: RenderContext, row: JobRow, columns: list[ProcessColumn], command_cells: int, width: int) -> Line:
+    figures = row_figures(scene.figures, row)
+    mark = scene.glyphs.mark[:1] if scene.tagged.issuperset(row.pids) else " "
+    fold = "" if row.rank is not None else scene.glyphs.opened[:1] if row.is_open else scene.glyphs.closed[:1]
+    runs: list[Run] = [(cell(mark + fold, 2), "strong")]
+    base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
+    for column in columns:
+        text = _override_text(row, column) or column.text(figures)
+        shown = cell(text, column.cells, right=not column.is_text)
+        runs += [(shown, _cell_style(scene, column, figures, base)), (" ", base)]
+    if command_cells:
+        runs.append((clip(COMMAND.text(figures), command_cells, mark=True), base))
+    return fit(runs, width)
+
+
+def _override_text(row: JobRow, column: ProcessColumn) -> str:
+    """What a job has in place of a PID, and a process of it in place of a tag that nobody gave; "" for all else."""
+    if column.key == "pid" and row.rank is None:
+        return f"{len(row.ranks)} ranks"
+    has_no_tag = row.rank is not None and row.rank.process.tag == str(row.pid)
+    if column.key == "tag" and row.rank is not None and row.rank.number is not None and has_no_tag:
+        return f"rank {row.rank.number}"
+    return ""
+
+
+def _cell_style(scene: RenderContext, column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
+    if column.key == "util" and figures.utilization_ratio is not None:
+        return load_style(figures.utilization_ratio, scene.thresholds.idle_below_ratio)
+    if column.key == "errors" and (figures.errors_total or figures.failed_executions_total):
+        return "bad"
+    if column.key == "last" and (figures.since_last_execution_seconds or 0) > scene.thresholds.late_after_seconds:
+        return "warn"
+    return base
+
+
+def _footer(scene: RenderContext, rows: list[JobRow], width: int) -> list[Line]:
+    """The selected process or job in words, for what has no room in the row."""
+    if not rows:
+        return []
+    row = rows[min(scene.cursor, len(rows) - 1)]
+    figures = row_figures(scene.figures, row)
+    process = figures.process
+    peak = scene.figures.peak_flops_per_core
+    note = (
+        f"MFU: of {units.flops_text(peak)} {catalog.PEAK_DTYPE} peak a physical core"
+        if peak
+        else f"MFU: no {catalog.PEAK_DTYPE} peak known"
+    )
+    name = f"PID {process.pid}" if row.rank is not None else printable(row.job.name or "", 80)
+    facts = _job_facts(row) if row.rank is None else _process_facts(process)
+    command = clip(f" {printable(process.command, 2 * width) or 'command not known'}", width, mark=True)
+    return [
+        heading(scene, name, width, note),
+        fit(((command, "text"),), width),
+        fit(((clip(facts, width, mark=True), "dim"),), width),
+    ]
+
+
+def _job_facts(row: JobRow) -> str:
+    count, world = len(row.ranks), row.job.world_size
+    here = f"{count} ranks" if world in (None, count) else f"{count} of {world} ranks"
+    slowest = straggler_text(row.job)
+    facts = f" {here}, Enter {'folds' if row.is_open else 'lists'} them" + (
+        "" if slowest == "-" else f", slowest: {slowest}"
+    )
+    return facts + "".join(
+        f"; {each.severity.name.lower()}: {printable(each.reason, 200)}" for each in row.job.findings
+    )
+
+
+def _process_facts(process: Process) -> str:
+    started = when_text(process.started_at_unix_seconds)
+    runtime = printable(process.runtime_version or "-", 40)
+    facts = f" attached {when_text(process.attached_at_unix_seconds)}, started {started}, runtime {runtime}"
+    if process.synthetic:
+        facts += ", synthetic: no such process exists"
+    elif not process.reporting:
+        facts += ", not reporting: its numbers are old"
+    if doubt := uncertain_cores_text(process):
+        facts += f", {doubt}"
+    return facts
+
+
+def process_rows(scene: RenderContext, *, every: bool = False) -> list[JobRow]:
+    """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded.
+
+    Of a job those processes count that pass the filter, and are listed where that is a part of them; all of them while
+    the filter is not valid. Jobs are in order among the processes that are alone, and so are the processes of a job.
+    """
+    of_tab = shown = {figures.pid: figures for figures in scene.figures.shown(scene.pid)}
+    if scene.filter_text:
+        try:
+            passes = parse_filter(scene.filter_text)
+            shown = {pid: figures for pid, figures in shown.items() if passes(figures)}
+        except InvalidFilter:
+            pass
+    orders = ((scene.sort, scene.is_descending), (scene.then_sort, scene.is_then_descending))
+    parts: list[tuple[ProcessFigures, RunningJob, tuple[Rank, ...]]] = []
+    for job in scene.figures.jobs:
+        ranks = tuple([rank for rank in job.ranks if rank.process.pid in shown])
+        if ranks:
+            one = shown[ranks[0].process.pid] if len(ranks) == 1 else combined_figures(scene.figures, job, ranks)
+            parts.append((one, job, ranks))
+    rows: list[JobRow] = []
+    for _, job, ranks in sort_rows(parts, orders, lambda part: part[0]):
+        is_part = len(ranks) < sum(rank.process.pid in of_tab for rank in job.ranks)
+        is_open = every or is_part or job_key(job) in scene.unfolded
+        listed = sort_rows(ranks, orders, lambda rank: shown[rank.process.pid]) if is_open else ranks
+        rows += job_and_rank_rows(job, listed, is_open=is_open)
+    return rows
+
+
+def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
+    """The figures of a process, or of all listed processes of a job as if they were one."""
+    if row.rank is not None:
+        return figures.by_pid[row.rank.process.pid]
+    return combined_figures(figures, row.job, row.ranks)
+
+
+def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
+    """Some processes of a job as if they were one, under the lowest PID.
+
+    Cores, models, memory and counts are theirs together; steps those of the slowest, the latency that of the slowest
+    too. What differs from one to the other is None, and the user then `several`.
+    """
+    job = replace(of, ranks=ranks)
+    parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]
+    processes = [part.process for part in parts]
+    first = processes[0]
+    last = job.last_execution_at_unix_seconds
+    latencies = [process.total_latency for process in processes if process.total_latency is not None]
+    process = replace(
+        first,
+        pid=min(process.pid for process in processes),
+        tag=job.name or "",
+        user="several" if len(job.users) > 1 else next(iter(job.users), None),
+        uid=_common_value([process.uid for process in processes]),
+        core_indices=tuple(core.index for core in job.cores),
+        neuroncore_indices=job.neuroncore_indices,
+        device_indices=job.device_indices,
+        models=tuple(model for process in processes for model in process.models),
+        attached_at_unix_seconds=_common_value([process.attached_at_unix_seconds for process in processes]),
+        attribution=_common_value([process.attribution for process in processes]),
+        executions_per_second=job.executions_per_second,
+        total_latency=max(latencies, key=lambda latency: latency.p99_seconds, default=None),
+        reporting=all(process.reporting for process in processes),
+        synthetic=any(process.synthetic for process in processes),
+        inferred_fields=tuple({name: None for process in processes for name in process.inferred_fields}),
+    )
+    return ProcessFigures(
+        process=process,
+        core_count=len(job.neuroncore_indices),
+        utilization_ratio=job.utilization_ratio,
+        flops_per_second=job.flops_per_second,
+        mfu_ratio=job.mfu_ratio(figures.peak_flops_per_core),
+        device_memory_bytes=job.device_memory_bytes,
+        host_memory_bytes=_sum([part.host_memory_bytes for part in parts]),
+        errors_total=_sum([part.errors_total for part in parts]),
+        failed_executions_total=_sum([part.failed_executions_total for part in parts]),
+        since_last_execution_seconds=None if last is None else max(0.0, figures.snapshot.taken_at_unix_seconds - last),
+        steps_per_second=job.steps_per_second,
+        since_last_step_seconds=job.since_last_step_seconds(figures.snapshot.taken_at_seconds),
+        compiling_for_seconds=age_seconds(job.compiling_since_seconds, figures.snapshot.taken_at_seconds),
+    )
+
+
+def _common_value(values: Sequence[_ValueType | None]) -> _ValueType | None:
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,237 @@
+"""SVG charts of a profile: stacked columns and areas, bars, the flame graph and the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from neurontools.profile.analysis.operators import FlameFrame
+from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, Lane, StepTimeline
+from neurontools.util.formats import Markup, element, join_markup
+from neurontools.util.units import bytes_text, duration_text, percent_text
+from neurontools.views.profile_report import flop_text
+
+WIDTH = 1120.0
+_LEFT, _TOP, _BOTTOM = 70.0, 6.0, 20.0
+_TICKS = 4
+_CUT_RATIO = 1.0001  # of the height of a chart: what is above is cut off, and no rounding
+_FRAME_HEIGHT = 18.0
+_LEAST_FRAME_WIDTH = 0.5  # narrower ones are not drawn
+_LETTER_WIDTH = 6.2
+_MOST_LEVELS = 40
+_MOST_LETTERS = 200
+_LANE_LEFT, _LANE_HEIGHT, _LANE_GAP, _LANES_BOTTOM = 150.0, 16.0, 4.0, 18.0
+_LEAST_PIECE_WIDTH = 0.3  # narrower pieces are drawn so wide
+_MOST_PIECES = 2000  # in a lane; later ones are left out
+
+
+def stacked_column_chart(
+    columns: Sequence[Sequence[float]],
+    titles: Sequence[str],
+    *,
+    height: float,
+    value_text: Callable[[float], str],
+    left_text: str,
+    right_text: str,
+) -> Markup:
+    """A column for each of some values in a row, its parts on top of each other; `titles` are shown by the pointer.
+
+    Few columns that are far higher than the others are cut, so that the others can be seen, and marked as such.
+    """
+    highest = _chart_top([sum(column) for column in columns])
+    plot = height - _TOP - _BOTTOM
+    parts = list(_grid_lines(highest, height, value_text))
+    step = (WIDTH - _LEFT) / max(1, len(columns))
+    for number, (column, title) in enumerate(zip(columns, titles, strict=True)):
+        bottom, left = height - _BOTTOM, _LEFT + number * step
+        bars = []
+        for kind, value in enumerate(column):
+            size = min(plot * max(0.0, value) / highest, bottom - _TOP)
+            if size <= 0:
+                continue
+            bottom -= size
+            bars.append(
+                element("rect", x=left, y=bottom, width=max(step * 0.98, 0.3), height=size, class_=f"s{kind % 6}")
+            )
+        if sum(column) > highest * _CUT_RATIO:
+            middle = left + step / 2
+            bars.append(element("path", d=f"M{middle - 4:.1f} {_TOP + 6:g}h8l-4 -6z", class_="cut"))
+        parts.append(element("g", element("title", title), *bars))
+    parts.append(element("text", left_text, x=_LEFT, y=height - 4, class_="dim"))
+    parts.append(element("text", right_text, x=WIDTH, y=height - 4, text_anchor="end", class_="dim"))
+    return _svg(height, parts)
+
+
+def stacked_area_chart(
+    times: Sequence[float],
+    values: Sequence[Sequence[float]],
+    *,
+    height: float,
+    value_text: Callable[[float], str],
+    left_text: str,
+    right_text: str,
+) -> Markup:
+    """Parts on top of each other over time; each holds until the next moment."""
+    highest = max((sum(moment) for moment in values), default=0.0) or 1.0
+    first, last = times[0], times[-1]
+    span = (last - first) or 1.0
+    plot = height - _TOP - _BOTTOM
+    parts = list(_grid_lines(highest, height, value_text))
+    below = [0.0] * len(values)
+    across = [_LEFT + (WIDTH - _LEFT) * (time - first) / span for time in times]
+    for kind in range(len(values[0])):
+        above = [low + max(0.0, moment[kind]) for low, moment in zip(below, values, strict=True)]
+        if any(moment[kind] > 0 for moment in values):
+            path = _outline(across, above, below, lambda value: height - _BOTTOM - plot * value / highest)
+            parts.append(element("path", d=path, class_=f"s{kind % 6}"))
+        below = above
+    parts.append(element("text", left_text, x=_LEFT, y=height - 4, class_="dim"))
+    parts.append(element("text", right_text, x=WIDTH, y=height - 4, text_anchor="end", class_="dim"))
+    return _svg(height, parts)
+
+
+def part_bar(parts: Sequence[float], titles: Sequence[str]) -> Markup:
+    """One bar whose parts fill it; `titles` are shown by the pointer."""
+    whole = sum(parts) or 1.0
+    left, bars = 0.0, []
+    for kind, (part, title) in enumerate(zip(parts, titles, strict=True)):
+        width = WIDTH * part / whole
+        if width > 0:
+            bar = element("rect", x=left, y=0, width=width, height=22, class_=f"s{kind % 6}")
+            bars.append(element("g", element("title", title), bar))
+            left += width
+    return _svg(22.0, bars)
+
+
+def share_bars(rows: Sequence[tuple[str, float, str]], kind: int) -> Markup:
+    """A bar for each row: its label, its length and what is written behind it; the longest fills the room."""
+    highest = max((value for _, value, _ in rows), default=0.0) or 1.0
+    room, height = WIDTH - 400.0, 20.0
+    drawn = []
+    for number, (label, value, told) in enumerate(rows):
+        top = number * height
+        width = room * value / highest
+        drawn.append(element("text", label, x=150, y=top + 14, text_anchor="end"))
+        drawn.append(element("rect", x=160, y=top + 3, width=max(width, 0.5), height=height - 6, class_=f"s{kind}"))
+        drawn.append(element("text", told, x=166 + width, y=top + 14, class_="dim"))
+    return _svg(height * max(1, len(rows)), drawn)
+
+
+def colour_key(names: Sequence[str]) -> Markup:
+    """Which colour stands for what, in the order of the parts."""
+    squares = (
+        element("svg", element("rect", width=12, height=12, class_=f"s{kind % 6}"), viewBox="0 0 12 12")
+        for kind in range(len(names))
+    )
+    return element(
+        "div",
+        join_markup(element("span", square, f" {name}") for square, name in zip(squares, names, strict=True)),
+        class_="key",
+    )
+
+
+def _outline(
+    across: Sequence[float], above: Sequence[float], below: Sequence[float], place: Callable[[float], float]
+) -> str:
+    """A closed path with steps above and below."""
+    last = len(across) - 1
+    there = (f"H{across[position]:.1f}V{place(above[position]):.1f}" for position in range(1, last + 1))
+    back = (f"V{place(below[position - 1]):.1f}H{across[position - 1]:.1f}" for position in range(last, 0, -1))
+    begin, turn = (f"{across[0]:.1f} {place(above[0]):.1f}", f"{across[last]:.1f} {place(below[last]):.1f}")
+    return f"M{begin}{''.join(there)}L{turn}{''.join(back)}Z"
+
+
+def _chart_top(sums: Sequence[float]) -> float:
+    """The height of a chart: that of its highest column, or, if that is far above most others, of those."""
+    ordered = sorted(sums)
+    if not ordered:
+        return 1.0
+    most = ordered[int(0.9 * (len(ordered) - 1))]
+    return (1.25 * most if 0 < 3 * most < ordered[-1] else ordered[-1]) or 1.0
+
+
+def _grid_lines(highest: float, height: float, value_text: Callable[[float], str]) -> Sequence[Markup]:
+    drawn = []
+    plot = height - _TOP - _BOTTOM
+    for tick in range(_TICKS + 1):
+        value = highest * tick / _TICKS
+        y = height - _BOTTOM - plot * tick / _TICKS
+        drawn.append(element("line", x1=_LEFT, x2=WIDTH, y1=y, y2=y, class_="grid"))
+        drawn.append(element("text", value_text(value), x=_LEFT - 6, y=y + 4, text_anchor="end", class_="dim"))
+    return drawn
+
+
+def _svg(height: float, content: Sequence[str]) -> Markup:
+    return element("figure", element("svg", *content, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img"))
+
+
+def flame_graph(root: FlameFrame) -> Markup:
+    """The picture; what a frame is and took is shown by the pointer."""
+    drawn = list(_frame_shapes(root, root.seconds or 1.0, 0.0, 0))
+    levels = 1 + max((level for level, _ in drawn), default=0)
+    frames = (frame for _, frame in drawn)
+    return element(
+        "figure",
+        element("svg", *frames, viewBox=f"0 0 {WIDTH:g} {levels * _FRAME_HEIGHT:g}", role="img", class_="flame"),
+    )
+
+
+def _frame_shapes(frame: FlameFrame, whole: float, left: float, level: int) -> Iterator[tuple[int, Markup]]:
+    width = WIDTH * frame.seconds / whole
+    if width < _LEAST_FRAME_WIDTH or level >= _MOST_LEVELS:
+        return
+    top = level * _FRAME_HEIGHT
+    told = (
+        f"{frame.name}: {duration_text(frame.seconds)}, {percent_text(frame.seconds / whole, 1)}; "
+        f"{flop_text(frame.flops)}, {bytes_text(frame.bytes)}"
+    )
+    kind = "backward" if frame.name.endswith(" (backward)") else f"f{sum(frame.name.encode('utf-8', 'replace')) % 6}"
+    parts = [
+        element("title", told),
+        element("rect", x=left, y=top, width=width, height=_FRAME_HEIGHT, class_=f"frame {kind}"),
+    ]
+    letters = min(_MOST_LETTERS, int((width - 6) / _LETTER_WIDTH))
+    if letters >= 3:
+        name = frame.name if len(frame.name) <= letters else f"{frame.name[: letters - 1]}…"
+        parts.append(element("text", name, x=left + 3, y=top + 13, class_="in"))
+    yield level, element("g", *parts)
+    for below in frame.ordered():
+        yield from _frame_shapes(below, whole, left, level + 1)
+        left += WIDTH * below.seconds / whole
+
+
+def lane_chart(timeline: StepTimeline) -> Markup:
+    """The picture; what a piece is and how long it took is shown by the pointer."""
+    height = len(timeline.lanes) * (_LANE_HEIGHT + _LANE_GAP) + _LANES_BOTTOM
+    span = max(1, timeline.end_ns - timeline.start_ns)
+    drawn = []
+    for number, lane in enumerate(timeline.lanes):
+        top = number * (_LANE_HEIGHT + _LANE_GAP)
+        drawn.append(element("text", _lane_name(lane), x=_LANE_LEFT - 8, y=top + 12, text_anchor="end"))
+        drawn.append(element("rect", x=_LANE_LEFT, y=top, width=WIDTH - _LANE_LEFT, height=_LANE_HEIGHT, class_="lane"))
+        drawn += _piece_shapes(lane, top, timeline.start_ns, (WIDTH - _LANE_LEFT) / span)
+    told = duration_text(span / NS_PER_SECOND)
+    drawn.append(element("text", "0 s", x=_LANE_LEFT, y=height - 4, class_="dim"))
+    drawn.append(element("text", told, x=WIDTH, y=height - 4, text_anchor="end", class_="dim"))
+    return element("figure", element("svg", *drawn, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img"))
+
+
+def _piece_shapes(lane: Lane, top: float, start_ns: int, scale: float) -> Iterator[Markup]:
+    for piece in lane.pieces[:_MOST_PIECES]:
+        left = _LANE_LEFT + max(0, piece.start_ns - start_ns) * scale
+        right = min(WIDTH, _LANE_LEFT + (piece.end_ns - start_ns) * scale)
+        if right <= _LANE_LEFT or left >= WIDTH:
+            continue
+        took = duration_text((piece.end_ns - piece.start_ns) / NS_PER_SECOND)
+        shape = element(
+            "rect",
+            x=left,
+            y=top,
+            width=max(right - left, _LEAST_PIECE_WIDTH),
+            height=_LANE_HEIGHT,
+            class_=f"s{PART_NAMES.index(piece.part)}",
+        )
+        yield element("g", element("title", f"{piece.part}: {piece.name}, {took}"), shape)
+
+
+def _lane_name(lane: Lane) -> str:
+    return f"rank {lane.rank}, {'host' if lane.core is None else f'NeuronCore {lane.core}'}"

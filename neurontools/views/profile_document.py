@@ -1,0 +1,352 @@
+"""The report on a profile as a JSON document and as CSV tables.
+
+Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null means unknown. Times are RFC 3339 in UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any
+
+from neurontools.profile import SourceLine
+from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.memory import MemoryPeak
+from neurontools.profile.analysis.operators import GraphUse, OperatorUse
+from neurontools.profile.analysis.report import RankReport
+from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
+from neurontools.profile.definitions import ENGINE_NAMES
+from neurontools.util.formats import csv_line, foreign_cell
+from neurontools.util.formats import json_text as as_json
+
+SCHEMA_VERSION = 1
+CSV_TABLES = ("operators", "steps", "graphs", "ranks")
+_STEP_CSV_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
+_RANK_CSV_COLUMNS = (
+    *("rank", "host", "pid", "steps_total", "step_mean_seconds", "step_p50_seconds", "step_p99_seconds"),
+    *("split.total_seconds", "split.host_seconds", "split.compile_seconds", "split.input_wait_seconds"),
+    *("split.transfer_seconds", "split.compute_seconds", "split.collective_seconds", "split.busy_ratio"),
+    *("executions_total", "execution_seconds", "flop_total", "mfu_ratio", "hbm_peak_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """What a time was spent on. The parts add up to the whole, unless some ran beside each other."""
+
+    total_seconds: float
+    host_seconds: float
+    compile_seconds: float
+    input_wait_seconds: float
+    transfer_seconds: float
+    compute_seconds: float
+    collective_seconds: float
+    busy_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStepPart:
+    """One of the longest steps."""
+
+    step: int
+    split: SplitPart
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOfMemory:
+    """The storages that one line of the script had allocated in a category when HBM was at its peak."""
+
+    category: str
+    line: str | None
+    function: str | None
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakPart:
+    """The highest level of HBM that is kept; `highest_bytes` is that of the whole profile."""
+
+    core: int
+    at: str | None
+    bytes: int
+    highest_bytes: int
+    by_category_bytes: dict[str, int]
+    shares: tuple[ShareOfMemory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPart:
+    """One worker of the run."""
+
+    rank: int
+    worker: str
+    host: str
+    pid: int
+    cores: tuple[int, ...]
+    began_at: str | None
+    has_ended: bool
+    is_damaged: bool
+    failure: str | None
+    dropped: dict[str, int]
+    steps_total: int
+    step_mean_seconds: float | None
+    step_p50_seconds: float | None
+    step_p99_seconds: float | None
+    step_longest_seconds: float | None
+    first_step: SlowStepPart | None  # of the run, with all before it; split and times of steps are without it
+    slowest_steps: tuple[SlowStepPart, ...]
+    split: SplitPart
+    executions_total: int
+    execution_seconds: float
+    flop_total: int
+    mfu_ratio: float | None
+    hbm_peak_bytes: int | None
+    hbm_limit_bytes: int | None
+    peak: PeakPart | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPart:
+    """An operator of one line of the script, in all its executions by all ranks."""
+
+    name: str
+    engine: str  # inferred from the name
+    line: str | None
+    is_backward: bool
+    result: str
+    count: int
+    seconds: float
+    longest_seconds: float
+    flop_total: int
+    bytes_total: int
+    seconds_by_rank: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """A graph, and its executions by all ranks."""
+
+    hash: str
+    module: str
+    reason: str
+    line: str | None
+    first_step: int
+    operator_count: int
+    flops: int
+    code_bytes: int
+    scratchpad_bytes: int
+    compile_seconds: float | None
+    was_cached: bool | None
+    executions_total: int
+    failures_total: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectivePart:
+    """One kind of collective; times include the wait for other ranks."""
+
+    name: str
+    count: int
+    seconds: float
+    bytes_total: int
+    seconds_by_rank: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDocument:
+    """What the profiles of a run's workers tell. Lists by rank are in the order of `ranks`."""
+
+    schema_version: int
+    instance_type: str | None
+    device_time: str  # of what device the times are
+    script: str
+    steps_total: int
+    flop_total: int
+    mfu_ratio: float | None
+    waited_for_rank: int | None  # whom the others wait for in collectives; null: nobody is clearly slower
+    split: SplitPart
+    ranks: tuple[RankPart, ...]
+    operators: tuple[OperatorPart, ...]
+    graphs: tuple[GraphPart, ...]
+    collectives: tuple[CollectivePart, ...]
+
+
+def profile_document(report: RunReport) -> ProfileDocument:
+    """The document of a report."""
+    first = report.ranks[0].profile.metadata
+    straggler = report.straggler
+    return ProfileDocument(
+        schema_version=SCHEMA_VERSION,
+        instance_type=first.instance_type,
+        device_time=first.device_time,
+        script=first.script,
+        steps_total=report.step_count,
+        flop_total=report.flops,
+        mfu_ratio=report.mfu_ratio,
+        waited_for_rank=None if straggler is None else straggler.number,
+        split=_split_part(report.split),
+        ranks=tuple(map(_rank_part, report.ranks)),
+        operators=tuple(map(_operator_part, report.operators)),
+        graphs=tuple(map(_graph_part, report.graphs)),
+        collectives=tuple(
+            CollectivePart(use.name, use.count, use.seconds, use.bytes, tuple(use.seconds_by_rank))
+            for use in report.collectives
+        ),
+    )
+
+
+def profile_json(report: RunReport) -> str:
+    """The document as JSON, without a newline at its end."""
+    return as_json(asdict(profile_document(report)), indent=2)
+
+
+def line_text(place: SourceLine | None) -> str | None:
+    """A line of the script with its whole path."""
+    return None if place is None else str(place)
+
+
+def _split_part(split: TimeSplit) -> SplitPart:
+    return SplitPart(
+        split.total_seconds,
+        split.host_seconds,
+        split.compile_seconds,
+        split.input_wait_seconds,
+        split.transfer_seconds,
+        split.compute_seconds,
+        split.collective_seconds,
+        split.busy_ratio,
+    )
+
+
+def _rank_part(rank: RankReport) -> RankPart:
+    metadata, state, times = rank.profile.metadata, rank.profile.state, rank.times
+    return RankPart(
+        rank=rank.number,
+        worker=metadata.worker,
+        host=metadata.host,
+        pid=metadata.pid,
+        cores=metadata.cores,
+        began_at=_moment(metadata.began_ns),
+        has_ended=state.has_ended,
+        is_damaged=rank.profile.is_damaged,
+        failure=state.failure,
+        dropped=state.dropped,
+        steps_total=len(rank.profile.steps),
+        step_mean_seconds=None if times is None else times.mean_seconds,
+        step_p50_seconds=None if times is None else times.p50_seconds,
+        step_p99_seconds=None if times is None else times.p99_seconds,
+        step_longest_seconds=None if times is None else times.longest_seconds,
+        first_step=None if rank.first_step is None else _slow_step_part(rank.first_step),
+        slowest_steps=tuple(map(_slow_step_part, rank.slowest)),
+        split=_split_part(rank.split),
+        executions_total=sum(rank.profile.graph_totals.column("executions")),
+        execution_seconds=rank.execution_seconds,
+        flop_total=rank.flops,
+        mfu_ratio=rank.mfu_ratio,
+        hbm_peak_bytes=rank.hbm_peak_bytes,
+        hbm_limit_bytes=metadata.hbm_limit_bytes,
+        peak=None if rank.peak is None else _peak_part(rank.peak),
+    )
+
+
+def _slow_step_part(slow: SlowStep) -> SlowStepPart:
+    return SlowStepPart(slow.step, _split_part(slow.split))
+
+
+def _peak_part(peak: MemoryPeak) -> PeakPart:
+    shares = tuple(
+        ShareOfMemory(
+            share.category,
+            line_text(share.place),
+            None if share.place is None else share.place.function,
+            share.bytes,
+            share.count,
+        )
+        for share in peak.shares
+    )
+    return PeakPart(peak.core, _moment(peak.at_ns), peak.bytes, peak.highest_bytes, peak.by_category, shares)
+
+
+def _operator_part(use: OperatorUse) -> OperatorPart:
+    return OperatorPart(
+        use.name,
+        ENGINE_NAMES[use.engine],
+        line_text(use.place),
+        use.is_backward,
+        use.main_result,
+        use.count,
+        use.seconds,
+        use.longest_seconds,
+        use.flops,
+        use.bytes,
+        tuple(use.seconds_by_rank),
+    )
+
+
+def _graph_part(use: GraphUse) -> GraphPart:
+    return GraphPart(
+        use.hash_text,
+        use.module,
+        use.reason,
+        line_text(use.place),
+        use.first_step,
+        use.operator_count,
+        use.flops,
+        use.code_bytes,
+        use.scratchpad_bytes,
+        use.compile_seconds,
+        use.was_cached,
+        use.executions,
+        use.failures,
+        use.seconds,
+    )
+
+
+def _moment(at_ns: int) -> str | None:
+    """RFC 3339; None for what no calendar shows."""
+    try:
+        return datetime.fromtimestamp(at_ns / NS_PER_SECOND, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def profile_csv_lines(report: RunReport, table: str) -> Iterator[str]:
+    """The lines of one of TABLES, a header first; what is unknown is an empty cell."""
+    if table == "steps":
+        yield from _step_lines(report)
+        return
+    whole = profile_document(report)
+    kinds: dict[str, tuple[Iterable[Any], tuple[str, ...]]] = {
+        "operators": (whole.operators, _csv_columns(OperatorPart)),
+        "graphs": (whole.graphs, _csv_columns(GraphPart)),
+        "ranks": (whole.ranks, _RANK_CSV_COLUMNS),
+    }
+    rows, columns = kinds[table]
+    yield csv_line(name.removeprefix("split.") for name in columns)
+    for row in rows:
+        yield csv_line(_cell(attrgetter(name)(row)) for name in columns)
+
+
+def _csv_columns(kind: type[OperatorPart | GraphPart | RankPart]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name != "seconds_by_rank")
+
+
+def _step_lines(report: RunReport) -> Iterator[str]:
+    parts = [name.removesuffix("_ns") + "_seconds" for name in _STEP_CSV_COLUMNS]
+    yield csv_line(["rank", "step", "total_seconds", "host_seconds", *parts, "executions", "flop_total"])
+    for rank in report.ranks:
+        for row in rank.profile.steps:
+            times = (row.duration_ns, row.host_ns, *(getattr(row, name) for name in _STEP_CSV_COLUMNS))
+            seconds = [time / NS_PER_SECOND for time in times]
+            yield csv_line([rank.number, row.step, *seconds, row.executions, row.flops])
+
+
+def _cell(value: object) -> object:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return foreign_cell(value) if isinstance(value, str) else value

@@ -1,0 +1,418 @@
+"""The report on a profile as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from neurontools.profile import SourceLine
+from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.memory import LineMemory
+from neurontools.profile.analysis.operators import (
+    UNKNOWN_LINE,
+    GraphUse,
+    OperatorUse,
+    largest_uses,
+    seconds_by_engine,
+    source_text,
+)
+from neurontools.profile.analysis.report import CollectiveUse, RankReport
+from neurontools.profile.analysis.steps import SlowStep
+from neurontools.profile.definitions import ENGINE_NAMES
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    counted,
+    date_text,
+    duration_text,
+    flops_text,
+    percent_text,
+    ranges_text,
+    short_count_text,
+)
+from neurontools.views.drawing.glyphs import Glyphs, bar
+from neurontools.views.drawing.lines import (
+    Line,
+    Run,
+    TableColumn,
+    TextPage,
+    cell,
+    clip,
+    count_column,
+    fit_marked,
+    fitting_columns,
+    line_width,
+    pad,
+    row_line,
+    title_line,
+)
+
+_LABEL_CELLS = 13
+_LONGEST_NAME = 200
+_BAR_CELLS = 30
+_DROPPED_CELLS = 9
+_PART_STYLES = ("warn", "text", "system", "memory", "busy", "held")
+_SHORT_HASH = 10
+_MOST_CATEGORIES = 5
+
+
+def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> TextPage:
+    """All sections; each table has at most `most` rows, that of the ranks all."""
+    page = TextPage(title_lines(report, width))
+    for lines in (
+        step_lines(report, width, glyphs),
+        rank_lines(report, width, glyphs),
+        operator_lines(report, width, glyphs, most),
+        graph_lines(report, width, glyphs, most),
+        memory_lines(report, width, glyphs, most),
+        collective_lines(report, width, glyphs),
+    ):
+        if lines:
+            page.add((), *lines)
+    return page
+
+
+def section_heading(text: str, note: str, width: int, glyphs: Glyphs) -> Line:
+    """The heading of a section: its name and a remark in a rule over the whole width."""
+    runs: list[Run] = [(f"{glyphs.rule} ", "rule"), (text, "heading"), (" ", "rule")]
+    room = width - line_width(runs) - 3
+    if note and room > 0:
+        told = clip(note, room, mark=True)
+        gap = glyphs.rule * max(1, room - len(told))
+        runs += [(gap, "rule"), (f" {told} ", "dim")]
+    runs.append((glyphs.rule * max(0, width - line_width(runs)), "rule"))
+    return fit_marked(runs, width)
+
+
+def labelled(label: str, runs: Sequence[Run], width: int) -> Line:
+    """A line with a label before it."""
+    return fit_marked(((f" {pad(label, _LABEL_CELLS)} ", "label"), *runs), width)
+
+
+def text_line(text: str, width: int, style: str = "text") -> Line:
+    """A line of text."""
+    return fit_marked(((f" {text}", style),), width)
+
+
+def place_label(place: SourceLine | None) -> str:
+    """A line of the script, fit to show: the file without its directory."""
+    return UNKNOWN_LINE if place is None else printable_name(source_text(place))
+
+
+def printable_name(text: str) -> str:
+    """A name from a profile, fit to show."""
+    return escape_controls(text[:_LONGEST_NAME])
+
+
+def flop_text(flops: float) -> str:
+    """A number of floating-point operations: "1.5 GFLOP"."""
+    return flops_text(flops).replace("FLOPS", "FLOP")
+
+
+def title_lines(report: RunReport, width: int) -> list[Line]:
+    """What was profiled, when, and of what its times are."""
+    first = report.ranks[0].profile.metadata
+    hosts = len({rank.profile.metadata.host for rank in report.ranks})
+    began = date_text(first.began_ns / 1e9)
+    where = f" on {counted(hosts, 'host')}" if hosts > 1 else ""
+    instance_type = printable_name(first.instance_type or "unknown instance type")
+    who = printable_name(first.script.rpartition("/")[2]) or "profile"
+    runs: list[Run] = [
+        (f" {who}", "strong"),
+        (
+            f", {instance_type}, {counted(len(report.ranks), 'rank')}{where}, ",
+            "text",
+        ),
+        (f"{counted(report.step_count, 'step')}, {began}", "text"),
+    ]
+    lines = [fit_marked(runs, width)]
+    lines.append(text_line(f"{printable_name(first.device_time)}; counts, FLOPs and bytes are exact", width, "dim"))
+    failures = [(rank.number, failure) for rank in report.ranks if (failure := rank.profile.state.failure)]
+    return lines + [
+        text_line(f"rank {rank} failed: {printable_name(failure)}", width, "bad") for rank, failure in failures
+    ]
+
+
+def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
+    """The split of the time, the slowest steps, and how much of the NeuronCores was used."""
+    split = report.split
+    times = [rank.times for rank in report.ranks if rank.times is not None]
+    is_several = len(report.ranks) > 1
+    without = "without the first step" if any(rank.first_step for rank in report.ranks) else ""
+    note = ", ".join(filter(None, ("of all ranks" if is_several else "", without)))
+    lines = [section_heading("Step time" if times else "Time", note, width, glyphs)]
+    if times:
+        middle, high = max(each.p50_seconds for each in times), max(each.p99_seconds for each in times)
+        longest = max(each.longest_seconds for each in times)
+        told = f"p50 {duration_text(middle)}, p99 {duration_text(high)}, longest {duration_text(longest)}"
+        whose = " (of the slowest rank)" if is_several else ""
+        lines.append(labelled("a step", [(told, "text"), (whose, "dim")], width))
+    else:
+        lines.append(
+            text_line("no step was counted: no optimizer stepped; this is the whole time of the profile", width, "dim")
+        )
+    for (part, seconds), style in zip(split.parts(), _PART_STYLES, strict=True):
+        ratio = split.ratio(seconds)
+        told, a_step = percent_text(ratio, 1), duration_text(seconds / report.split_steps)
+        shown = cell(told, 7, right=True) + cell(a_step, 12, right=True)
+        lines.append(labelled(part, [*bar(ratio, _BAR_CELLS, glyphs, style), (shown, "text")], width))
+    firsts = [rank.first_step for rank in report.ranks if rank.first_step is not None]
+    if firsts:
+        begun = _slow_text(max(firsts, key=lambda each: each.seconds))
+        lines.append(labelled("first step", [(begun, "text"), (" (with all before it)", "dim")], width))
+    lines += [labelled("slow", [(_slow_text(each), "text")], width) for each in _slow_steps(report)]
+    lines.append(labelled("NeuronCores", [(_core_use_text(report), "text")], width))
+    engines = seconds_by_engine(report.operators)
+    whole = sum(engines.values())
+    if whole:
+        told = ", ".join(f"{ENGINE_NAMES[engine]} {percent_text(time / whole, 1)}" for engine, time in engines.items())
+        lines.append(labelled("engines", [(told, "text"), (" (inferred from operators' names)", "dim")], width))
+    return lines
+
+
+def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
+    """The ranks beside each other; nothing where there is one."""
+    if len(report.ranks) < 2:
+        return []
+    straggler = report.straggler
+    note = "" if straggler is None else f"the others wait for rank {straggler.number}"
+    columns = fitting_columns(_RANK_COLUMNS, width)
+    lines = [section_heading("Ranks", note, width, glyphs), title_line(columns, width)]
+    return lines + [row_line(columns, rank, width) for rank in report.ranks]
+
+
+def _slow_steps(report: RunReport) -> list[SlowStep]:
+    """Of the rank that has the longest step, those that took more than twice what its steps usually take."""
+    ranks = [rank for rank in report.ranks if rank.times is not None and rank.times.count > 2]
+    if not ranks:
+        return []
+    rank = max(ranks, key=lambda each: each.slowest[0].seconds)
+    usual = 0.0 if rank.times is None else rank.times.p50_seconds
+    return [each for each in rank.slowest if each.seconds > 2 * usual]
+
+
+def _slow_text(slow: SlowStep) -> str:
+    part, seconds = max(slow.split.parts(), key=lambda each: each[1])
+    ratio = percent_text(slow.split.ratio(seconds), 0)
+    return f"step {count_text(slow.step)} took {duration_text(slow.seconds)}: {part} {duration_text(seconds)}, {ratio}"
+
+
+def _core_use_text(report: RunReport) -> str:
+    split = report.split
+    busy = split.busy_ratio
+    idle = None if busy is None else 1.0 - busy
+    mfu = percent_text(report.mfu_ratio, 4)
+    rate = flops_text(report.flops_per_second)
+    return f"busy {percent_text(busy, 1)}, idle {percent_text(idle, 1)}; {rate}, MFU {mfu} of the bf16 peak"
+
+
+def _part_text(position: int, rank: RankReport) -> str:
+    return percent_text(rank.split.ratio(rank.split.parts()[position][1]), 1)
+
+
+def _dropped_text(rank: RankReport) -> str:
+    dropped = sum(rank.profile.state.dropped.values())
+    return short_count_text(dropped, _DROPPED_CELLS) if dropped else ""
+
+
+_RANK_COLUMNS: tuple[TableColumn[RankReport], ...] = (
+    TableColumn("RANK", 5, 0, lambda rank: str(rank.number)),
+    TableColumn("HOST", 12, 7, lambda rank: printable_name(rank.profile.metadata.host), True),
+    TableColumn("CORES", 8, 3, lambda rank: ranges_text(rank.profile.metadata.cores) or UNKNOWN, True),
+    count_column("STEPS", 8, 2, lambda rank: len(rank.profile.steps)),
+    TableColumn("P50", 9, 0, lambda rank: duration_text(None if rank.times is None else rank.times.p50_seconds)),
+    TableColumn("P99", 9, 4, lambda rank: duration_text(None if rank.times is None else rank.times.p99_seconds)),
+    TableColumn("INPUT", 6, 2, lambda rank: _part_text(0, rank)),
+    TableColumn("HOST TR", 7, 1, lambda rank: _part_text(1, rank)),
+    TableColumn("COMPILE", 7, 1, lambda rank: _part_text(2, rank)),
+    TableColumn("TRANSFER", 8, 2, lambda rank: _part_text(3, rank)),
+    TableColumn("EXECUTE", 7, 1, lambda rank: _part_text(4, rank)),
+    TableColumn("COLLECT", 7, 1, lambda rank: _part_text(5, rank)),
+    TableColumn("BUSY", 6, 0, lambda rank: percent_text(rank.split.busy_ratio, 1)),
+    TableColumn("HBM PEAK", 9, 3, lambda rank: bytes_text(rank.hbm_peak_bytes)),
+    TableColumn("DROPPED", _DROPPED_CELLS, 8, _dropped_text),
+)
+
+
+_ORDERS: tuple[tuple[str, Callable[[OperatorUse], float]], ...] = (
+    ("time", lambda use: use.seconds),
+    ("FLOPs", lambda use: use.flops),
+    ("bytes", lambda use: use.bytes),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _OperatorRow:
+    """An operator beside the whole that it is a part of."""
+
+    use: OperatorUse
+    share_ratio: float | None
+    spread: str  # of its time over the ranks
+
+
+def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+    """Three tables: by time, by FLOPs and by bytes, each with at most so many rows."""
+    lines: list[Line] = []
+    for order, quantity in _ORDERS:
+        whole = sum(map(quantity, report.operators))
+        uses = largest_uses(report.operators, quantity, most)
+        columns = fitting_columns(_operator_columns(len(report.ranks) > 1), width)
+        more = len(report.operators) - len(uses)
+        note = f"{len(report.operators)} in all" if more else ""
+        lines += [section_heading(f"Operators by {order}", note, width, glyphs)]
+        if not uses:
+            lines.append(text_line(f"none has any {order}", width, "dim"))
+            continue
+        lines.append(title_line(columns, width))
+        rows = (_OperatorRow(use, quantity(use) / whole if whole else None, _spread_text(use)) for use in uses)
+        lines += [row_line(columns, row, width) for row in rows]
+    return lines
+
+
+def operator_label(use: OperatorUse) -> str:
+    """Its name, fit to show, and whether it computed gradients."""
+    return f"{printable_name(use.name).removeprefix('aten::')}{' (backward)' if use.is_backward else ''}"
+
+
+def _spread_text(use: OperatorUse) -> str:
+    """How many times longer it took on the slowest rank than on the fastest."""
+    times = [seconds for seconds in use.seconds_by_rank if seconds > 0]
+    return f"{max(times) / min(times):.1f}x" if len(times) > 1 else UNKNOWN
+
+
+def _operator_columns(is_several: bool) -> tuple[TableColumn[_OperatorRow], ...]:
+    columns: tuple[TableColumn[_OperatorRow], ...] = (
+        TableColumn("SHARE", 6, 0, lambda row: percent_text(row.share_ratio, 1)),
+        TableColumn("TIME", 10, 1, lambda row: duration_text(row.use.seconds)),
+        count_column("COUNT", 10, 4, lambda row: row.use.count),
+        TableColumn(
+            "MEAN", 9, 5, lambda row: duration_text(row.use.seconds / row.use.count if row.use.count else None)
+        ),
+        TableColumn("FLOP", 12, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
+        TableColumn("BYTES", 9, 2, lambda row: bytes_text(row.use.bytes)),
+        TableColumn("ENGINE", 11, 6, lambda row: ENGINE_NAMES[row.use.engine], True),
+        TableColumn("OPERATOR", 34, 0, lambda row: operator_label(row.use), True),
+        TableColumn("LINE", 24, 0, lambda row: place_label(row.use.place), True),
+        TableColumn("RESULT", 0, 7, lambda row: printable_name(row.use.main_result) or UNKNOWN, True),
+    )
+    spread: TableColumn[_OperatorRow] = TableColumn("RANKS", 6, 3, lambda row: row.spread)
+    ranks = (spread,) if is_several else ()
+    return (*columns[:4], *ranks, *columns[4:])
+
+
+def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+    """The graphs in the order of their first steps; of more than so many, those that took longest to compile."""
+    graphs = report.graphs
+    compiled = [graph for graph in graphs if not graph.was_cached]
+    seconds = sum(graph.compile_seconds or 0.0 for graph in graphs)
+    note = f"{counted(len(graphs), 'graph')}, {len(compiled)} compiled, {duration_text(seconds)}"
+    lines = [section_heading("Graphs", note, width, glyphs)]
+    if not graphs:
+        return [*lines, text_line("none was executed", width, "dim")]
+    shown = sorted(graphs, key=lambda graph: -(graph.compile_seconds or 0.0))[:most]
+    columns = fitting_columns(_GRAPH_COLUMNS, width)
+    lines.append(title_line(columns, width))
+    for graph in graphs:
+        if graph in shown:
+            lines.append(row_line(columns, graph, width))
+            lines.append(
+                fit_marked(((f"{'':{_SHORT_HASH + 2}}why: {printable_name(graph.reason) or UNKNOWN}", "dim"),), width)
+            )
+    left = len(graphs) - len(shown)
+    if left:
+        lines.append(text_line(f"{glyphs.ellipsis} {counted(left, 'graph')} more", width, "dim"))
+    return lines
+
+
+def cached_text(graph: GraphUse) -> str:
+    """Whether it was compiled or found in the compile cache."""
+    return UNKNOWN if graph.was_cached is None else "cached" if graph.was_cached else "compiled"
+
+
+_GRAPH_COLUMNS: tuple[TableColumn[GraphUse], ...] = (
+    TableColumn("GRAPH", _SHORT_HASH, 0, lambda graph: printable_name(graph.hash_text)[:_SHORT_HASH], True),
+    count_column("STEP", 7, 0, lambda graph: graph.first_step),
+    TableColumn("COMPILE", 9, 0, lambda graph: duration_text(graph.compile_seconds)),
+    TableColumn("CACHE", 8, 3, cached_text, True),
+    count_column("RUNS", 9, 1, lambda graph: graph.executions),
+    TableColumn("TIME", 10, 1, lambda graph: duration_text(graph.seconds)),
+    count_column("OPS", 6, 4, lambda graph: graph.operator_count),
+    TableColumn("FLOP", 12, 4, lambda graph: flop_text(graph.flops) if graph.flops else "0"),
+    TableColumn("LINE", 0, 2, lambda graph: place_label(graph.place), True),
+)
+
+
+def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+    """The rank and core with the highest peak, by category and by line of the script."""
+    rank = report.highest
+    found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
+    of_limit = "" if not limit else f" of {bytes_text(limit)}"
+    known = rank.hbm_peak_bytes
+    where = "" if found is None else f", core {found.core}"
+    who = f"rank {rank.number}{where}" if len(report.ranks) > 1 else where.removeprefix(", ")
+    lines = [section_heading("Memory", f"peak {bytes_text(known)}{of_limit}{', ' if who else ''}{who}", width, glyphs)]
+    if found is None:
+        return [*lines, text_line("when it was reached was not kept", width, "dim")]
+    if found.highest_bytes > found.bytes:
+        told = f"the peak itself is no longer kept; this is the highest that is, {bytes_text(found.bytes)}"
+        lines.append(text_line(told, width, "warn"))
+    categories = sorted(found.by_category.items(), key=lambda each: -each[1])
+    told = ", ".join(f"{category_text(key)} {bytes_text(size)}" for key, size in categories if size)
+    lines.append(labelled("categories", [(told, "text")], width))
+    columns = fitting_columns(_SHARE_COLUMNS, width)
+    if found.shares:
+        lines.append(title_line(columns, width))
+    lines += [row_line(columns, share, width) for share in found.shares[:most]]
+    rest = found.shares[most:]
+    if rest:
+        told = f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {bytes_text(sum(share.bytes for share in rest))}"
+        lines.append(text_line(told, width, "dim"))
+    return lines
+
+
+def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
+    """Each kind of collective with its time on all ranks; nothing where there was none."""
+    uses = report.collectives
+    if not uses:
+        return []
+    columns = fitting_columns(_COLLECTIVE_COLUMNS, width)
+    note = "times include the wait for other ranks, bytes are in and out"
+    lines = [section_heading("Collectives", note, width, glyphs), title_line(columns, width)]
+    lines += [row_line(columns, use, width) for use in uses]
+    straggler = report.straggler
+    if straggler is not None:
+        ratio = percent_text(straggler.split.ratio(straggler.split.collective_seconds), 1)
+        told = f"rank {straggler.number} waits least ({ratio} of its time): the others wait for it"
+        lines.append(text_line(told, width, "warn"))
+    return lines
+
+
+def category_text(category: str) -> str:
+    """A category of HBM in words."""
+    return category.replace("_", " ")
+
+
+def _share_line_text(share: LineMemory) -> str:
+    if share.place is None:
+        return UNKNOWN_LINE
+    return f"{place_label(share.place)} {printable_name(share.place.function)}"
+
+
+_SHARE_COLUMNS: tuple[TableColumn[LineMemory], ...] = (
+    TableColumn("BYTES", 10, 0, lambda share: bytes_text(share.bytes)),
+    count_column("COUNT", 8, 1, lambda share: share.count),
+    TableColumn("CATEGORY", 18, 1, lambda share: category_text(share.category), True),
+    TableColumn("LINE", 0, 0, _share_line_text, True),
+)
+
+
+_COLLECTIVE_COLUMNS: tuple[TableColumn[CollectiveUse], ...] = (
+    TableColumn("COLLECTIVE", 32, 0, lambda use: printable_name(use.name), True),
+    count_column("COUNT", 10, 1, lambda use: use.count),
+    TableColumn("BYTES", 10, 1, lambda use: bytes_text(use.bytes)),
+    TableColumn("TIME", 10, 0, lambda use: duration_text(use.seconds)),
+    TableColumn("SHORTEST", 10, 2, lambda use: duration_text(min(use.seconds_by_rank))),
+    TableColumn("LONGEST", 10, 2, lambda use: duration_text(max(use.seconds_by_rank))),
+)

@@ -1,1 +1,0 @@
-"""What scripts ask neuron-ls: chosen fields as CSV or JSON, free cores, and whether all is well."""

@@ -1,0 +1,501 @@
+"""The fields of `neuron-ls --query`, and its answer as CSV or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+
+from neurontools.model import (
+    Device,
+    DeviceMemory,
+    LogicalNeuronCore,
+    Process,
+    Snapshot,
+    TrainingCounters,
+    logical_cores,
+    sum_device_memory,
+)
+from neurontools.model.health import Verdict, verdicts
+from neurontools.model.training import STEP_PARTS
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.formats import csv_line, foreign_cell, json_text
+from neurontools.util.terminal import error_excerpt
+from neurontools.util.units import UNKNOWN, rfc3339_text
+
+FieldValue = str | int | float | bool | None | list[int]
+_MIB = 2**20
+_TERA = 1e12
+FORMATS = ("csv", "json", "noheader", "nounits")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """What a line of the answer is about: a device, or one of its logical cores with the process that holds it."""
+
+    snapshot: Snapshot
+    device: Device
+    verdict: Verdict
+    device_cores: tuple[LogicalNeuronCore, ...]
+    peak_flops_per_core: float | None  # of a physical core, bf16
+    core: LogicalNeuronCore | None = None
+    process: Process | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayUnit:
+    """How a base unit is shown in CSV: 1073741824 bytes as 1024 MiB."""
+
+    name: str  # behind the field in the header and behind the value; "" for none
+    per: float = 1.0
+    decimals: int = 0
+
+
+PLAIN = DisplayUnit("")
+
+
+MEMORY = DisplayUnit("MiB", _MIB)
+
+
+PERCENT = DisplayUnit("%", 0.01, 2)
+
+
+TFLOPS = DisplayUnit("TFLOPS", _TERA, 3)
+
+
+SECONDS = DisplayUnit("s", 1.0, 3)
+
+
+DOLLARS = DisplayUnit("USD", 1.0, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryField:
+    """One field. `json_name` has the base unit in it, in which `read` answers; None is unknown or not there."""
+
+    name: str
+    json_name: str
+    unit: DisplayUnit
+    text: str  # for --help-query
+    read: Callable[[QueryRow], FieldValue]
+
+    @property
+    def is_of_core(self) -> bool:
+        """Whether it wants a line for each core."""
+        return self.name.startswith(("neuroncore.", "process."))
+
+
+def _memory_used(row: QueryRow) -> int | None:
+    return sum_device_memory(core.memory for core in row.device_cores).total_bytes
+
+
+def _hbm_used(row: QueryRow) -> int | None:
+    used = [stack.used_bytes for stack in row.device.hbm_stacks]
+    return sum(size or 0 for size in used) if used and None not in used else _memory_used(row)
+
+
+def _mean_utilization(cores: tuple[LogicalNeuronCore, ...]) -> float | None:
+    known = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _total_flops(cores: tuple[LogicalNeuronCore, ...]) -> float | None:
+    known = [core.flops_per_second for core in cores if core.flops_per_second is not None]
+    return sum(known) if known else None
+
+
+def _mfu(row: QueryRow, cores: tuple[LogicalNeuronCore, ...]) -> float | None:
+    flops = _total_flops(cores)
+    physical = sum(len(core.cores) for core in cores)
+    return flops / (row.peak_flops_per_core * physical) if flops is not None and row.peak_flops_per_core else None
+
+
+def _row_cores(row: QueryRow) -> tuple[LogicalNeuronCore, ...]:
+    return () if row.core is None else (row.core,)
+
+
+def _device_pids(row: QueryRow) -> list[int]:
+    return sorted({pid for core in row.device_cores for pid in (*core.owner_pids, *core.candidate_pids)})
+
+
+def _idle_seconds(row: QueryRow) -> float | None:
+    """Seconds since the core's latest execution; None when nobody holds it."""
+    if row.core is None or not row.core.owner_pids:
+        return None
+    last = [core.last_execution_at_unix_seconds for core in row.core.cores if core.last_execution_at_unix_seconds]
+    return max(0.0, row.snapshot.taken_at_unix_seconds - max(last)) if last else None
+
+
+def _process_field(name: str) -> Callable[[QueryRow], FieldValue]:
+    return lambda row: None if row.process is None else getattr(row.process, name)
+
+
+def _attribution_field(name: str) -> Callable[[QueryRow], FieldValue]:
+    return lambda row: getattr(row.process.attribution, name, None) if row.process is not None else None
+
+
+def _latency_field(name: str) -> Callable[[QueryRow], FieldValue]:
+    return lambda row: getattr(row.process.total_latency, name, None) if row.process is not None else None
+
+
+def _rates_field(name: str) -> Callable[[QueryRow], FieldValue]:
+    return lambda row: getattr(row.process.training_rates, name, None) if row.process is not None else None
+
+
+def _training_field(read: Callable[[TrainingCounters, float], float | None]) -> Callable[[QueryRow], FieldValue]:
+    def value(row: QueryRow) -> FieldValue:
+        counters = row.process.training if row.process is not None else None
+        return None if counters is None else read(counters, row.snapshot.taken_at_seconds)
+
+    return value
+
+
+def _ecc_field(name: str) -> Callable[[QueryRow], FieldValue]:
+    return lambda row: getattr(row.device.ecc, name)
+
+
+def _memory_field(name: str) -> Callable[[QueryRow], FieldValue]:
+    return lambda row: None if row.core is None else getattr(row.core.memory, name)
+
+
+def _list_price(instance_type: str) -> float | None:
+    """None where no price is published, or the type isn't known."""
+    from neurontools import catalog
+
+    try:
+        return catalog.load(instance_type).on_demand_usd_per_hour.value
+    except catalog.UnknownInstanceType:
+        return None
+
+
+def _timestamp(row: QueryRow) -> str:
+    """When the daemon looked: RFC 3339 in UTC."""
+    return rfc3339_text(row.snapshot.taken_at_unix_seconds)
+
+
+DEVICE_FIELDS = (
+    QueryField("timestamp", "timestamp", PLAIN, "when the daemon looked, in UTC", _timestamp),
+    QueryField("index", "index", PLAIN, "index of the device", lambda row: row.device.index),
+    QueryField("bdf", "bdf", PLAIN, "PCI address", lambda row: row.device.bdf),
+    QueryField(
+        "instance_type", "instance_type", PLAIN, "type of the instance", lambda row: row.snapshot.instance.instance_type
+    ),
+    QueryField(
+        "price_per_hour",
+        "list_price_usd_per_hour",
+        DOLLARS,
+        "list price of the whole instance on demand, US dollars an hour",
+        lambda row: _list_price(row.snapshot.instance.instance_type),
+    ),
+    QueryField(
+        "instance_id", "instance_id", PLAIN, "id of the instance", lambda row: row.snapshot.instance.instance_id
+    ),
+    QueryField("serial", "serial_number", PLAIN, "serial number of the device", lambda row: row.device.serial_number),
+    QueryField("numa_node", "numa_node", PLAIN, "NUMA node", lambda row: row.device.numa_node),
+    QueryField("cpu_affinity", "cpu_affinity", PLAIN, "vCPUs near the device", lambda row: row.device.cpu_affinity),
+    QueryField(
+        "connected_to", "connected_to", PLAIN, "NeuronLink neighbours", lambda row: list(row.device.connected_to)
+    ),
+    QueryField(
+        "count", "neuroncore_count", PLAIN, "logical NeuronCores of the device", lambda row: len(row.device_cores)
+    ),
+    QueryField(
+        "free",
+        "free_neuroncore_count",
+        PLAIN,
+        "logical NeuronCores that nobody holds for certain",
+        lambda row: sum(core.is_free is True for core in row.device_cores),
+    ),
+    QueryField("pids", "pids", PLAIN, "processes that hold cores of the device, or have it open and may", _device_pids),
+    QueryField("memory.total", "memory_total_bytes", MEMORY, "HBM of the device", lambda row: row.device.memory_bytes),
+    QueryField("memory.used", "memory_used_bytes", MEMORY, "HBM in use", _hbm_used),
+    QueryField(
+        "memory.free",
+        "memory_free_bytes",
+        MEMORY,
+        "HBM not in use",
+        lambda row: None if (used := _hbm_used(row)) is None else row.device.memory_bytes - used,
+    ),
+    QueryField(
+        "utilization",
+        "utilization_ratio",
+        PERCENT,
+        "mean of its cores",
+        lambda row: _mean_utilization(row.device_cores),
+    ),
+    QueryField("flops", "flops_per_second", TFLOPS, "sum of its cores", lambda row: _total_flops(row.device_cores)),
+    QueryField("mfu", "mfu_ratio", PERCENT, "FLOPS against the peak for bf16", lambda row: _mfu(row, row.device_cores)),
+    QueryField(
+        "power",
+        "power_average_ratio",
+        PERCENT,
+        "power of the last minute as a share of the maximum",
+        lambda row: row.device.power.average_ratio if row.device.power else None,
+    ),
+    *(
+        QueryField(f"ecc.{where}.{what}", f"ecc_{where}_{what}_total", PLAIN, text, _ecc_field(f"{where}_{what}_total"))
+        for where, what, text in (
+            ("mem", "corrected", "corrected errors in HBM since the driver was loaded"),
+            ("mem", "uncorrected", "uncorrected errors in HBM"),
+            ("sram", "corrected", "corrected errors in SRAM"),
+            ("sram", "uncorrected", "uncorrected errors in SRAM"),
+        )
+    ),
+    QueryField(
+        "health",
+        "health",
+        PLAIN,
+        "ok, notice, warning or critical; unknown where nobody tells",
+        lambda row: row.verdict.severity_name,
+    ),
+    QueryField(
+        "health.reason",
+        "health_reason",
+        PLAIN,
+        "the gravest finding",
+        lambda row: row.verdict.findings[0].reason if row.verdict.findings else None,
+    ),
+)
+
+
+CORE_FIELDS = (
+    QueryField(
+        "neuroncore.index", "neuroncore_index", PLAIN, "logical index", lambda row: row.core.index if row.core else None
+    ),
+    QueryField(
+        "neuroncore.held",
+        "neuroncore_held",
+        PLAIN,
+        "whether a process holds it",
+        lambda row: None if row.core is None or row.core.is_free is None else not row.core.is_free,
+    ),
+    QueryField(
+        "neuroncore.candidates",
+        "neuroncore_candidate_pids",
+        PLAIN,
+        "processes that have the device open and may hold it",
+        lambda row: list(row.core.candidate_pids) if row.core else None,
+    ),
+    QueryField(
+        "neuroncore.utilization",
+        "neuroncore_utilization_ratio",
+        PERCENT,
+        "share of the last period in executions",
+        lambda row: _mean_utilization(_row_cores(row)),
+    ),
+    QueryField(
+        "neuroncore.flops", "neuroncore_flops_per_second", TFLOPS, "FLOPS", lambda row: _total_flops(_row_cores(row))
+    ),
+    QueryField(
+        "neuroncore.mfu",
+        "neuroncore_mfu_ratio",
+        PERCENT,
+        "FLOPS against the peak",
+        lambda row: _mfu(row, _row_cores(row)),
+    ),
+    QueryField(
+        "neuroncore.idle",
+        "neuroncore_idle_seconds",
+        SECONDS,
+        "since its last execution, while it is held",
+        _idle_seconds,
+    ),
+    QueryField(
+        "neuroncore.memory.used",
+        "neuroncore_memory_used_bytes",
+        MEMORY,
+        "its memory, all categories",
+        lambda row: row.core.memory.total_bytes if row.core else None,
+    ),
+    *(
+        QueryField(
+            f"neuroncore.memory.{field.name.removesuffix('_bytes')}",
+            f"neuroncore_memory_{field.name}",
+            MEMORY,
+            "its memory of this category",
+            _memory_field(field.name),
+        )
+        for field in fields(DeviceMemory)
+    ),
+    QueryField("process.pid", "process_pid", PLAIN, "who holds the core", _process_field("pid")),
+    QueryField(
+        "process.inferred",
+        "process_inferred",
+        PLAIN,
+        "whether that it holds the core was concluded: it alone has the device open",
+        lambda row: row.core.is_owner_inferred if row.core and row.process else None,
+    ),
+    QueryField("process.user", "process_user", PLAIN, "its user", _process_field("user")),
+    QueryField("process.tag", "process_tag", PLAIN, "NEURON_PROCESS_TAG, else the PID", _process_field("tag")),
+    QueryField("process.command", "process_command", PLAIN, "its command line", _process_field("command")),
+    QueryField(
+        "process.runtime_version", "process_runtime_version", PLAIN, "its runtime", _process_field("runtime_version")
+    ),
+    QueryField(
+        "process.executions",
+        "process_executions_per_second",
+        DisplayUnit("1/s", 1.0, 2),
+        "executions a second",
+        _process_field("executions_per_second"),
+    ),
+    QueryField(
+        "process.steps",
+        "process_steps_per_second",
+        DisplayUnit("1/s", 1.0, 2),
+        "optimizer steps a second",
+        _rates_field("steps_per_second"),
+    ),
+    QueryField(
+        "process.last_step",
+        "process_since_last_step_seconds",
+        SECONDS,
+        "since its latest optimizer step ended",
+        _training_field(TrainingCounters.since_last_step_seconds),
+    ),
+    QueryField(
+        "process.compiling",
+        "process_compiling_for_seconds",
+        SECONDS,
+        "how long it has been waiting for a program, if it does now",
+        _training_field(TrainingCounters.compiling_for_seconds),
+    ),
+    *(
+        QueryField(
+            f"process.step_time.{part.ratio.removesuffix('_ratio')}",
+            f"process_step_time_{part.ratio}",
+            PERCENT,
+            f"share of its time: {part.name}",
+            _rates_field(part.ratio),
+        )
+        for part in STEP_PARTS
+    ),
+    QueryField(
+        "process.latency.p50", "process_latency_p50_seconds", SECONDS, "median latency", _latency_field("p50_seconds")
+    ),
+    QueryField(
+        "process.latency.p99", "process_latency_p99_seconds", SECONDS, "99th percentile", _latency_field("p99_seconds")
+    ),
+    QueryField("process.pod", "process_pod", PLAIN, "its pod", _attribution_field("pod_name")),
+    QueryField(
+        "process.namespace", "process_namespace", PLAIN, "the pod's namespace", _attribution_field("pod_namespace")
+    ),
+    QueryField("process.container", "process_container_id", PLAIN, "its container", _attribution_field("container_id")),
+    QueryField("process.slurm_job", "process_slurm_job_id", PLAIN, "its Slurm job", _attribution_field("slurm_job_id")),
+)
+
+
+FIELDS = {field.name: field for field in (*DEVICE_FIELDS, *CORE_FIELDS)}
+
+
+def query_rows(
+    snapshot: Snapshot,
+    peak_flops_per_core: float | None,
+    lnc: int | None,
+    device_indices: tuple[int, ...],
+    *,
+    of_cores: bool,
+) -> list[QueryRow]:
+    """A row for each device, or for each logical core; no `device_indices`: of all devices."""
+    cores: dict[int, list[LogicalNeuronCore]] = {}
+    for core in logical_cores(snapshot, lnc):
+        cores.setdefault(core.device_index, []).append(core)
+    by_device = {verdict.device_index: verdict for verdict in verdicts(snapshot)}
+    by_pid = {process.pid: process for process in snapshot.processes}
+    made = []
+    for device in snapshot.devices:
+        if device_indices and device.index not in device_indices:
+            continue
+        verdict = by_device.get(device.index, Verdict(device.index, is_known=False))
+        own = tuple(cores.get(device.index, ()))
+        if not of_cores:
+            made.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core))
+        for core in own if of_cores else ():
+            owner = by_pid.get(core.owner_pids[0]) if core.owner_pids else None
+            made.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core, core, owner))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What --format asks for."""
+
+    is_json: bool = False
+    has_header: bool = True
+    has_units: bool = True
+
+
+def parse_fields(text: str) -> tuple[QueryField, ...]:
+    """The fields of --query; UserError names the one that isn't."""
+    chosen = []
+    for part in text.split(","):
+        name = part.strip()
+        field = FIELDS.get(name)
+        if field is None:
+            near = get_close_matches(name, FIELDS, n=1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            raise UserError(f"--query: {_quote_input(name)} is no field{guess}; --help-query lists them", EXIT_USAGE)
+        chosen.append(field)
+    return tuple(chosen)
+
+
+def parse_format(text: str) -> OutputFormat:
+    """The parts of --format; UserError names the one that isn't."""
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if part not in FORMATS:
+            raise UserError(f"--format: {_quote_input(part)} is none of {', '.join(FORMATS)}", EXIT_USAGE)
+    if ("csv" in parts) == ("json" in parts):
+        raise UserError("--format: give one of csv and json, such as --format csv,noheader,nounits", EXIT_USAGE)
+    return OutputFormat("json" in parts, "noheader" not in parts, "nounits" not in parts)
+
+
+def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat) -> str:
+    """The whole answer."""
+    if form.is_json:
+        answer = [{field.json_name: field.read(row) for field in fields} for row in rows]
+        return json_text(answer, indent=2) + "\n"
+    header = [f"{field.name} [{field.unit.name}]" if field.unit.name else field.name for field in fields]
+    lines = [csv_line(header)] if form.has_header else []
+    lines += [csv_line(_csv_cell(field, field.read(row), form) for field in fields) for row in rows]
+    return "".join(lines)
+
+
+def streamed_query_text(
+    fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat, *, is_first: bool
+) -> str:
+    """The answer as one of many: CSV has its header in the first alone, of JSON each is an array on a line."""
+    if form.is_json:
+        return json_text([{field.json_name: field.read(row) for field in fields} for row in rows]) + "\n"
+    return query_text(fields, rows, form if is_first else replace(form, has_header=False))
+
+
+def field_help() -> str:
+    """The text of --help-query."""
+    width = max(map(len, FIELDS))
+    lines = [
+        f"  {field.name:<{width}}  {field.text}{f' [{field.unit.name}]' if field.unit.name else ''}"
+        for field in FIELDS.values()
+    ]
+    return (
+        "Fields for --query, separated by commas. With a field of a NeuronCore or a process there is a line for each\n"
+        "core, else one for each device.\n\n" + "\n".join(lines) + "\n"
+    )
+
+
+def _csv_cell(field: QueryField, value: FieldValue, form: OutputFormat) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or UNKNOWN
+    if isinstance(value, str):
+        return foreign_cell(value) or UNKNOWN
+    if field.unit is PLAIN:
+        return str(value)
+    text = f"{value / field.unit.per:.{field.unit.decimals}f}"
+    return f"{text} {field.unit.name}" if form.has_units else text
+
+
+def _quote_input(text: str) -> str:
+    return error_excerpt(text)

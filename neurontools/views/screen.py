@@ -1,0 +1,424 @@
+"""The whole screen: the table of pages, title, page, scrubber, tabs and keys; and search in a page's list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from neurontools.model import Severity, SourceKind, health
+from neurontools.util import units
+from neurontools.util.units import clock_text, date_text
+from neurontools.util.version import __version__
+from neurontools.views.drawing.glyphs import ASCII
+from neurontools.views.drawing.lines import (
+    BLANK,
+    FOUND,
+    ClickTarget,
+    Run,
+    TextPage,
+    ascii_only,
+    clip,
+    fit,
+    line_width,
+    printable,
+    styled,
+    width_of,
+)
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry
+
+_LEAST_NAME_CELLS = 5  # of the instance type, in the title
+_FINDING_STYLES = ("title_critical", "title_warning")
+_TIME_HINTS = (("p", "pause", "p"), ("[ ]", "time", "left_square_bracket"))
+_TABS_LABEL = "Neuron Apps "
+_LONGEST_TAG = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PageSpec:
+    """A page of neuron-top. `hints` are keys to show in the key bar: the key as shown, its text and its name."""
+
+    name: str
+    key: str
+    title: str
+    short_title: str
+    draw: Callable[[RenderContext, int, int], TextPage]
+    search_entries: Callable[..., list[SearchEntry]]  # of (context), or of (context, unfold_all) if `has_folds`
+    hints: tuple[tuple[str, str, str], ...]
+    has_folds: bool = False
+    shows_past: bool = False  # shows more than the current moment
+
+
+def _import_on_call(module: str, function: str) -> Callable[..., Any]:
+    """A function of a page's module. The import waits for the first call, so that the first page is drawn sooner."""
+
+    def call(*arguments: object) -> object:
+        return getattr(import_module(f"neurontools.views.{module}"), function)(*arguments)
+
+    return call
+
+
+PAGES = (
+    PageSpec(
+        "overview",
+        "o",
+        "Overview",
+        "Over",
+        _import_on_call("overview_page", "overview_page"),
+        _import_on_call("overview_page", "overview_entries"),
+        (("x", "tree", "x"), ("f", "FLOPS", "f"), ("v", "compact", "v"), *_TIME_HINTS),
+        has_folds=True,
+    ),
+    PageSpec(
+        "processes",
+        "w",
+        "Who holds my cores",
+        "Who",
+        _import_on_call("processes_page", "process_page"),
+        _import_on_call("processes_page", "process_entries"),
+        (("/", "filter", "slash"), ("s", "sort", "s"), ("x", "jobs", "x"), *_TIME_HINTS),
+        has_folds=True,
+    ),
+    PageSpec(
+        "topology",
+        "t",
+        "Topology",
+        "Topo",
+        _import_on_call("topology_page", "topology_page"),
+        _import_on_call("history_page", "device_entries"),
+        (("c", "colour", "c"), *_TIME_HINTS),
+    ),
+    PageSpec(
+        "history",
+        "h",
+        "History",
+        "Hist",
+        _import_on_call("history_page", "history_page"),
+        _import_on_call("history_page", "device_entries"),
+        (("l", "window", "l"), *_TIME_HINTS),
+        shows_past=True,
+    ),
+    PageSpec(
+        "heatmap",
+        "m",
+        "Heat map",
+        "Map",
+        _import_on_call("heatmap_page", "heatmap_page"),
+        _import_on_call("heatmap_page", "core_entries"),
+        (("l", "window", "l"), *_TIME_HINTS),
+        shows_past=True,
+    ),
+    PageSpec(
+        "health",
+        "e",
+        "Events and health",
+        "Events",
+        _import_on_call("health_page", "health_page"),
+        _import_on_call("health_page", "event_entries"),
+        (("n", "next event", "n"), *_TIME_HINTS),
+        shows_past=True,
+    ),
+    PageSpec(
+        "usage",
+        "u",
+        "Users",
+        "Users",
+        _import_on_call("usage_page", "usage_page"),
+        _import_on_call("usage_page", "ended_entries"),
+        _TIME_HINTS,
+    ),
+    PageSpec(
+        "host",
+        "H",
+        "Host",
+        "Host",
+        _import_on_call("host_page", "host_page"),
+        _import_on_call("host_page", "traffic_entries"),
+        _TIME_HINTS,
+    ),
+)
+
+
+@cache
+def page_named(name: str) -> PageSpec:
+    """The page of this name; the first for any other."""
+    return next((page for page in PAGES if page.name == name), PAGES[0])
+
+
+def draw_screen(scene: RenderContext, width: int, height: int) -> TextPage:
+    """Exactly `height` lines of exactly `width` cells."""
+    page = TextPage()
+    if width <= 0 or height <= 0:
+        return page
+    page.append(title_bar(scene, width))
+    foot = TextPage()
+    if scene.clock.is_past and height >= 6:
+        foot.append(scrubber(scene, width))
+    if height >= 5:
+        foot.append(tab_bar(scene, width))
+    if height >= 4:
+        foot.append(key_bar(scene, width))
+    body_lines = height - 1 - len(foot.lines)
+    if body_lines > 0:
+        body = page_named(scene.page).draw(scene, width, body_lines)
+        del body.lines[body_lines:]
+        body.lines.extend([BLANK] * (body_lines - len(body.lines)))
+        _highlight_matches(scene, body)
+        page.append(body)
+    page.append(foot)
+    page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
+    if scene.glyphs is ASCII:
+        page.lines = [ascii_only(line) for line in page.lines]
+    return page
+
+
+def _highlight_matches(scene: RenderContext, body: TextPage) -> None:
+    """Make the rows bright that a search finds."""
+    for target in body.targets if scene.found else ():
+        if target.action == "row" and int(target.argument) in scene.found and target.row < len(body.lines):
+            body.lines[target.row] = styled(body.lines[target.row], FOUND)
+
+
+def title_bar(scene: RenderContext, width: int) -> TextPage:
+    """What runs where, and which moment is shown."""
+    instance = scene.snapshot.instance
+    where = f"{printable(instance.instance_id or 'this host', 60)} ({printable(instance.instance_type, 40)})"
+    text = f" neuron-top {__version__} running on {where}"
+    if width < 100:
+        text = f" neuron-top {where}" if width >= 60 else f" {printable(instance.instance_type, 40)}"
+    notes = []
+    if hidden := scene.figures.hidden_devices:
+        notes.append(f"{len(scene.snapshot.devices) - len(hidden)} of {len(scene.snapshot.devices)} devices")
+    if scene.snapshot.source is SourceKind.SIMULATED:
+        notes.append("simulated")
+    if scene.snapshot.synthetic_load:
+        notes.append(f"synthetic load: {printable(scene.snapshot.synthetic_load, 30)}")
+    note = f" [{', '.join(notes)}]" if notes else ""
+    needed = notes[:1] if hidden else []
+    needed += ["synthetic"] if scene.snapshot.synthetic_load else ["simulated"] if "simulated" in notes else []
+    short = f" [{', '.join(needed)}]" if needed else ""
+    name = f" {printable(instance.instance_type, 40)}"
+    right = _right_of_title(scene, width - width_of(short) - _LEAST_NAME_CELLS)
+    room = max(0, width - line_width(right))
+    for left in (text + note, text + short, f" neuron-top {where}{short}", name + short):
+        if width_of(left) <= room:
+            break
+    else:
+        # The name of the host is cut before the mark that it is none.
+        left = clip(name, max(0, room - width_of(short)), mark=True) + short
+    runs: list[Run] = [(left, "title"), (" " * (room - width_of(left)), "title")]
+    targets = []
+    at = width - line_width(right)
+    for run_text, style in right:
+        if style in _FINDING_STYLES:
+            targets.append(ClickTarget(0, at, at + width_of(run_text), "page", "health"))
+        at += width_of(run_text)
+    return TextPage([fit((*runs, *right), width, "title")], targets)
+
+
+def _right_of_title(scene: RenderContext, room: int) -> list[Run]:
+    """What is recorded, what is wrong and the clock, as long as there is room for it; the clock's badge always."""
+    clock = scene.clock
+    moment = clock_text(scene.snapshot.taken_at_unix_seconds)
+    recording: list[Run] = []
+    if clock.recording:
+        recording = [(f" {scene.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
+    badge: list[Run] = [(f" {clock.badge} ", clock.style)] if clock.badge else []
+    full: list[Run] = [(f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style)]
+    grave, brief = _finding_counts(scene, is_brief=False), _finding_counts(scene, is_brief=True)
+    for right in ([*recording, *grave, *full], [*grave, *full], [*brief, *full], [*brief, *badge]):
+        if line_width(right) <= room:
+            return right
+    return badge or full
+
+
+def _finding_counts(scene: RenderContext, *, is_brief: bool) -> list[Run]:
+    """How much is wrong, the gravest in words, and the key that tells what; brief: how much of the gravest there is."""
+    found = health.counts(scene.snapshot)
+    runs: list[Run] = []
+    for severity, noun, mark, style in (
+        (Severity.CRITICAL, "critical", scene.glyphs.bad, _FINDING_STYLES[0]),
+        (Severity.WARNING, "warning", scene.glyphs.warn, _FINDING_STYLES[1]),
+    ):
+        count = found.get(severity, 0)
+        if count and (not is_brief or not runs):
+            plural = "s" if count > 1 and severity is Severity.WARNING else ""
+            runs.append((f" {mark} {count} " if is_brief or runs else f" {mark} {count} {noun}{plural} ", style))
+    if runs and not is_brief and scene.clock.badge and scene.has_keys:
+        runs[-1] = (f"{runs[-1][0]}{scene.glyphs.track} e ", runs[-1][1])
+    return runs
+
+
+def tab_pids(scene: RenderContext) -> list[int | None]:
+    """What the tabs stand for: None for all, then PIDs."""
+    return [None, *scene.figures.ranks]
+
+
+def tab_bar(scene: RenderContext, width: int) -> TextPage:
+    """`[1]:all [2]:tag …`, the current one between marks; scrolled so that it is visible."""
+    pids = tab_pids(scene)
+    current = pids.index(scene.pid) if scene.pid in pids else -1
+
+    def text_at(position: int) -> str:
+        pid = pids[position]
+        name = (
+            "all" if pid is None else clip(printable(scene.figures.ranks[pid].process.tag, 80), _LONGEST_TAG, mark=True)
+        )
+        label = f"[{position + 1}]:{name or pid}"
+        return f"{scene.glyphs.left}{label}{scene.glyphs.right}" if position == current else f" {label} "
+
+    room = width - len(_TABS_LABEL)
+    first = max(0, current)
+    while first > 0 and sum(width_of(text_at(position)) for position in range(first - 1, current + 1)) <= room:
+        first -= 1
+    runs: list[Run] = [(_TABS_LABEL, "label")]
+    targets, left = [], len(_TABS_LABEL)
+    for position in range(first, len(pids)):
+        text = text_at(position)
+        runs.append((text, "tab_current" if position == current else "tab"))
+        pid = pids[position]
+        targets.append(ClickTarget(0, left, left + width_of(text), "tab", "" if pid is None else str(pid)))
+        left += width_of(text)
+        if left >= width:
+            break
+    # A tab that has no room is left out whole; that there are more is told.
+    if left > width and len(runs) > 2:
+        runs.pop()
+        targets.pop()
+        runs.append((f" {scene.glyphs.ellipsis}", "tab"))
+    return TextPage([fit(runs, width)], targets)
+
+
+def scrubber(scene: RenderContext, width: int) -> TextPage:
+    """Where in the known past the shown moment is; the line can be clicked."""
+    clock = scene.clock
+    before = clock.last - clock.shown
+    text = f" {date_text(clock.shown_at_unix_seconds)} " + (
+        f"{units.duration_text(before)} back " if before >= 0.05 else "latest "
+    )
+    span = f" of {units.duration_text(clock.last - clock.first)} "
+    if width < 50:
+        span = ""
+    room = max(1, width - len(text) - len(span) - 4)
+    cells = [scene.glyphs.rule] * room
+    styles = ["rule"] * room
+
+    def place(at: float) -> int:
+        share = (at - clock.first) / (clock.last - clock.first) if clock.last > clock.first else 1.0
+        return min(room - 1, max(0, round(share * (room - 1))))
+
+    for at in clock.event_times:
+        if clock.first <= at <= clock.last:
+            cells[place(at)], styles[place(at)] = "!", "warn"
+    shown = place(clock.shown)
+    cells[shown], styles[shown] = scene.glyphs.position, "strong"
+    runs: list[Run] = [(text, "strong"), ("[", "key")]
+    for character, style in zip(cells, styles, strict=True):
+        if runs[-1][1] == style and len(runs) > 2:
+            runs[-1] = (runs[-1][0] + character, style)
+        else:
+            runs.append((character, style))
+    runs += [("]", "key"), (span, "dim")]
+    left = len(text) + 1
+    targets = [
+        ClickTarget(0, left + position, left + position + 1, "scrub", str(position / max(1, room - 1)))
+        for position in range(room)
+    ]
+    return TextPage([fit(runs, width)], targets)
+
+
+def key_bar(scene: RenderContext, width: int) -> TextPage:
+    """What went wrong or was just done, else the pages and the most needed keys, each to be clicked."""
+    trouble = scene.clock.trouble or scene.message
+    if trouble:
+        style = "bad" if scene.clock.trouble else "strong"
+        return TextPage([fit(((f" {clip(printable(trouble), width - 2, mark=True)}", style),), width)])
+    runs: list[Run] = []
+    targets: list[ClickTarget] = []
+    left = 0
+
+    def item(key: str, text: str, action: str, argument: str, *, usual_key: str = "", is_current: bool = False) -> None:
+        nonlocal left
+        key = scene.key_texts.get(usual_key, key)
+        if left + len(key) + len(text) + 3 > width:
+            return
+        runs.extend([(f" {key}", "key"), (f" {text} ", "tab_current" if is_current else "dim")])
+        cells = len(key) + len(text) + 3
+        targets.append(ClickTarget(0, left, left + cells, action, argument))
+        left += cells
+
+    item("q", "quit", "key", "q", usual_key="q")
+    item("?", "help", "key", "question_mark", usual_key="question_mark")
+    for page in PAGES:
+        item(
+            page.key,
+            page.title if width >= 100 else page.short_title,
+            "page",
+            page.name,
+            usual_key=page.key,
+            is_current=page.name == scene.page,
+        )
+    if width >= 72:
+        for key, text, argument in page_named(scene.page).hints:
+            item(key, text, "key", argument, usual_key=argument)
+    return TextPage([fit(runs, width)], targets)
+
+
+def list_entries(scene: RenderContext, *, every: bool = False) -> list[SearchEntry]:
+    """The rows of the page's list as they are shown, or as they would be with `every` row open; [] for no list."""
+    page = page_named(scene.page)
+    return page.search_entries(scene, every) if page.has_folds else page.search_entries(scene)
+
+
+def matching_rows(scene: RenderContext, rows: list[SearchEntry]) -> list[int]:
+    """The positions of the rows that the search finds; none while there is nothing to look for.
+
+    Several words are looked for as they stand, and where no row has them so, each by itself.
+    """
+    if not scene.search_text.strip():
+        return []
+    phrase = re.compile(_word_pattern(" ".join(scene.search_text.casefold().split())))
+    if whole := [position for position, row in enumerate(rows) if phrase.search(row.text.casefold())]:
+        return whole
+    finds = _make_matcher(scene.search_text)
+    return [position for position, row in enumerate(rows) if finds(row)]
+
+
+def match_position(scene: RenderContext) -> str:
+    """Which of all matches the cursor is at."""
+    rows = list_entries(scene, every=True)
+    matches = matching_rows(scene, rows)
+    if not matches:
+        return "no match"
+    shown = list_entries(scene)
+    key = shown[scene.cursor].key if 0 <= scene.cursor < len(shown) else None
+    keys = [rows[position].key for position in matches]
+    return f"match {keys.index(key) + 1} of {len(keys)}" if key in keys else f"{len(keys)} found"
+
+
+def _word_pattern(word: str) -> str:
+    """A word anywhere in a text; but 3 is not found in 13, nor nc7 in nc70."""
+    before = r"(?<!\d)" if word[0].isdecimal() else ""
+    after = r"(?!\d)" if word[-1].isdecimal() else ""
+    return f"{before}{re.escape(word)}{after}"
+
+
+def _make_matcher(text: str) -> Callable[[SearchEntry], bool]:
+    words = [re.compile(_word_pattern(word)) for word in text.casefold().split()]
+    from neurontools.views.process_filter import InvalidFilter, parse_filter
+
+    try:
+        passes = parse_filter(text)
+    except InvalidFilter:
+        passes = None
+
+    def finds(row: SearchEntry) -> bool:
+        own = row.text.casefold()
+        if own and all(word.search(own) for word in words):
+            return True
+        return passes is not None and any(map(passes, row.processes))
+
+    return finds

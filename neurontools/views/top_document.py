@@ -1,0 +1,570 @@
+"""The state of a host as data: the JSON document of `neuron-top --json`, and CSV.
+
+Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null means unknown. Times are RFC 3339 in UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+from neurontools import catalog
+from neurontools.model import (
+    DeviceMemory,
+    Disk,
+    Host,
+    HostMemory,
+    Instance,
+    NetworkInterface,
+    OperatorTime,
+    Process,
+    RdmaPort,
+    ScriptAdvice,
+    Snapshot,
+    TrainingRates,
+    health,
+)
+from neurontools.model.jobs.job_state import doing
+from neurontools.model.jobs.running_job import RunningJob
+from neurontools.model.training import age_seconds
+from neurontools.util.formats import csv_line, foreign_cell
+from neurontools.util.formats import json_text as as_json
+from neurontools.util.process_text import script_text
+from neurontools.util.units import optional_rfc3339_text, ranges_text, rfc3339_text
+from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.host_page import user_and_system_ratios
+from neurontools.views.ls_reports import EndedRow, ended_row
+from neurontools.views.process_table import find_straggler
+from neurontools.views.usage_page import user_totals
+
+SCHEMA_VERSION = 1
+_CSV_SKIPPED = ("training", "operators", "advice", "models")
+_MOMENTS = (  # told by their age
+    "compiling_since_seconds",
+    "last_step_at_seconds",
+    "collective_since_seconds",
+    "checkpointing_since_seconds",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopModel:
+    """One loaded model."""
+
+    model_id: int
+    name: str
+    uuid: str
+    is_running: bool
+    neuroncores: tuple[int, ...]
+    device_memory_bytes: int | None
+    executions_total: int
+    busy_seconds_total: float | None
+    busy_ratio: float | None  # of the last seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TopProcess:
+    """One process that holds NeuronCores or uses the runtime."""
+
+    pid: int
+    user: str | None
+    uid: int | None
+    tag: str
+    command: str
+    is_synthetic: bool
+    is_reporting: bool
+    neuroncores: tuple[int, ...]
+    are_neuroncores_inferred: bool
+    neuron_devices: tuple[int, ...]
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    mfu_ratio: float | None
+    device_memory_bytes: int | None
+    host_memory_bytes: int | None
+    resident_bytes: int | None
+    vcpu_user_ratio: float | None
+    vcpu_system_ratio: float | None
+    executions_per_second: float | None
+    latency_p50_seconds: float | None
+    latency_p99_seconds: float | None
+    executions_completed_total: int | None
+    executions_failed_total: int | None
+    errors_total: int | None
+    since_last_execution_seconds: float | None
+    started_at: str | None
+    attached_at: str | None
+    job: str | None
+    training: TopTraining | None
+    operators: tuple[OperatorTime, ...]  # the kinds that take most, then the rest, named ""
+    advice: tuple[ScriptAdvice, ...]  # of its runtime, what costs most first
+    models: tuple[TopModel, ...]
+
+
+def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
+    """What the document has of a process; `now_seconds` is CLOCK_MONOTONIC of its host."""
+    process = figures.process
+    latency = process.total_latency
+    return TopProcess(
+        pid=process.pid,
+        user=process.user,
+        uid=process.uid,
+        tag=process.tag,
+        command=process.command,
+        is_synthetic=process.synthetic,
+        is_reporting=process.reporting,
+        neuroncores=process.neuroncore_indices,
+        are_neuroncores_inferred="core_indices" in process.inferred_fields,
+        neuron_devices=process.device_indices,
+        utilization_ratio=figures.utilization_ratio,
+        flops_per_second=figures.flops_per_second,
+        mfu_ratio=figures.mfu_ratio,
+        device_memory_bytes=figures.device_memory_bytes,
+        host_memory_bytes=figures.host_memory_bytes,
+        resident_bytes=process.resident_bytes,
+        vcpu_user_ratio=process.vcpu_user_ratio,
+        vcpu_system_ratio=process.vcpu_system_ratio,
+        executions_per_second=process.executions_per_second,
+        latency_p50_seconds=None if latency is None else latency.p50_seconds,
+        latency_p99_seconds=None if latency is None else latency.p99_seconds,
+        executions_completed_total=None if process.executions is None else process.executions.completed_total,
+        executions_failed_total=figures.failed_executions_total,
+        errors_total=figures.errors_total,
+        since_last_execution_seconds=figures.since_last_execution_seconds,
+        started_at=optional_rfc3339_text(process.started_at_unix_seconds),
+        attached_at=optional_rfc3339_text(process.attached_at_unix_seconds),
+        job=None if process.job is None else process.job.name,
+        training=training_part(process, now_seconds),
+        operators=process.operators,
+        advice=process.advice,
+        models=tuple(
+            TopModel(
+                model.model_id,
+                model.name,
+                model.uuid,
+                model.running,
+                tuple(sorted({part.neuroncore_index for part in model.subgraphs})),
+                sum(part.device_memory.total_bytes or 0 for part in model.subgraphs),
+                model.executions_total,
+                model.busy_seconds_total,
+                model.busy_ratio,
+            )
+            for model in process.models
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopFinding:
+    """One thing that is wrong with a device, and what to do."""
+
+    kind: str
+    severity: str
+    reason: str
+    action: str
+    began_at: str | None
+    pid: int | None
+    neuroncore: int | None
+    part: str | None
+    job: str | None
+    is_synthetic: bool
+    is_injected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopDevice:
+    """One Neuron device."""
+
+    neuron_device: int
+    utilization_ratio: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int
+    connected_to: tuple[int, ...]
+    mem_ecc_corrected_total: int | None
+    mem_ecc_uncorrected_total: int | None
+    sram_ecc_corrected_total: int | None
+    sram_ecc_uncorrected_total: int | None
+    health: str | None  # ok, notice, warning, critical; None: not known
+    findings: tuple[TopFinding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopCore:
+    """One logical NeuronCore under the host's default LNC."""
+
+    neuroncore: int
+    neuron_device: int
+    owner_pids: tuple[int, ...]
+    candidate_pids: tuple[int, ...]  # who has the device open and may hold it
+    is_owner_inferred: bool
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    memory_used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopUltraServer:
+    """The UltraServer that the host is a node of."""
+
+    id: str | None
+    name: str | None
+    node_index: int | None
+    node_count: int | None
+    links: str | None  # ring or switched
+    inferred_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopDocument:
+    """The state of one host at one moment, as `neuron-top --json` prints it."""
+
+    schema_version: int
+    taken_at: str
+    sequence: int
+    instance_type: str
+    instance_id: str | None
+    ultraserver: TopUltraServer | None
+    source: str
+    synthetic_load: str | None
+    neuroncore_version: str | None
+    logical_neuroncore_config: int
+    mfu_peak_dtype: str
+    average_utilization_ratio: float | None
+    flops_per_second: float | None
+    host: TopHost
+    host_memory: HostMemory
+    device_memory: DeviceMemory
+    devices: tuple[TopDevice, ...]
+    neuroncores: tuple[TopCore, ...]
+    processes: tuple[TopProcess, ...]
+    jobs: tuple[TopJob, ...]
+    users: tuple[TopUser, ...]
+    ended: tuple[EndedRow, ...]  # within the last minute; `neuron-ls --ended` has all that the daemon knows
+    daemon_cost: TopCost
+    warnings: tuple[str, ...]
+
+
+def _ultraserver_part(instance: Instance) -> TopUltraServer | None:
+    node = instance.ultraserver_node
+    if node is None:
+        return None
+    return TopUltraServer(
+        id=instance.ultraserver_id,
+        name=node.name,
+        node_index=node.index,
+        node_count=node.node_count,
+        links=node.links,
+        inferred_fields=tuple(name for name in ("name", "node_count", "links") if name in node.inferred_fields),
+    )
+
+
+def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
+    """The document of a snapshot; only these processes, and the jobs that have one, are listed if `pids` is given."""
+    figures = Figures(snapshot)
+    instance = snapshot.instance
+    chosen = [figure for pid, figure in figures.by_pid.items() if pids is None or pid in pids]
+    verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
+    return TopDocument(
+        schema_version=SCHEMA_VERSION,
+        taken_at=rfc3339_text(snapshot.taken_at_unix_seconds),
+        sequence=snapshot.sequence,
+        instance_type=instance.instance_type,
+        instance_id=instance.instance_id,
+        ultraserver=_ultraserver_part(instance),
+        source=str(snapshot.source),
+        synthetic_load=snapshot.synthetic_load,
+        neuroncore_version=instance.neuroncore_version,
+        logical_neuroncore_config=instance.logical_neuroncore_config,
+        mfu_peak_dtype=catalog.PEAK_DTYPE,
+        average_utilization_ratio=figures.average_utilization(None),
+        flops_per_second=figures.flops(None),
+        host=host_part(snapshot.host),
+        host_memory=figures.host_memory(None),
+        device_memory=figures.device_memory(None),
+        devices=tuple(_device_part(figures, device.index, verdicts) for device in snapshot.devices),
+        neuroncores=tuple(
+            TopCore(
+                core.index,
+                core.device_index,
+                core.owner_pids,
+                core.candidate_pids,
+                core.is_owner_inferred,
+                core.utilization_ratio,
+                core.flops_per_second,
+                core.memory.total_bytes,
+            )
+            for core in figures.cores
+        ),
+        processes=tuple(process_part(figure, snapshot.taken_at_seconds) for figure in chosen),
+        jobs=tuple(
+            job_part(job, snapshot, figures.peak_flops_per_core)
+            for job in figures.jobs
+            if pids is None or any(rank.process.pid in pids for rank in job.ranks)
+        ),
+        users=users_part(figures),
+        ended=tuple(ended_row(ended) for ended in snapshot.ended),
+        daemon_cost=cost_part(snapshot),
+        warnings=snapshot.warnings,
+    )
+
+
+def _device_part(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
+    device = figures.snapshot.devices[index]
+    verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
+    return TopDevice(
+        neuron_device=device.index,
+        utilization_ratio=figures.device_utilization[index],
+        memory_used_bytes=figures.device_used_bytes[index],
+        memory_total_bytes=device.memory_bytes,
+        connected_to=device.connected_to,
+        mem_ecc_corrected_total=device.ecc.mem_corrected_total,
+        mem_ecc_uncorrected_total=device.ecc.mem_uncorrected_total,
+        sram_ecc_corrected_total=device.ecc.sram_corrected_total,
+        sram_ecc_uncorrected_total=device.ecc.sram_uncorrected_total,
+        health=verdict.severity_name,
+        findings=tuple(
+            TopFinding(
+                str(finding.kind),
+                finding.severity.name.lower(),
+                finding.reason,
+                finding.action,
+                rfc3339_text(finding.began_at_unix_seconds),
+                finding.pid,
+                finding.neuroncore_index,
+                finding.part,
+                finding.job,
+                finding.synthetic,
+                finding.injected,
+            )
+            for finding in verdict.findings
+        ),
+    )
+
+
+def top_json(document_: TopDocument, *, indent: int | None = None) -> str:
+    """A document as JSON; compact unless indented."""
+    return as_json(asdict(document_), indent=indent)
+
+
+CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field.name not in _CSV_SKIPPED))
+
+
+def top_csv(document_: TopDocument | None) -> str:
+    """The header for None, else a line for each process; lists are ranges such as 0-3, unknown is empty."""
+    if document_ is None:
+        return csv_line(CSV_COLUMNS)
+    taken_at = document_.taken_at
+    return "".join(
+        csv_line((taken_at, *(_csv_cell(getattr(process, name)) for name in CSV_COLUMNS[1:])))
+        for process in document_.processes
+    )
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        return foreign_cell(value)
+    if isinstance(value, tuple):
+        return ranges_text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class TopTraining:
+    """What a training runtime counts beside executions; None: not seen, or no rate yet."""
+
+    steps_total: int
+    steps_per_second: float | None
+    samples_total: int | None
+    samples_per_second: float | None
+    compilations_total: int | None
+    compile_seconds_total: float | None
+    collectives_total: int | None
+    collective_seconds_total: float | None
+    collective_ratio: float | None
+    collective_bytes_total: int | None
+    collective_bytes_per_second: float | None
+    to_device_bytes_total: int | None
+    to_device_bytes_per_second: float | None
+    from_device_bytes_total: int | None
+    from_device_bytes_per_second: float | None
+    input_wait_seconds_total: float | None
+    input_wait_ratio: float | None
+    checkpoints_total: int | None
+    checkpoint_seconds_total: float | None
+    host_seconds_total: float | None
+    host_ratio: float | None
+    compile_wait_seconds_total: float | None
+    compile_wait_ratio: float | None
+    transfer_seconds_total: float | None
+    transfer_ratio: float | None
+    compute_seconds_total: float | None
+    compute_ratio: float | None
+    collective_wait_seconds_total: float | None
+    collective_wait_ratio: float | None
+    compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
+    since_last_step_seconds: float | None
+    in_collective_for_seconds: float | None  # None: it is in none, or nobody tells
+    latest_collective: str | None  # the one it is in, else its last
+    checkpointing_for_seconds: float | None
+
+
+def training_part(process: Process, now_seconds: float) -> TopTraining | None:
+    """What the document has of a process at `now_seconds` of CLOCK_MONOTONIC."""
+    if process.training is None:
+        return None
+    counters, rates = process.training, process.training_rates or TrainingRates()
+    values = {
+        name: getattr(part, name) for part in (counters, rates) for name in part.__slots__ if name not in _MOMENTS
+    }
+    return TopTraining(
+        **values,
+        compiling_for_seconds=counters.compiling_for_seconds(now_seconds),
+        since_last_step_seconds=counters.since_last_step_seconds(now_seconds),
+        in_collective_for_seconds=age_seconds(counters.collective_since_seconds, now_seconds),
+        checkpointing_for_seconds=age_seconds(counters.checkpointing_since_seconds, now_seconds),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopJob:
+    """Processes of this host that work together, or one that works alone."""
+
+    name: str | None  # None: a process of which no job is known
+    run_id: str | None  # the same on all hosts of one run; None: it is of this host alone, as far as its launcher tells
+    pids: tuple[int, ...]  # by rank, then PID
+    ranks: tuple[int | None, ...]  # of these processes
+    world_size: int | None  # ranks on all hosts
+    missing_ranks: tuple[int, ...]  # that its launcher started here and that hold no cores
+    state: str  # training, starting, compiling, waiting, stuck, unknown
+    state_seconds: float | None  # since when; of training and waiting, since its last step
+    users: tuple[str, ...]
+    script: str  # of its first process, with its arguments
+    neuroncores: tuple[int, ...]
+    neuron_devices: tuple[int, ...]
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    mfu_ratio: float | None
+    device_memory_bytes: int | None
+    executions_per_second: float | None
+    steps_per_second: float | None  # of its slowest rank
+    step_seconds: float | None  # how long its latest steps took, of the median rank
+    slowest_pid: int | None  # whom the others wait for; None: nobody, or not known
+    slowest_rank: int | None
+    slowest_because: str | None  # the part of its steps that takes longer: compute, host, input wait, transfer, compile
+    since_last_execution_seconds: float | None
+    since_last_step_seconds: float | None  # of the rank whose latest step is longest ago
+    compiling_for_seconds: float | None  # None: none of its ranks waits for a program, or nobody tells
+    finding_kinds: tuple[str, ...]  # what is wrong with its processes, gravest first
+    is_synthetic: bool
+
+
+def job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
+    """What the document has of a job of this snapshot."""
+    slow, last, steps, does = (
+        find_straggler(job),
+        job.last_execution_at_unix_seconds,
+        job.recent_steps,
+        doing(job, snapshot),
+    )
+    processes = [rank.process for rank in job.ranks]
+    return TopJob(
+        name=job.name,
+        run_id=job.run_id,
+        pids=tuple(process.pid for process in processes),
+        ranks=tuple(rank.number for rank in job.ranks),
+        world_size=job.world_size,
+        missing_ranks=job.missing_ranks,
+        state=does.state,
+        state_seconds=does.seconds,
+        users=job.users,
+        script=script_text(processes[0].command),
+        neuroncores=job.neuroncore_indices,
+        neuron_devices=job.device_indices,
+        utilization_ratio=job.utilization_ratio,
+        flops_per_second=job.flops_per_second,
+        mfu_ratio=job.mfu_ratio(peak_flops_per_core),
+        device_memory_bytes=job.device_memory_bytes,
+        executions_per_second=job.executions_per_second,
+        steps_per_second=job.steps_per_second,
+        step_seconds=None if steps is None else steps.median_step_seconds,
+        slowest_pid=slow.rank.process.pid if slow is not None else None,
+        slowest_rank=slow.rank.number if slow is not None else None,
+        slowest_because=slow.part if slow is not None else None,
+        since_last_execution_seconds=None if last is None else max(0.0, snapshot.taken_at_unix_seconds - last),
+        since_last_step_seconds=job.since_last_step_seconds(snapshot.taken_at_seconds),
+        compiling_for_seconds=age_seconds(job.compiling_since_seconds, snapshot.taken_at_seconds),
+        finding_kinds=tuple(dict.fromkeys(str(finding.kind) for finding in job.findings)),
+        is_synthetic=any(process.synthetic for process in processes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopHost:
+    """vCPUs, memory, network and disks of the host."""
+
+    vcpu_count: int | None
+    vcpu_user_ratio: float | None
+    vcpu_system_ratio: float | None
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    network_interfaces: tuple[NetworkInterface, ...]
+    disks: tuple[Disk, ...]
+    rdma_ports: tuple[RdmaPort, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopCost:
+    """What the daemon itself costs."""
+
+    vcpu_ratio: float | None
+    resident_bytes: int | None
+
+
+def host_part(host: Host) -> TopHost:
+    """The document of a host."""
+    average = host.vcpu_average
+    user, system = (None, None) if average is None else user_and_system_ratios(average)
+    return TopHost(
+        host.vcpu_count,
+        user,
+        system,
+        host.memory_total_bytes,
+        host.memory_used_bytes,
+        host.network_interfaces,
+        host.disks,
+        host.rdma_ports,
+    )
+
+
+def cost_part(snapshot: Snapshot) -> TopCost:
+    """The document of what the daemon costs."""
+    return TopCost(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class TopUser:
+    """What the processes of one user have now."""
+
+    user: str | None
+    process_count: int
+    neuroncore_count: int
+    utilization_ratio: float | None  # mean of the NeuronCores held
+    device_memory_bytes: int | None
+    host_memory_bytes: int | None
+    vcpu_ratio: float | None
+
+
+def users_part(figures: Figures) -> tuple[TopUser, ...]:
+    """The documents of all users with processes."""
+    return tuple(
+        TopUser(
+            total.name,
+            total.process_count,
+            total.neuroncore_count,
+            total.utilization_ratio,
+            total.device_memory_bytes,
+            total.host_memory_bytes,
+            total.vcpu_ratio,
+        )
+        for total in user_totals(figures, ())
+    )

@@ -1,1 +1,0 @@
-"""How devices are linked: the original's picture and the page."""

@@ -1,0 +1,300 @@
+"""The topology page: devices, the NeuronLink connections between them, and the distance in hops."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from neurontools.catalog.topology import Topology, TopologyKind, kind_of
+from neurontools.model.health import sentence
+from neurontools.util import units
+from neurontools.util.units import ranges_text
+from neurontools.views.drawing.core_grid import owner_text
+from neurontools.views.drawing.glyphs import bar, memory_style
+from neurontools.views.drawing.lines import (
+    SELECTED,
+    ClickTarget,
+    Line,
+    Run,
+    TextPage,
+    cell,
+    fit,
+    fit_marked,
+    labelled_line,
+    styled,
+)
+from neurontools.views.drawing.render_context import RenderContext, heading
+from neurontools.views.topology_picture import device_links_text, ultraserver_text
+
+_BOX_CELLS, _ROOMY_BOX_CELLS = 14, 16
+_RICH_BOX_CELLS = 24
+_LINK_CELLS = 2
+
+
+class DeviceArrangement:
+    """Where the devices stand: rows of device indices, and which of them are linked."""
+
+    def __init__(self, links: tuple[tuple[int, ...], ...], width: int) -> None:
+        self.links = links
+        kind = kind_of(links)
+        self.topology = Topology(kind, links) if kind is not None else None
+        shape = self.topology.grid_shape() if self.topology is not None else None
+        count = len(links)
+        self.name = (
+            {
+                TopologyKind.TORUS_2D: "2D torus",
+                TopologyKind.RING: "ring",
+                TopologyKind.LINE: "line",
+                TopologyKind.SINGLE: "single device",
+            }.get(kind, "switched or no links")
+            if kind is not None
+            else "links of no known shape"
+            if any(links)
+            else "no links"
+        )
+        if shape is not None:
+            self.is_torus = True
+            self.name = f"{shape[0]}x{shape[1]} 2D torus"
+            self.rows = [list(range(row * shape[1], (row + 1) * shape[1])) for row in range(shape[0])]
+            return
+        self.is_torus = False
+        order = list(range(count))
+        if kind is TopologyKind.RING and self.topology is not None:
+            order = list(self.topology.rings()[0])
+        columns = max(1, min(count, (width - 4) // (_BOX_CELLS + _LINK_CELLS), 4))
+        self.rows = [order[start : start + columns] for start in range(0, count, columns)]
+
+    def hops(self, start: int, end: int) -> int | None:
+        """Links on a shortest way; None where none leads or the shape is not known."""
+        if self.topology is not None:
+            return self.topology.hops(start, end)
+        return _hops_from(self.links, start)[end]
+
+    def position(self, device: int) -> tuple[int, int]:
+        """Row and column of a device."""
+        for row, devices in enumerate(self.rows):
+            if device in devices:
+                return row, devices.index(device)
+        return 0, 0
+
+
+@lru_cache(64)
+def _hops_from(links: tuple[tuple[int, ...], ...], start: int) -> tuple[int | None, ...]:
+    found: list[int | None] = [None] * len(links)
+    found[start] = 0
+    edge = [start]
+    while edge:
+        following = []
+        for device in edge:
+            for other in links[device]:
+                if 0 <= other < len(links) and found[other] is None:
+                    found[other] = (found[device] or 0) + 1
+                    following.append(other)
+        edge = following
+    return tuple(found)
+
+
+@lru_cache(16)
+def _cached_arrangement(links: tuple[tuple[int, ...], ...], width: int) -> DeviceArrangement:
+    return DeviceArrangement(links, width)
+
+
+def arrange_devices(scene: RenderContext, width: int = 200) -> DeviceArrangement:
+    """The arrangement of a scene's devices; a link that leads nowhere is left out."""
+    count = len(scene.snapshot.devices)
+    links = tuple(
+        tuple(other for other in device.connected_to if 0 <= other < count) for device in scene.snapshot.devices
+    )
+    return _cached_arrangement(links, width)
+
+
+def neighbour_in_direction(scene: RenderContext, device: int, direction: str) -> int:
+    """The device in a direction on the picture, around its edges."""
+    rows = arrange_devices(scene).rows
+    if not rows or not rows[0]:
+        return 0
+    row, column = arrange_devices(scene).position(device)
+    if direction in ("up", "down"):
+        row = (row + (1 if direction == "down" else -1)) % len(rows)
+        return rows[row][min(column, len(rows[row]) - 1)]
+    flat = [index for line in rows for index in line]
+    if arrange_devices(scene).is_torus:
+        return rows[row][(column + (1 if direction == "right" else -1)) % len(rows[row])]
+    return flat[(flat.index(device) + (1 if direction == "right" else -1)) % len(flat)]
+
+
+def topology_page(scene: RenderContext, width: int, height: int) -> TextPage:
+    """The picture, and below it what is known of the chosen device."""
+    plan = arrange_devices(scene, width)
+    what = "memory" if scene.colour_by == "memory" else "utilization"
+    page = TextPage([heading(scene, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
+    place = ultraserver_text(scene.snapshot.instance)
+    if place and height > len(plan.rows) * 3 + 3 + 6:
+        page.add(fit(((f" {place}", "text"),), width))
+    if not scene.snapshot.devices:
+        page.add(fit((("  no devices", "dim"),), width))
+        return page
+    page.list_count, page.list_height = len(scene.snapshot.devices), 1
+    columns = max(len(row) for row in plan.rows)
+    box = min(_RICH_BOX_CELLS, max(_BOX_CELLS, (width - 6) // columns - _LINK_CELLS))
+    is_roomy = len(plan.rows) * 3 + 3 + 5 <= height
+    if plan.is_torus and is_roomy:
+        page.add(_vertical_links(plan, box, width, "*"))
+    for number, devices in enumerate(plan.rows):
+        if number and is_roomy:
+            page.add(_vertical_links(plan, box, width, scene.glyphs.vertical) if plan.is_torus else fit((), width))
+        elif number and len(plan.rows) * 2 + 6 <= height and plan.is_torus:
+            pass
+        _add_device_row(scene, plan, page, number, devices, box, width)
+        if is_roomy:
+            page.add(_bar_line(scene, plan, devices, box, width))
+    if plan.is_torus and is_roomy:
+        page.add(_vertical_links(plan, box, width, "*"))
+    page.add(*_device_lines(scene, plan, width, height - len(page.lines)))
+    return page
+
+
+def _vertical_links(plan: DeviceArrangement, box: int, width: int, mark: str) -> Line:
+    text = "   " + "".join(mark.center(box) + " " * _LINK_CELLS for _ in plan.rows[0])
+    return fit_marked(((text, "dim"),), width)
+
+
+def _add_device_row(
+    scene: RenderContext, plan: DeviceArrangement, page: TextPage, number: int, devices: list[int], box: int, width: int
+) -> None:
+    link = scene.glyphs.horizontal
+    linked = any(plan.links)
+    is_ring = plan.topology is not None and plan.topology.kind is TopologyKind.RING
+    is_first = number == 0
+    is_last = number == len(plan.rows) - 1
+    wraps = plan.is_torus
+    runs: list[Run] = [
+        (
+            f" *{link[:1]}"
+            if wraps or (is_ring and is_first)
+            else f"  {link[:1]}"
+            if linked and not is_first
+            else "   ",
+            "dim",
+        )
+    ]
+    left = 3
+    for position, device in enumerate(devices):
+        if position:
+            is_linked = device in plan.links[devices[position - 1]]
+            runs.append((link if is_linked else "  ", "dim"))
+            left += _LINK_CELLS
+        runs += _device_box(scene, plan, device, box)
+        page.targets.append(ClickTarget(len(page.lines), left, left + box, "device", str(device)))
+        left += box
+    if wraps or (is_ring and is_last):
+        runs.append((f"{link[:1]}*", "dim"))
+    elif linked and not is_last:
+        runs.append((link[:1], "dim"))
+    page.add(fit_marked(runs, width))
+
+
+def _device_box(scene: RenderContext, plan: DeviceArrangement, device: int, box: int) -> list[Run]:
+    """`[ND 5  91.2%  1h]`: what it does, and how far it is from the chosen one."""
+    ratio = _shown_ratio(scene, device)
+    hops = plan.hops(scene.device_index, device)
+    is_chosen = device == scene.device_index
+    style = _ratio_style(scene, ratio)
+    if _holds(scene, device):
+        style = "mine"
+    elif hops == 1:
+        style = "lit"
+    figure = units.percent_text(ratio, 0 if box < 18 else 1)
+    far = "--" if hops is None else ("here" if is_chosen and box >= 18 else f"{hops}h")
+    text = f"ND{device:<2} {figure:>{6 if box >= _ROOMY_BOX_CELLS else 4}}"
+    inner = cell(text, box - 2 - len(far) - 1) + " " + far
+    run = (f"[{cell(inner, box - 2)}]", style)
+    return list(styled((run,), SELECTED)) if is_chosen else [run]
+
+
+def _bar_line(scene: RenderContext, plan: DeviceArrangement, devices: list[int], box: int, width: int) -> Line:
+    runs: list[Run] = [("   ", "text")]
+    for position, device in enumerate(devices):
+        if position:
+            runs.append((" " * _LINK_CELLS, "text"))
+        held = _cores_of_tab(scene, device)
+        if held:
+            runs.append((cell(f" NC {ranges_text(held)}", box), "good"))
+            continue
+        ratio = _shown_ratio(scene, device)
+        runs += [(" ", "text"), *bar(ratio, box - 2, scene.glyphs, _ratio_style(scene, ratio)), (" ", "text")]
+    del plan
+    return fit_marked(runs, width)
+
+
+def _cores_of_tab(scene: RenderContext, device: int) -> list[int]:
+    """The logical cores of a device that the current tab's process holds."""
+    if scene.pid is None:
+        return []
+    return [core.index for core in scene.figures.cores if core.device_index == device and scene.pid in core.owner_pids]
+
+
+def _holds(scene: RenderContext, device: int) -> bool:
+    return bool(_cores_of_tab(scene, device))
+
+
+def _shown_ratio(scene: RenderContext, device: int) -> float | None:
+    if scene.colour_by == "memory":
+        return scene.figures.memory_ratio(device)
+    return scene.figures.device_utilization[device]
+
+
+def _ratio_style(scene: RenderContext, ratio: float | None) -> str:
+    if scene.colour_by == "memory":
+        return memory_style(ratio)
+    if ratio is None:
+        return "dim"
+    return "busy" if ratio >= 0.5 else "good" if ratio >= 0.02 else "idle"
+
+
+def _device_lines(scene: RenderContext, plan: DeviceArrangement, width: int, height: int) -> list[Line]:
+    """The chosen device in words."""
+    if height <= 0:
+        return []
+    index = scene.device_index
+    device = scene.snapshot.devices[index]
+    where = f"BDF {device.bdf or '-'}, NUMA {device.numa_node or '-'}"
+    lines: list[Line] = [heading(scene, f"ND {index}", width, where)]
+    by_hops: dict[int, list[int]] = {}
+    for other in range(len(scene.snapshot.devices)):
+        hops = plan.hops(index, other)
+        if hops:
+            by_hops.setdefault(hops, []).append(other)
+    reach = "  ".join(
+        f"{hops} hop{'s' if hops > 1 else ''}: {ranges_text(others)}" for hops, others in sorted(by_hops.items())
+    )
+    used = scene.figures.device_used_bytes[index]
+    node = scene.snapshot.instance.ultraserver_node
+    other_nodes = "" if node is None else device_links_text(node, device.index)
+    rows: list[tuple[str, str, str]] = [
+        ("hops", reach or "no links to other devices", "text"),
+        *([("nodes", other_nodes, "text")] if other_nodes else []),
+        (
+            "memory",
+            (
+                f"{units.bytes_text(used)} of {units.memory_size_text(device.memory_bytes)} "
+                f"({units.percent_text(scene.figures.memory_ratio(index))})"
+            ),
+            "text",
+        ),
+    ]
+    for verdict in scene.verdicts:
+        if verdict.device_index == index:
+            rows += [
+                ("health", f"{sentence(finding, scene.snapshot)}; {finding.action}", "warn")
+                for finding in verdict.findings[:2]
+            ]
+    for core in scene.figures.cores:
+        if core.device_index == index:
+            busy, flops = units.percent_text(core.utilization_ratio), units.flops_text(core.flops_per_second)
+            text = f"{busy:>8}  {flops:>12}  {owner_text(scene.figures, core)}"
+            rows.append((f"NC {core.index}", text, "dim" if core.is_free else "text"))
+    if device.inferred_fields:
+        rows.append(("inferred", ", ".join(device.inferred_fields), "dim"))
+    for name, text, style in rows[: height - 1]:
+        lines.append(labelled_line(name, text, width, 8, style))
+    return lines

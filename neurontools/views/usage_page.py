@@ -1,0 +1,215 @@
+"""The users page: what each user holds now, and the processes that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neurontools.model import EndedProcess
+from neurontools.model.ended import EndedTotal, by_user
+from neurontools.util import units
+from neurontools.util.process_text import script_text
+from neurontools.util.units import clock_text, day_text, ranges_text
+from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
+from neurontools.views.drawing.lines import (
+    SELECTED,
+    Line,
+    TableColumn,
+    TextPage,
+    clip,
+    count_column,
+    fit,
+    fit_marked,
+    fitting_columns,
+    printable,
+    row_line,
+    styled,
+    title_line,
+)
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+
+_LEAST_ENDED_LINES = 5
+_FOOTER_HEIGHT = 16
+
+
+def usage_page(scene: RenderContext, width: int, height: int) -> TextPage:
+    """Both tables; of many users as many as leave room for the processes."""
+    ended = ended_rows(scene)
+    users = user_totals(scene.figures, ended)
+    page = TextPage([heading(scene, "Users", width, "now, and what ended")])
+    columns = fitting_columns(USER_COLUMNS, width)
+    page.add(title_line(columns, width))
+    room = max(1, height - len(page.lines) - _LEAST_ENDED_LINES)
+    shown = users if len(users) <= room else users[: room - 1]
+    page.add(*(row_line(columns, user, width) for user in shown))
+    if len(users) > len(shown):
+        page.add(fit(((f"   {scene.glyphs.ellipsis} {len(users) - len(shown)} more users", "dim"),), width))
+    if not users:
+        page.add(fit_marked((("   nobody holds a NeuronCore", "dim"),), width))
+    page.append(_ended_section(scene, ended, width, height - len(page.lines)))
+    return page
+
+
+def ended_rows(scene: RenderContext) -> list[EndedProcess]:
+    """What had ended by the moment shown, newest first; of the current tab its earlier lives alone."""
+    ended = [process for process in scene.ended if scene.pid is None or process.pid == scene.pid]
+    return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)
+
+
+def ended_entries(scene: RenderContext) -> list[SearchEntry]:
+    """What a search sees of what has ended: all that its table tells in words, and the users'."""
+    columns = [column for column in _ENDED_COLUMNS if column.is_text or column.title == "PID"]
+    return [
+        SearchEntry(str(number), " ".join(column.text(process) for column in columns))
+        for number, process in enumerate(ended_rows(scene))
+    ]
+
+
+def _ended_section(scene: RenderContext, ended: list[EndedProcess], width: int, height: int) -> TextPage:
+    hours = sum(process.neuroncore_hours for process in ended)
+    known = f"{len(ended)} known, {hours_text(hours)} NeuronCore hours" if ended else ""
+    page = TextPage([heading(scene, "Ended", width, known)])
+    if not ended:
+        page.add(fit_marked((("   no process that held NeuronCores is known to have ended", "dim"),), width))
+        return page
+    columns = fitting_columns(_ENDED_COLUMNS, width)
+    page.add(title_line(columns, width))
+    footer = _process_footer(scene, ended, width) if height >= _FOOTER_HEIGHT and scene.cursor >= 0 else []
+    list_height = max(1, height - len(page.lines) - len(footer))
+    cursor = min(scene.cursor, len(ended) - 1)
+    top = visible_top(cursor, scene.top, list_height, len(ended))
+    lines = []
+    for position in range(top, min(len(ended), top + list_height)):
+        line = row_line(columns, ended[position], width)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    page.add_list(lines, len(ended), list_height, top)
+    page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
+    page.add(*footer)
+    return page
+
+
+def _process_footer(scene: RenderContext, ended: list[EndedProcess], width: int) -> list[Line]:
+    process = ended[min(max(0, scene.cursor), len(ended) - 1)]
+    began = day_text(process.began_at_unix_seconds)
+    steps = "" if process.steps_total is None else f", {units.count_text(process.steps_total)} steps"
+    facts = (
+        f" from {began} on ND {ranges_text(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
+        f"tag {printable(process.tag, 60)}{steps}, uid {'-' if process.uid is None else process.uid}"
+    )
+    if process.synthetic:
+        facts += ", synthetic: there was no such process"
+    return [
+        heading(scene, f"PID {process.pid}", width, f"ended: {process.how}"),
+        fit(((f" {printable(process.command, 2 * width) or 'command not known'}", "text"),), width),
+        fit(((clip(facts, width, mark=True), "dim"),), width),
+    ]
+
+
+def _exit_style(process: EndedProcess) -> str:
+    return "bad" if process.exit_status else "good" if process.exit_status == 0 else "dim"
+
+
+def _error_count(process: EndedProcess) -> int | None:
+    failed, errors = process.failed_executions_total, process.errors_total
+    return None if failed is None or errors is None else failed + errors
+
+
+def _cores_text(process: EndedProcess) -> str:
+    return f"{process.neuroncore_count}{'?' if 'neuroncore_count' in process.inferred_fields else ''}"
+
+
+_ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
+    TableColumn("ENDED", 8, 1, lambda row: clock_text(row.ended_at_unix_seconds), True),
+    TableColumn("HOW", 9, 0, lambda row: row.how, True, _exit_style),
+    TableColumn("PID", 8, 0, lambda row: str(row.pid)),
+    TableColumn("USER", 9, 1, lambda row: printable(row.user or "-", 40), True),
+    TableColumn("JOB", 20, 6, lambda row: printable(row.job or "-", 60), True),
+    TableColumn("CORES", 5, 1, _cores_text),
+    TableColumn("HELD", 9, 2, lambda row: units.duration_text(row.held_seconds)),
+    TableColumn("CORE-H", 7, 2, lambda row: hours_text(row.neuroncore_hours)),
+    TableColumn("UTIL", 6, 0, lambda row: units.percent_text(row.utilization_ratio, 1)),
+    TableColumn("MFU", 6, 4, lambda row: units.percent_text(row.mfu_ratio, 1)),
+    TableColumn("PEAK MEM", 9, 3, lambda row: units.bytes_text(row.peak_device_memory_bytes)),
+    count_column("EXECS", 10, 5, lambda row: None if row.executions is None else row.executions.completed_total),
+    count_column("ERR", 5, 3, _error_count, lambda row: "bad" if _error_count(row) else "text"),
+    TableColumn("COMMAND", 0, 7, lambda row: printable(script_text(row.command)) or "-", True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UserTotal:
+    """One user. `ended`: of those of their processes that have ended; None: there are none."""
+
+    name: str | None  # None: not known
+    process_count: int
+    neuroncore_count: int
+    utilization_ratio: float | None  # mean of the cores held
+    device_memory_bytes: int | None
+    host_memory_bytes: int | None
+    vcpu_ratio: float | None  # 2.0 is two vCPUs busy
+    ended: EndedTotal | None
+
+
+def user_totals(figures: Figures, ended: Sequence[EndedProcess]) -> list[UserTotal]:
+    """Every user with processes now or before, the most cores first."""
+    now: dict[str | None, list[ProcessFigures]] = {}
+    for process in figures.by_pid.values():
+        now.setdefault(_user_name(process.process.user, process.process.uid), []).append(process)
+    before = {total.name: total for total in by_user(ended)}
+    names = [*now, *(name for name in before if name not in now)]
+    totals = [_user_total(name, now.get(name, []), before.get(name)) for name in names]
+    return sorted(totals, key=_sort_key)
+
+
+def _sort_key(of: UserTotal) -> tuple[int, float, str]:
+    return -of.neuroncore_count, -(of.ended.neuroncore_hours if of.ended else 0.0), of.name or ""
+
+
+def _user_name(user: str | None, uid: int | None) -> str | None:
+    return user if user is not None or uid is None else str(uid)
+
+
+def _user_total(name: str | None, processes: list[ProcessFigures], ended: EndedTotal | None) -> UserTotal:
+    known = [(figures.utilization_ratio, figures.core_count) for figures in processes]
+    held = sum(count for ratio, count in known if ratio is not None)
+    busy = sum(ratio * count for ratio, count in known if ratio is not None)
+    device = [size for figures in processes if (size := figures.device_memory_bytes) is not None]
+    host = [size for figures in processes if (size := figures.host_memory_bytes) is not None]
+    return UserTotal(
+        name=name,
+        process_count=len(processes),
+        neuroncore_count=sum(figures.core_count for figures in processes),
+        utilization_ratio=busy / held if held else None,
+        device_memory_bytes=sum(device) if device else None,
+        host_memory_bytes=sum(host) if host else None,
+        vcpu_ratio=known_sum(vcpu_ratio(figures) for figures in processes),
+        ended=ended,
+    )
+
+
+def vcpu_ratio(figures: ProcessFigures) -> float | None:
+    """vCPUs that a process keeps busy; 2.0 is two."""
+    return known_sum((figures.process.vcpu_user_ratio, figures.process.vcpu_system_ratio))
+
+
+USER_COLUMNS: tuple[TableColumn[UserTotal], ...] = (
+    TableColumn("USER", 14, 0, lambda row: printable(row.name or "-", 40), True),
+    TableColumn("PROCS", 5, 1, lambda row: str(row.process_count)),
+    TableColumn("CORES", 5, 0, lambda row: str(row.neuroncore_count)),
+    TableColumn("UTIL", 6, 0, lambda row: units.percent_text(row.utilization_ratio, 1)),
+    TableColumn("DEV MEM", 9, 2, lambda row: units.bytes_text(row.device_memory_bytes)),
+    TableColumn("HOST MEM", 9, 5, lambda row: units.bytes_text(row.host_memory_bytes)),
+    TableColumn("CPU", 7, 4, lambda row: units.percent_text(row.vcpu_ratio, 0)),
+    TableColumn("ENDED", 6, 3, lambda row: str(row.ended.process_count) if row.ended else "-"),
+    TableColumn("FAILED", 6, 7, lambda row: str(row.ended.failed_count) if row.ended else "-"),
+    TableColumn("CORE HOURS", 10, 3, lambda row: hours_text(row.ended.neuroncore_hours) if row.ended else "-"),
+    TableColumn(
+        "MEAN UTIL", 9, 3, lambda row: units.percent_text(row.ended.utilization_ratio if row.ended else None, 1)
+    ),
+    TableColumn("MEAN MFU", 8, 6, lambda row: units.percent_text(row.ended.mfu_ratio if row.ended else None, 1)),
+)
+
+
+def hours_text(hours: float) -> str:
+    """NeuronCore hours: three decimals below 1, else one."""
+    return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"
