@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.operator import Operator, Signature
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.operators.operator import DeviceOperator, OperatorSignature
 from neurontools.runtime.tensors.core import Buffer, Core, Tensor
 from neurontools.runtime.tensors.storages import NAME, SlotRange, capsule_of, from_dlpack, storages
 
@@ -34,7 +34,7 @@ class Expected:
 
     __slots__ = ("operator", "position", "take")
 
-    def __init__(self, operator: Operator | None, position: int, take: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, operator: DeviceOperator | None, position: int, take: Callable[[Any, Any], Any]) -> None:
         self.operator = operator
         self.position = position
         self.take = take
@@ -44,8 +44,8 @@ class Expected:
 class Observed:
     """A call as it was recorded: its text with the kinds of its arguments, and the values that belong to them."""
 
-    operator: Operator
-    signature: Signature
+    operator: DeviceOperator
+    signature: OperatorSignature
     first_result: int
     apart: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
@@ -65,8 +65,8 @@ class Observed:
 
 
 def observe(
-    operator: Operator,
-    signature: Signature,
+    operator: DeviceOperator,
+    signature: OperatorSignature,
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     indices: Sequence[int],
@@ -195,7 +195,7 @@ class Course:
         self.core = core
         self.key = key
         self.signatures = [call.signature for call in observed]
-        self.layouts: list[Layout] = [buffer.layout for buffer in listed]
+        self.layouts: list[TensorLayout] = [buffer.layout for buffer in listed]
         self.alive = alive
         self.program = program
         self.scalars: list[Any] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from neurontools.runtime.capture.course import Course, Expected, NotFollowable, Observed, observe
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.operators.operator import Operator, Signature
+from neurontools.runtime.operators.operator import DeviceOperator, OperatorSignature
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
 from neurontools.runtime.tensors.device import device
@@ -81,7 +81,12 @@ class Following:
         return tensor
 
     def observe(
-        self, core: Core, operator: Operator, signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self,
+        core: Core,
+        operator: DeviceOperator,
+        signature: OperatorSignature,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
     ) -> None:
         """After a call was recorded: takes it down, unless it is one that can't be compared."""
         observed = self.observed

@@ -10,7 +10,7 @@ import torch
 from neurontools.profile.definitions import SpanKind
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
-from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.operators.operator import DeviceOperator
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import alias, buffers
 from neurontools.runtime.tensors.core import Core, Tensor
@@ -93,14 +93,14 @@ def _dead_bytes(core: Core) -> int:
     return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and not b.is_alive)
 
 
-def run_on_host(operator: Operator, arguments: Any, keywords: Any, target: torch.device) -> Any:
+def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target: torch.device) -> Any:
     """A factory that got a device tensor and makes its result elsewhere, as torch.zeros_like(x, device="cpu")."""
     host = [_map(a, host_value) for a in arguments]
     return operator.op(*host, **{name: _map(a, host_value) for name, a in keywords.items()}, device=target)
 
 
 def run_at_once(
-    operator: Operator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
+    operator: DeviceOperator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
 ) -> Any:
     """An operator whose results' sizes depend on values, or that can't be trusted to a graph. Counted as fallback.
 
@@ -146,7 +146,7 @@ def run_at_once(
         return _returned(operator, arguments, keywords, result, core, _shared([*values, *named.values()], tensors))
 
 
-def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
+def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
     """An `out=` call whose target has another size, or is not known before: computes anew, then copies or re-points."""
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
@@ -200,7 +200,7 @@ def _shared(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None
 
 
 def _returned(
-    operator: Operator, arguments: Any, keywords: Any, result: Any, core: Core, shared: dict[int, Tensor | None]
+    operator: DeviceOperator, arguments: Any, keywords: Any, result: Any, core: Core, shared: dict[int, Tensor | None]
 ) -> Any:
     def on_device(value: Tensor) -> Tensor:
         refuse_unstrided(value)
@@ -231,7 +231,7 @@ def _returned(
     return tuple(results) if results else None
 
 
-def _written(operator: Operator, arguments: Any, keywords: Any) -> list[Tensor]:
+def _written(operator: DeviceOperator, arguments: Any, keywords: Any) -> list[Tensor]:
     found = []
     for position, name in operator.writes:
         if name in keywords:

@@ -11,13 +11,13 @@ from neurontools.runtime.capture import immediate
 from neurontools.runtime.capture.course import MISS
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.trust import distrust
-from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.operator import (
+    DeviceOperator,
     NeedsResize,
     NotRecordable,
     NumberForTensor,
-    Operator,
-    Signature,
+    OperatorSignature,
     Unverified,
     signatures,
 )
@@ -105,7 +105,7 @@ class _Call:
         self.buffers.append(buffer)
 
 
-def recording_kernel(operator: Operator) -> Callable[..., Any]:
+def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     """The kernel that torch calls for an operator on device tensors."""
     has_device, has_generator, outs = operator.has_device, operator.has_generator, operator.out_names
     returns = operator.returns
@@ -179,7 +179,7 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
 
 
 def _verify(
-    first: Unverified, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
+    first: Unverified, operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
 ) -> Any:
     """Runs a call at once; from the next one on its like are recorded if the CPU returned what was announced."""
     results: list[Any] = []
@@ -192,8 +192,8 @@ def _verify(
 
 
 def record(
-    operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
-) -> tuple[Core, Signature]:
+    operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
+) -> tuple[Core, OperatorSignature]:
     """Adds a call to the pending graph of its core; the lock is held. The caller makes the results.
 
     Raises NotRecordable or NeedsResize when the call has to run at once; then nothing is recorded.
@@ -219,7 +219,7 @@ def record(
     if signature is None:
         if call.hosts and call.buffers and not operator.mixed_devices and any(h.dim() for h in call.hosts):
             raise _mixed(operator, core, torch.device("cpu"))
-        signature = Signature(operator, arguments, keywords)
+        signature = OperatorSignature(operator, arguments, keywords)
         if not operator.trusted:
             raise Unverified(key, signature)
         signatures.put(key, signature)
@@ -241,14 +241,14 @@ def record(
     return core, signature
 
 
-def new_result(layout: Layout, core: Core) -> Tensor:
+def new_result(layout: TensorLayout, core: Core) -> Tensor:
     """A device tensor that the operator recorded last will compute."""
     tensor, buffer = buffers.create(layout, None, core)
     core.pending.add_result(buffer)
     return tensor
 
 
-def _results(signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core) -> Any:
+def _results(signature: OperatorSignature, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core) -> Any:
     operator = signature.operator
     outputs = signature.outputs or (None,) * len(operator.returns)
     results = [
@@ -273,7 +273,7 @@ def _argument(written: tuple[int, str], arguments: tuple[Any, ...], keywords: di
     return keywords[name] if name in keywords else arguments[position]
 
 
-def _mixed(operator: Operator, core: Core, other: torch.device) -> RuntimeError:
+def _mixed(operator: DeviceOperator, core: Core, other: torch.device) -> RuntimeError:
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{device.torch_device(core)} and {other}! ({operator.name})"

@@ -52,7 +52,7 @@ class Timer:
         return None
 
 
-class Metrics:
+class RuntimeMetrics:
     """All counters and metrics of the process; changed under the runtime's lock."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ def _value(value: float, is_time: bool) -> str:
     return f"{value * 1e6:.3f}us"
 
 
-metrics = Metrics()
+metrics = RuntimeMetrics()
 
 
 _MAX_CALL_SITES = 256

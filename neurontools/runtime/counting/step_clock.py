@@ -18,7 +18,7 @@ _MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # both are CLOCK_MO
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimeParts:
     """Seconds by part since the clock began; together the time since then.
 
     `input_wait_seconds` is None where the script was not seen to use a loader. `compiling_since_seconds`
@@ -88,7 +88,7 @@ class StepClock:
         """Whether the script does not wait for what this thread does."""
         return bool(self.background) and get_ident() in self.background
 
-    def so_far(self) -> StepTimes:
+    def so_far(self) -> StepTimeParts:
         """The times of this moment, what lasts included: together the time since the clock began, and no part falls.
 
         While a part lasts it is not known how its time will be charged, as what of a collective was waiting. Who has
@@ -97,8 +97,8 @@ class StepClock:
         with self._lock:
             now = self._clock()
             seconds, since = self._of_moment(now)
-            told = self._told_seconds = _grown(self._told_seconds, seconds, now - self._began_seconds)
-        return StepTimes(
+            told = self._told_seconds = _limit_growth(self._told_seconds, seconds, now - self._began_seconds)
+        return StepTimeParts(
             host_seconds=told[5],
             compile_wait_seconds=told[COMPILE],
             input_wait_seconds=told[INPUT] or None,
@@ -137,7 +137,7 @@ class StepClock:
         self._lock = Lock()
 
 
-def _grown(before: list[float], now: list[float], whole_seconds: float) -> list[float]:
+def _limit_growth(before: list[float], now: list[float], whole_seconds: float) -> list[float]:
     """As near to the parts of now as they come without any that falls, and with this sum."""
     passed_seconds = max(0.0, whole_seconds - sum(before))
     missing = [max(0.0, part - told) for told, part in zip(before, now, strict=True)]

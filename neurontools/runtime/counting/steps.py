@@ -17,7 +17,7 @@ WARM_UP_STEPS = 5  # by then a training has met the graphs that it goes on with
 
 
 @dataclass(slots=True)
-class Steps:
+class StepCounts:
     """Counts of one process. A step is a call of an optimizer's `step`; its time is that since the one before."""
 
     steps_total: int = 0
@@ -48,7 +48,7 @@ class Steps:
         self.largest_batch = max(self.largest_batch, samples)
 
 
-steps = Steps()
+steps = StepCounts()
 
 
 def count_optimizer_steps() -> None:
@@ -61,14 +61,14 @@ def count_optimizer_steps() -> None:
 
 
 @dataclass(slots=True)
-class Saves:
+class SaveCounts:
     """Counts of one process."""
 
     saves_total: int = 0
     seconds: float = 0.0
 
 
-saves = Saves()
+saves = SaveCounts()
 
 
 def time_saves() -> None:

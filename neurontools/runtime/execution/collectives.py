@@ -19,7 +19,7 @@ from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution import ranks
 from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.gloo import carry_out
-from neurontools.runtime.operators.operator import Operator, operators
+from neurontools.runtime.operators.operator import DeviceOperator, operators
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Tensor
@@ -38,7 +38,7 @@ def install() -> None:
         "collective(Tensor(a!)[] outputs, Tensor[] inputs, str kind, str reduction, int root, int group) -> ()"
     )
     library.impl("collective", _collective, "CPU")
-    operator = Operator(torch.ops.neuron.collective.default, call=_collective, effect=True)
+    operator = DeviceOperator(torch.ops.neuron.collective.default, call=_collective, effect=True)
     operators.add(operator)
     library.impl("collective", recording_kernel(operator), "PrivateUse1")
     library.impl("collective", lambda *_: None, "Meta")

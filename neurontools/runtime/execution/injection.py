@@ -19,7 +19,7 @@ from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.programs.description import COLLECTIVE
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.reporting.control_channel import ArmedFault, ArmedFaults
-from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.util.version import __version__
 
@@ -142,4 +142,4 @@ class _Struck:
             ("Visible cores", os.environ.get(VISIBLE_CORES, "N/A")),
         )
         for line in execution_failure_lines(self._causes(fault), fault.kind.status, facts, os.getpid(), time.time()):
-            say(line)
+            write_stderr_line(line)

@@ -6,8 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from neurontools.runtime.frameworks.loop_timer import LoopTimer, samples_of
-from neurontools.runtime.reporting.training_report import TrainingReport
+from neurontools.runtime.reporting.training_report import LoopTimer, TrainingReport, samples_of
 
 
 class ReportTraining(TrainerCallback):  # type: ignore[misc]

@@ -6,8 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from neurontools.runtime.frameworks.loop_timer import LoopTimer, samples_of
-from neurontools.runtime.reporting.training_report import TrainingReport, training_log
+from neurontools.runtime.reporting.training_report import LoopTimer, TrainingReport, samples_of, training_log
 
 
 class ReportTraining(Callback):  # type: ignore[misc]

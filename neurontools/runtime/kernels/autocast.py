@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.operator import resolve
+from neurontools.runtime.operators.operator import find_overload
 from neurontools.runtime.tensors.core import Tensor
 
 _LOWER = """_convolution.deprecated _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding
@@ -38,7 +38,7 @@ def register(name: str, keep: Callable[[Any], None]) -> None:
     for names, chosen in ((_LOWER, _lower), (_FLOAT32, _float32), (_PROMOTE, _widest)):
         for operator in names:
             try:
-                op = resolve("aten::" + operator)
+                op = find_overload("aten::" + operator)
             except AttributeError:
                 continue
             library.impl(operator, _casting(op, name, chosen), "AutocastPrivateUse1")

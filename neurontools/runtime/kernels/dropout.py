@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.tensors.core import Tensor
 
 
@@ -32,7 +32,9 @@ def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Te
 
 def kernels() -> dict[str, Any]:
     """The kernels by operator."""
-    dropout = Operator(resolve("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True)
+    dropout = DeviceOperator(
+        find_overload("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True
+    )
     dropout.has_generator = True
-    backward = Operator(resolve("aten::native_dropout_backward"), call=_native_dropout_backward)
+    backward = DeviceOperator(find_overload("aten::native_dropout_backward"), call=_native_dropout_backward)
     return {operator.name: recording_kernel(operators.add(operator)) for operator in (dropout, backward)}

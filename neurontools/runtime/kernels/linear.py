@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.tensors.core import Tensor
 
 _linear = torch.ops.aten.linear.default
@@ -98,7 +98,7 @@ def _plain_backward_to_weight(
 _PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _plain_backward_to_weight}
 
 
-def _is_plain(layout: Layout | None) -> bool:
+def _is_plain(layout: TensorLayout | None) -> bool:
     """Whether it is a matrix that lies row by row, and of which nobody could say otherwise."""
     return (
         layout is not None
@@ -119,7 +119,7 @@ def _meta_backward(
     )
 
 
-class _Linear(Operator):
+class _Linear(DeviceOperator):
     """Counts what torch's formula counts for the products that it stands for.
 
     For matrices that lie row by row, which most are, the way is known beforehand: looking at them in each execution
@@ -139,7 +139,7 @@ class _Linear(Operator):
 class _Forward(_Linear):
     __slots__ = ()
 
-    def call_for(self, arguments: Sequence[Any], layouts: Sequence[Layout | None]) -> Callable[..., Any]:
+    def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
         has_bias = len(arguments) == 3 and layouts[2] is not None
         return _plain_forward if has_bias and _is_plain(layouts[0]) and _is_plain(layouts[1]) else self.call
 
@@ -147,7 +147,7 @@ class _Forward(_Linear):
 class _Backward(_Linear):
     __slots__ = ()
 
-    def call_for(self, arguments: Sequence[Any], layouts: Sequence[Layout | None]) -> Callable[..., Any]:
+    def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
         value, gradient, weight = layouts[:3]
         if not (_is_plain(value) and _is_plain(weight)) or gradient is None or gradient.ndim != 2:
             return self.call
@@ -157,7 +157,7 @@ class _Backward(_Linear):
 def kernels() -> dict[str, Any]:
     """The kernels by operator."""
     forward = _Forward(_linear, call=_forward, meta_call=_meta_forward)
-    backward = _Backward(resolve("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
+    backward = _Backward(find_overload("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
     forward.matmul = backward.matmul = True
     for operator in (forward, backward):
         operators.add(operator)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.tensors.core import Tensor
 
 _REDUCED = (torch.bfloat16, torch.float16)
@@ -54,8 +54,8 @@ def _like_probe(op: Any) -> Callable[..., Any]:
 def kernels() -> dict[str, Any]:
     """The kernels by operator."""
     listed = [
-        Operator(resolve("aten::native_layer_norm"), meta_call=_layer_norm),
-        Operator(resolve("aten::native_group_norm"), meta_call=_group_norm),
+        DeviceOperator(find_overload("aten::native_layer_norm"), meta_call=_layer_norm),
+        DeviceOperator(find_overload("aten::native_group_norm"), meta_call=_group_norm),
     ]
     for name in (
         "native_batch_norm",
@@ -63,8 +63,8 @@ def kernels() -> dict[str, Any]:
         "_native_batch_norm_legit.no_stats",
         "_batch_norm_with_update",
     ):
-        op = resolve("aten::" + name)
+        op = find_overload("aten::" + name)
         # native_batch_norm's schema does not say that the running statistics change.
         writes = ("running_mean", "running_var") if name == "native_batch_norm" else ()
-        listed.append(Operator(op, meta_call=_like_probe(op), writes=writes))
+        listed.append(DeviceOperator(op, meta_call=_like_probe(op), writes=writes))
     return {operator.name: recording_kernel(operators.add(operator)) for operator in listed}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.tensors.core import Tensor
 
 _NAMES = """_fft_r2c _fft_c2r _fft_c2c _linalg_svd linalg_eig max_unpool2d _embedding_bag
@@ -54,7 +54,7 @@ def kernels() -> dict[str, Any]:
     """The kernels by operator."""
     listed = []
     for name in _NAMES:
-        op = resolve("aten::" + name)
+        op = find_overload("aten::" + name)
         call = _with_workspace(op) if name == "mkldnn_rnn_layer" else None
-        listed.append(Operator(op, call=call, meta_call=probe(call or op)))
+        listed.append(DeviceOperator(op, call=call, meta_call=probe(call or op)))
     return {operator.name: recording_kernel(operators.add(operator)) for operator in listed}

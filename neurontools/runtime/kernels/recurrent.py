@@ -14,7 +14,7 @@ import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels.probed import probe
-from neurontools.runtime.operators.operator import Operator, operators
+from neurontools.runtime.operators.operator import DeviceOperator, operators
 from neurontools.runtime.tensors.core import Tensor
 
 State = tuple[Tensor, ...]  # (h,) or (h, c)
@@ -293,7 +293,7 @@ def register(keep: Callable[[Any], None]) -> None:
     library.define(f"rnn_layer_inference{schema}-> (Tensor, Tensor, Tensor)")
     library.impl("rnn_layer_inference", _inference, "CPU")
     op = torch.ops.neuron.rnn_layer_inference.default
-    operator = operators.add(Operator(op, call=_inference, meta_call=probe(_inference)))
+    operator = operators.add(DeviceOperator(op, call=_inference, meta_call=probe(_inference)))
     library.impl("rnn_layer_inference", recording_kernel(operator), "PrivateUse1")
 
 

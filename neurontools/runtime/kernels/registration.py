@@ -9,7 +9,7 @@ import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, probed, recurrent, transfer
-from neurontools.runtime.operators.operator import Operator, is_batched, operators, resolve
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, is_batched, operators
 
 _C: Any = torch._C
 _KEY = "PrivateUse1"
@@ -51,7 +51,7 @@ _MIXED = frozenset(
 )
 
 
-def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
+def register(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
     """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
@@ -59,20 +59,20 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
     for part in (dropout, normalization, linear, probed):
         special |= part.kernels()
     for view in _VIEWS:
-        library.impl(view, _native(resolve("aten::" + view)), _KEY)
+        library.impl(view, _native(find_overload("aten::" + view)), _KEY)
     for full, kernel in special.items():
         library.impl(full.removeprefix("aten::"), kernel, _KEY)
     done = set(special) | {"aten::" + view for view in _VIEWS} | _SKIPPED
     for full in _recorded_names(done):
         try:
-            op = resolve(full)
+            op = find_overload(full)
         except AttributeError:
             continue
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
             continue  # a view: torch makes it out of as_strided
         if torch.Tag.inplace_view in op.tags:
             continue  # changes shape and strides only: torch's own kernel does that
-        operator = operators.add(Operator(op, mixed_devices=full in _MIXED))
+        operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
         operator.dynamic = operator.dynamic or full in _AT_ONCE
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
@@ -132,7 +132,7 @@ def _register_fallback(keep: Callable[[Any], None]) -> None:
     def fallback(op: Any, *arguments: Any, **keywords: Any) -> Any:
         kernel = known.get(op)
         if kernel is None:
-            kernel = known[op] = recording_kernel(operators.add(Operator(op)))
+            kernel = known[op] = recording_kernel(operators.add(DeviceOperator(op)))
         return kernel(*arguments, **keywords)
 
     every.fallback(fallback, _KEY)

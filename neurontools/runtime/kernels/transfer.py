@@ -15,7 +15,7 @@ from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import TRANSFER, step_clock
 from neurontools.runtime.operators.layout import layouts
-from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core, Tensor
@@ -174,8 +174,8 @@ def never(*_arguments: Any, **_keywords: Any) -> bool:
     return False
 
 
-_record_copy = recording_kernel(operators.add(Operator(resolve("aten::copy_"))))
-_record_to_copy = recording_kernel(operators.add(Operator(resolve("aten::_to_copy"))))
+_record_copy = recording_kernel(operators.add(DeviceOperator(find_overload("aten::copy_"))))
+_record_to_copy = recording_kernel(operators.add(DeviceOperator(find_overload("aten::_to_copy"))))
 
 
 def _zeros(

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from neurontools.runtime.launch.import_hook import VERSIONS
-from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 
 DEVICE_VARIABLE = "NEURONTOOLS_DEVICE"
 DEVICE_NAMES = ("xla", "neuron")
@@ -149,7 +149,7 @@ def explain_other_name(choice: DeviceNameChoice) -> None:
         shown(kind, error, traceback)
         text = other_name_message(error, choice)
         if text is not None:
-            say(f"neurontools: {text}")
+            write_stderr_line(f"neurontools: {text}")
 
     sys.excepthook = show
 

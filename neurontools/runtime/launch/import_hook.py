@@ -10,7 +10,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from types import ModuleType
 
-from neurontools.runtime.reporting.narration import say_once
+from neurontools.runtime.reporting.stderr_lines import warn_once
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _supported_modules(package: str) -> list[str]:
 def warn_of_other_torch(version: str) -> None:
     """Warns once if torch has another minor version than the device was made for. The device may still work."""
     if version.split(".")[:2] != SUPPORTED_TORCH.split("."):
-        say_once(
+        warn_once(
             "torch version",
             f"torch {version} is not the torch {SUPPORTED_TORCH} that the device is made for; should something fail, "
             f"install torch=={SUPPORTED_TORCH}.*",

@@ -24,10 +24,10 @@ from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.profile_config import ProfileConfig
-from neurontools.runtime.profiling.recorder import Recorder
+from neurontools.runtime.profiling.recorder import ProfileRecorder
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.control_channel import CaptureRequest
-from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.device import device
@@ -93,7 +93,7 @@ class _Capture:
         self._enough = Event()
         self._is_ending = False
         self._stream: ProfileStream | None = None
-        self._recorder: Recorder | None = None
+        self._recorder: ProfileRecorder | None = None
         self._first_step = 0
         self._thread = Thread(target=self._run, name="neurontools-capture", daemon=True)
 
@@ -160,7 +160,7 @@ class _Capture:
             if self._recorder is not None or any(map(_has_pending, device.taken)):
                 return
             self._stream = ProfileStream(worker.metadata())
-            self._recorder = Recorder(ring, self._stream, worker.living, worker.peaks)
+            self._recorder = ProfileRecorder(ring, self._stream, worker.living, worker.peaks)
             self._first_step = ring.step if is_at_step else ring.step + 1
             self._recorder.start(is_at_step=is_at_step)
         self._begun.set()
@@ -222,8 +222,8 @@ class ProfileSession:
     def __init__(self, wanted: ProfileConfig) -> None:
         self._wanted = wanted
         self._writer: ProfileWriter | None = None
-        self._recorder: Recorder | None = None
-        self._closed: tuple[Recorder, ProfileWriter] | None = None
+        self._recorder: ProfileRecorder | None = None
+        self._closed: tuple[ProfileRecorder, ProfileWriter] | None = None
         self._path = Path()
         self._owner = os.getpid()
         self._is_over = False
@@ -302,7 +302,7 @@ class ProfileSession:
             where = error.filename or directory
             _print_line(f"none is made: {where}: {error.strerror}; give a directory that can be written")
             return
-        self._recorder = Recorder(ring, self._writer, worker.living, worker.peaks)
+        self._recorder = ProfileRecorder(ring, self._writer, worker.living, worker.peaks)
         with buffers.lock:
             self._recorder.start()
 
@@ -342,7 +342,7 @@ def _parts_ns() -> tuple[int, ...]:
 
 
 def _print_line(text: str) -> None:
-    say(f"neurontools: profile: {text}")
+    write_stderr_line(f"neurontools: profile: {text}")
 
 
 def _exception_name() -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neurontools.runtime.launch.summary_files import DIRECTORY
-from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.signals import PARENT_PID_VARIABLE as ENDS_WITH
 from neurontools.util.signals import die_with_neuron_run
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     except failed as error:
         rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(DIRECTORY)))
         # torchrun starts workers unbuffered: a worker killed while it prints a traceback leaves an unfinished line.
-        say(f"neuron-run: {_failure_line(rank, failure, int(count))}", apart=True)
+        write_stderr_line(f"neuron-run: {_failure_line(rank, failure, int(count))}", apart=True)
         exit_code = int(failure.exitcode)
         return exit_code if exit_code >= 0 else 128 - exit_code
     except signalled as error:

@@ -20,7 +20,7 @@ from neurontools.runtime.native.archive import LARGEST_BYTES, Archive, InvalidAr
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.compiler_flags import VARIABLE, CompilerFlags
-from neurontools.runtime.reporting.narration import say_once
+from neurontools.runtime.reporting.stderr_lines import warn_once
 
 _ROOT = Path(__file__).parents[3]
 _OF_THE_TRAINING = ("NEURON", "XLA_", "TORCH", "RANK", "LOCAL_", "WORLD_", "MASTER_")
@@ -67,7 +67,7 @@ class Builder:
     ) -> Request | None:
         """Starts the process; None where there is no compiler, or no process."""
         if compiler_of(self.environment) is None:
-            say_once(
+            warn_once(
                 "no C++ compiler",
                 "--optlevel 3: no C++ compiler (g++) is there, so graphs run as without it; install g++ or set CXX",
             )
@@ -104,7 +104,7 @@ class Builder:
                 )
                 undo.pop_all()
         except OSError as error:
-            say_once("no machine code", f"--optlevel 3: no process for the compiler ({error.strerror})")
+            warn_once("no machine code", f"--optlevel 3: no process for the compiler ({error.strerror})")
             return None
         metrics.count("MachineCodeBuild")
         self._running = Request(compiled.module, key, process, result)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.native.segments import Segment
-from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.programs.program import Program, run_instructions
 from neurontools.runtime.tensors.core import Tensor
 
@@ -119,7 +119,7 @@ def _check_fresh(made: list[Tensor], again: list[Tensor]) -> None:
         raise NotAsComputed("a result is the same memory each time")
 
 
-def _check_layout(value: Tensor, layout: Layout, seen: set[int]) -> None:
+def _check_layout(value: Tensor, layout: TensorLayout, seen: set[int]) -> None:
     if (
         value.shape != layout.size
         or value.dtype is not layout.device_dtype

@@ -16,7 +16,7 @@ from neurontools.runtime.native.segments import segments_of
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
 from neurontools.runtime.programs.program import Program, Run, with_replacements
-from neurontools.runtime.reporting.narration import say_once
+from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.core import Tensor
 
 WARM_UP_EXECUTIONS = 8
@@ -139,7 +139,7 @@ class NativeProgram:
     def _refuse(self, reason: str) -> None:
         self._run, self.is_native, self._is_final = None, False, True
         count = len(self.program.compiled.instructions)
-        say_once("machine code", f"--optlevel 3: a graph of {count} operators runs as without it: {reason}")
+        warn_once("machine code", f"--optlevel 3: a graph of {count} operators runs as without it: {reason}")
 
 
 class MachineCode:
@@ -166,7 +166,9 @@ class MachineCode:
         if flags.optlevel != _LEVEL:
             return None
         if not program.numerics.is_plain:
-            say_once("machine code of casts", "--optlevel 3 does nothing where numbers are rounded (--auto-cast, bf16)")
+            warn_once(
+                "machine code of casts", "--optlevel 3 does nothing where numbers are rounded (--auto-cast, bf16)"
+            )
             return None
         if self._builder is None or self._builder.flags != flags:
             self._builder = Builder(self.environment, self.cache, flags)

@@ -14,7 +14,7 @@ _ADDRESS_STEP = 256
 _ids = count()
 
 
-class Layout:
+class TensorLayout:
     """How a tensor lies in its storage, its offset left out; equal layouts are the same object while they are in use.
 
     `extent` is the number of elements from the first to the last one, `nbytes` what they take in HBM. The element type
@@ -101,22 +101,22 @@ class LayoutTable:
     """
 
     def __init__(self) -> None:
-        self._layouts: LRUCache[tuple[object, ...], Layout] = LRUCache(16384)
+        self._layouts: LRUCache[tuple[object, ...], TensorLayout] = LRUCache(16384)
         self._is_settled = False
         self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
         self.narrowed: dict[torch.dtype, torch.dtype] = {}
         self.has_complex = False  # before the first complex tensor no tensor can be a conjugate or negative view
 
     @property
-    def young(self) -> dict[tuple[object, ...], Layout]:
+    def young(self) -> dict[tuple[object, ...], TensorLayout]:
         """The layouts in use by (size, stride, dtype), those long unused left out: for the recorder's look-ups."""
         return self._layouts.young
 
-    def of(self, tensor: torch.Tensor) -> Layout:
+    def of(self, tensor: torch.Tensor) -> TensorLayout:
         """The layout of a tensor, whatever its offset."""
         return self.get(tensor.shape, tensor.stride(), tensor.dtype)
 
-    def get(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Layout:
+    def get(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> TensorLayout:
         """The layout with these properties."""
         key = (size, stride, dtype)
         found = self._layouts.get(key)
@@ -125,7 +125,7 @@ class LayoutTable:
                 self._is_settled = True
                 self.narrowed = self.narrowing()
             self.has_complex = self.has_complex or dtype.is_complex
-            found = Layout(size, stride, dtype, self.narrowed.get(dtype, dtype))
+            found = TensorLayout(size, stride, dtype, self.narrowed.get(dtype, dtype))
             self._layouts.put((found.size, found.stride, dtype), found)
         return found
 

@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.lru_cache import LRUCache
 
 Formula = Callable[..., Any]
 _aten: Any = torch.ops.aten
 
 
-def formula(op: Any) -> Formula | None:
+def find_flop_formula(op: Any) -> Formula | None:
     """The formula of an overload, which takes its arguments and `out_val`; None for one that multiplies no matrices."""
     packet = op._overloadpacket
     name = packet.__name__
     if name.endswith("_") and op.namespace == "aten":  # in place: as many as without
         packet = getattr(_aten, name[:-1], packet)
-    return flop_registry.get(packet) or _FURTHER.get(packet)
+    return flop_registry.get(packet) or _FLOP_FORMULAS.get(packet)
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -48,7 +48,7 @@ def _summed_batches(_sum: Any, left: Any, right: Any, **_: Any) -> int:
     return 2 * int(math.prod(left.shape)) * int(right.shape[-1])
 
 
-_FURTHER: dict[Any, Formula] = {
+_FLOP_FORMULAS: dict[Any, Formula] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     _aten.mv: _matrix_vector,
@@ -78,7 +78,7 @@ MATMUL_NAMES = frozenset(
 )
 
 
-class Operator:
+class DeviceOperator:
     """An operator as the device runs it.
 
     `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` are
@@ -136,7 +136,7 @@ class Operator:
         self.random = random or self.has_generator
         self.effect = effect
         self.mixed_devices = mixed_devices
-        self.flop_formula = formula(op)
+        self.flop_formula = find_flop_formula(op)
         self.matmul = self.name.partition(".")[0] in MATMUL_NAMES
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         data_dependent = torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags
@@ -144,7 +144,9 @@ class Operator:
         written = [(i, a.name) for i, a in enumerate(arguments) if _is_written(a) or a.name in writes]
         self.writes: tuple[tuple[int, str], ...] = tuple(written)
         self.out_names: tuple[str, ...] = tuple(a.name for a in arguments if a.is_out)
-        self.returns: tuple[tuple[int, str] | None, ...] = tuple(_returned(r, arguments) for r in schema.returns)
+        self.returns: tuple[tuple[int, str] | None, ...] = tuple(
+            _returned_argument(r, arguments) for r in schema.returns
+        )
         self.in_place = all(r is not None for r in self.returns)
         self.trusted = (
             self.in_place
@@ -165,7 +167,7 @@ class Operator:
             i for i, a in enumerate(arguments) if str(a.type) == "Tensor" and not takes_numbers
         )
 
-    def with_number(self, position: int) -> Operator:
+    def with_number(self, position: int) -> DeviceOperator:
         """The overload that takes a number at this position; NotImplementedError when there is none."""
         packet = self.op._overloadpacket
         own = self.op._schema.arguments
@@ -178,7 +180,7 @@ class Operator:
                 return operators.get(getattr(packet, overload).name())
         raise NotImplementedError(f"{self.name}: a number as {own[position].name}")
 
-    def call_for(self, arguments: Sequence[Any], layouts: Sequence[Layout | None]) -> Callable[..., Any]:
+    def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
         """What computes calls with these arguments, of which tensors have layouts; by default `call`.
 
         For operators whose way depends on the layouts: it is chosen once, and not in each execution.
@@ -208,7 +210,7 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
-def _returned(result: Any, arguments: Any) -> tuple[int, str] | None:
+def _returned_argument(result: Any, arguments: Any) -> tuple[int, str] | None:
     if not _is_written(result):
         return None
     for position, argument in enumerate(arguments):
@@ -217,7 +219,7 @@ def _returned(result: Any, arguments: Any) -> tuple[int, str] | None:
     return None
 
 
-def resolve(name: str) -> Any:
+def find_overload(name: str) -> Any:
     """The torch operator overload of a full name such as `aten::add.Tensor`; AttributeError when there is none."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
@@ -228,17 +230,17 @@ class OperatorTable:
     """The operators that the device knows, by full name; compiled models refer to them by it."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Operator] = {}
+        self.by_name: dict[str, DeviceOperator] = {}
 
-    def add(self, operator: Operator) -> Operator:
+    def add(self, operator: DeviceOperator) -> DeviceOperator:
         """Makes an operator known."""
         self.by_name[operator.name] = operator
         return operator
 
-    def get(self, name: str) -> Operator:
+    def get(self, name: str) -> DeviceOperator:
         """The operator of this name; made from its schema on first use."""
         found = self.by_name.get(name)
-        return found if found is not None else self.add(Operator(resolve(name)))
+        return found if found is not None else self.add(DeviceOperator(find_overload(name)))
 
 
 operators = OperatorTable()
@@ -253,7 +255,7 @@ class TensorSlot:
 
     __slots__ = ("layout", "offset", "slot")
 
-    def __init__(self, slot: int, layout: Layout, offset: int | None) -> None:
+    def __init__(self, slot: int, layout: TensorLayout, offset: int | None) -> None:
         self.slot = slot
         self.layout = layout
         self.offset = offset
@@ -294,7 +296,7 @@ class NumberForTensor(Exception):
 class Unverified(Exception):
     """Nobody has yet compared what the meta kernel announces with what the CPU returns: the call runs at once."""
 
-    def __init__(self, key: tuple[Any, ...], signature: Signature) -> None:
+    def __init__(self, key: tuple[Any, ...], signature: OperatorSignature) -> None:
         super().__init__(signature.operator.name)
         self.key = key
         self.signature = signature
@@ -304,7 +306,7 @@ class NeedsResize(Exception):
     """An `out` tensor has another size than the result."""
 
 
-class Signature:
+class OperatorSignature:
     """An operator with everything fixed but values. `outputs` has a Layout, a list of them or None for each result."""
 
     __slots__ = (
@@ -323,7 +325,7 @@ class Signature:
         "written_slots",
     )
 
-    def __init__(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def __init__(self, operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.id = next(_signature_ids)
         self.operator = operator
         for position in operator.tensor_positions:
@@ -352,8 +354,8 @@ class Signature:
             self._run_on_zeros(template)
         elif self._has_ambiguous_strides():
             self._use_strides_of_cpu(template)
-        self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], Layout) else None
-        self.result_count = _count(self.outputs)
+        self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], TensorLayout) else None
+        self.result_count = _count_tensors(self.outputs)
         self._text: str | None = None
 
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
@@ -373,7 +375,7 @@ class Signature:
                 result = operator.meta_call(*values, **keywords)
         except Exception as error:
             # The CPU's kernel has the last word: it computes where the meta kernel is wrong, and refuses in its words.
-            if operator.in_place and not operator.out_names and _is_silent(error):
+            if operator.in_place and not operator.out_names and _is_inconclusive(error):
                 return None, 0
             raise NotRecordable(operator.name) from None
         after = [keywords[name].shape for name in operator.out_names if isinstance(keywords.get(name), Tensor)]
@@ -398,7 +400,7 @@ class Signature:
         ]
         if not given or self.host_count or any(0 not in layout.size for layout in given):
             return False
-        return any(isinstance(output, Layout) and 0 not in output.size for output in self.outputs)
+        return any(isinstance(output, TensorLayout) and 0 not in output.size for output in self.outputs)
 
     def _run_on_zeros(self, template: _Template) -> Any:
         """Runs the CPU kernel on zeros of the same layouts and returns its result.
@@ -450,26 +452,26 @@ class Signature:
         """Whether what the CPU returned, as values for the device, is what was announced."""
         announced = [output for output in self.outputs if output is not None]
         made = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
-        return _agree(announced, [value for value in made if value is not None])
+        return _layouts_agree(announced, [value for value in made if value is not None])
 
     def text(self) -> str:
         """The call as the graph's text has it: slots as %0, …, changing numbers as $0, … and CPU tensors as @0, …"""
         if self._text is None:
-            arguments = [_text_of(a) for a in self.arguments]
-            arguments += [f"{name}={_text_of(a)}" for name, a in sorted(self.keywords.items())]
-            outputs = ", ".join(_text_of(o) for o in self.outputs)
+            arguments = [_format_argument(a) for a in self.arguments]
+            arguments += [f"{name}={_format_argument(a)}" for name, a in sorted(self.keywords.items())]
+            outputs = ", ".join(_format_argument(o) for o in self.outputs)
             self._text = f"{self.operator.name}({', '.join(arguments)}) -> ({outputs})"
         return self._text
 
 
-signatures: LRUCache[tuple[Any, ...], Signature] = LRUCache(8192)
+signatures: LRUCache[tuple[Any, ...], OperatorSignature] = LRUCache(8192)
 """Those in use, by the operator's id and what the recorder sees of the arguments."""
 
 
 class _Template:
     """Turns arguments into slots, counting them in the order in which the recorder meets them."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: DeviceOperator) -> None:
         self.operator = operator
         self.tensor_count = 0
         self.scalars: list[Any] = []
@@ -515,7 +517,7 @@ def is_scalar(value: Any, lifted: bool) -> bool:
     return False
 
 
-def _is_silent(error: Exception) -> bool:
+def _is_inconclusive(error: Exception) -> bool:
     """Whether a meta kernel is missing or can't tell, rather than that it refuses the arguments."""
     text = str(error).lower()
     words = ("meta", "dispatch", "fake", "data-dependent", "symint")
@@ -559,34 +561,34 @@ def _with_strides_of(output: Any, made: Any) -> Any:
     return layouts.get(output.size, made.stride(), output.dtype)
 
 
-def _count(output: Any) -> int:
+def _count_tensors(output: Any) -> int:
     """How many tensors a tree of results has."""
     if isinstance(output, (list, tuple)):
-        return sum(map(_count, output))
+        return sum(map(_count_tensors, output))
     return 0 if output is None else 1
 
 
-def _agree(announced: Any, made: Any) -> bool:
+def _layouts_agree(announced: Any, made: Any) -> bool:
     if isinstance(announced, list):
         return (
             isinstance(made, (list, tuple))
             and len(announced) == len(made)
-            and all(_agree(a, m) for a, m in zip(announced, made, strict=True))
+            and all(_layouts_agree(a, m) for a, m in zip(announced, made, strict=True))
         )
     if announced is None or not isinstance(made, Tensor):
         return announced is made
     return bool(announced.agrees_with(made))
 
 
-def _text_of(part: Any) -> str:
+def _format_argument(part: Any) -> str:
     if isinstance(part, TensorSlot):
         return f"%{part.slot}:{part.layout.text()}" + ("" if part.offset is None else f"+${part.offset}")
     if isinstance(part, ScalarSlot):
         return f"${part.index}"
     if isinstance(part, HostSlot):
         return f"@{part.index}:{part.text}"
-    if isinstance(part, Layout):
+    if isinstance(part, TensorLayout):
         return part.text()
     if isinstance(part, list):
-        return "[" + ", ".join(_text_of(item) for item in part) + "]"
+        return "[" + ", ".join(_format_argument(item) for item in part) + "]"
     return repr(part)

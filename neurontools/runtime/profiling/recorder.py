@@ -16,13 +16,13 @@ from neurontools.profile.chunks import TABLES
 from neurontools.profile.definitions import FREED, GraphDefinition, ProfileMetadata, ProfileState
 from neurontools.profile.profile import Block, ColumnTable, GraphTotal, OperatorTotal, Profile, SpanTotal, TrainingStep
 from neurontools.profile.writer import NewDefinitions, ProfileEncoder
-from neurontools.runtime.profiling.ring import Batch, Ring
+from neurontools.runtime.profiling.ring import EventBatch, ProfileRing
 
 LiveBlock = tuple[int, int, int, int]
 """A storage that is there now: address, bytes, core, category."""
 
 
-class Totals:
+class ProfileTotals:
     """Sums of all batches so far, and since when which storage is there."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Totals:
         self._spans: dict[tuple[int, int], list[int]] = {}
         self._allocated: dict[int, tuple[int, int]] = {}
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: EventBatch) -> None:
         """Adds a batch."""
         for number, each in batch.sums.items():
             total = self._graphs.setdefault(number, [0, 0, 0])
@@ -108,7 +108,7 @@ _START = TrainingStep._fields.index("start_ns")
 _NEVER = 1 << 62
 
 
-class Recorder:
+class ProfileRecorder:
     """Keeps a profile up to date until `finish`. What its writer refuses ends the profile: `failure` says why.
 
     `living` and `peaks` tell of the storages that are there and the highest use of each core.
@@ -116,13 +116,13 @@ class Recorder:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: ProfileRing,
         writer: ProfileEncoder,
         living: Callable[[], Sequence[LiveBlock]],
         peaks: Callable[[], tuple[int, ...]],
     ) -> None:
         self.failure: OSError | None = None
-        self.totals = Totals()
+        self.totals = ProfileTotals()
         self._ring = ring
         self._living = living
         self._peaks = peaks
@@ -143,7 +143,7 @@ class Recorder:
         except RuntimeError:
             return
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: EventBatch) -> None:
         """Writes a batch; in the thread that drains the ring."""
         if self.failure is not None:
             return
@@ -176,7 +176,7 @@ class Recorder:
             if self._ring.is_on:
                 self._ring.drain()
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: EventBatch) -> None:
         writer, ring, written = self._writer, self._ring, self._written
         new = NewDefinitions(
             ring.names[written[0] :],
@@ -217,12 +217,12 @@ MOST_OPERATORS = 1_000_000
 """Of which the times are kept; older ones are dropped."""
 
 
-class Window:
+class InMemoryProfile:
     """From `start` to `stop`, which gives the profile."""
 
     def __init__(
         self,
-        ring: Ring,
+        ring: ProfileRing,
         metadata: Callable[[], ProfileMetadata],
         living: Callable[[], Sequence[LiveBlock]],
         peaks: Callable[[], tuple[int, ...]],
@@ -231,8 +231,8 @@ class Window:
         self._metadata = metadata
         self._living = living
         self._peaks = peaks
-        self._totals = Totals()
-        self._batches: deque[Batch] = deque()
+        self._totals = ProfileTotals()
+        self._batches: deque[EventBatch] = deque()
         self._dropped: dict[str, int] = {}
         self._operators = 0
         self._began_ns = 0
@@ -242,7 +242,7 @@ class Window:
         self._began_ns = time.time_ns()
         self._ring.start(self)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: EventBatch) -> None:
         """Keeps a batch."""
         self._totals.add(batch)
         self._batches.append(batch)
@@ -257,7 +257,7 @@ class Window:
     def begin_anew(self) -> None:
         """Forgets what was noted so far."""
         self._ring.drain()
-        self._totals = Totals()
+        self._totals = ProfileTotals()
         self._batches.clear()
         self._dropped.clear()
         self._operators = 0
@@ -300,7 +300,7 @@ class Window:
         )
 
 
-def _events(batch: Batch) -> dict[str, list[array[int]]]:
+def _events(batch: EventBatch) -> dict[str, list[array[int]]]:
     return {
         "executions": batch.executions,
         "spans": batch.spans,

@@ -35,7 +35,7 @@ class GraphSum:
 
 
 @dataclass(slots=True)
-class Batch:
+class EventBatch:
     """Columns of the tables of a profile, and sums over the executions by number of graph."""
 
     executions: list[array[int]]
@@ -48,16 +48,16 @@ class Batch:
     sums: dict[int, GraphSum] = field(default_factory=dict)
 
 
-def batch_of(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], failures: list[int]) -> Batch:
+def build_batch(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], failures: list[int]) -> EventBatch:
     """Turns what the ring noted into columns."""
     executions, spans, levels, allocations = events
     columns, operator_ns, sums = _executions(executions, offset_ns)
-    return Batch(
+    return EventBatch(
         executions=columns,
         operator_ns=operator_ns,
         spans=_event_columns(Span._fields, spans, offset_ns),
         levels=_event_columns(MemoryLevels._fields, levels, offset_ns),
-        allocations=_event_columns(Allocation._fields, _spread(allocations), offset_ns),
+        allocations=_event_columns(Allocation._fields, _expand_outputs(allocations), offset_ns),
         steps=_event_columns(TrainingStep._fields, steps, offset_ns, times=("start_ns", "end_ns")),
         failures=failures,
         sums=sums,
@@ -112,7 +112,7 @@ def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], arra
     return columns, _array(np.concatenate(parts)), sums
 
 
-def _spread(rows: list[Any]) -> list[Any]:
+def _expand_outputs(rows: list[Any]) -> list[Any]:
     """Allocations with those of executions' results written out."""
     if all(len(row) == len(Allocation._fields) for row in rows):
         return rows
@@ -147,7 +147,7 @@ _current_node: Any = torch._C._current_autograd_node
 _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
-class Origins:
+class StackTable:
     """Stacks by number; changed under the runtime's lock, or at least whole after each call.
 
     Looking takes some microseconds, so it is done while a graph is recorded, and not when it comes again.
@@ -225,10 +225,10 @@ _MOST_UNTAKEN = 4096  # executions; the rest is taken with them
 _TENSORS = 4  # the category of new storages, as in neurontools.profile.definitions.CATEGORIES
 
 
-class Taker(Protocol):
+class RingConsumer(Protocol):
     """Who gets what was noted. May raise nothing."""
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: EventBatch) -> None:
         """The next of what was noted, in a thread of the ring's or of whoever stops it."""
 
 
@@ -244,7 +244,7 @@ class GraphEntry:
         self.output_bytes: Sequence[int] = ()
 
 
-def _of_step(parts: Sequence[int], step_ns: int) -> list[int]:
+def _step_parts(parts: Sequence[int], step_ns: int) -> list[int]:
     """The parts of a step, ns, none below 0 and together no longer than it: what lasted as it began is known later."""
     known = [max(0, part) for part in parts]
     total = sum(known)
@@ -255,7 +255,7 @@ def _no_clock() -> tuple[int, ...]:
     return (perf_counter_ns(), 0, 0, 0, 0, 0)
 
 
-class Ring:
+class ProfileRing:
     """One a process. Hooks look at `is_on` first, those of steps at `is_watching`: without a profile both are False.
 
     The methods that note something hold the runtime's lock, or note what a single append keeps whole. A step ends when
@@ -271,14 +271,14 @@ class Ring:
         self.correlation = 0
         self.reason = 0
         self.last_end_ns = 0
-        self.origins = Origins()
+        self.origins = StackTable()
         self.names: list[str] = []
         self.graphs: list[GraphDefinition] = []
         self.operators: list[OperatorDefinition] = []
         self.at_steps: list[Callable[[int], None]] = []  # called with the number of the step that begins
         self.at_flushes: list[Callable[[], None]] = []  # called when what was pending has been executed
         self.before_start: list[Callable[[], None]] = []  # called before the first taker gets anything
-        self.takers: list[Taker] = []
+        self.takers: list[RingConsumer] = []
         self._numbers: dict[str, int] = {}
         self._executions: list[Any] = []
         self._failures: list[int] = []
@@ -316,7 +316,7 @@ class Ring:
         if not (self.takers or self.at_steps or self.at_flushes):
             self.is_watching = False
 
-    def start(self, taker: Taker, *, is_at_step: bool = True) -> int:
+    def start(self, taker: RingConsumer, *, is_at_step: bool = True) -> int:
         """From here on a taker gets what is noted; the runtime's lock is held.
 
         The time from which on a step counts that begins: now, or where a step begins now, when it did.
@@ -334,7 +334,7 @@ class Ring:
             began_ns = self._begun[0] if is_at_step else perf_counter_ns()
             return began_ns + self.offset_ns
 
-    def stop(self, taker: Taker) -> None:
+    def stop(self, taker: RingConsumer) -> None:
         """A taker gets what is left, and nothing any more."""
         with self._drain_lock:
             if taker not in self.takers:
@@ -349,11 +349,11 @@ class Ring:
     def drain(self) -> None:
         """Hands what was noted to the takers; any thread may do that."""
         with self._drain_lock:
-            batch = batch_of(
+            batch = build_batch(
                 self.offset_ns,
-                [_taken(each) for each in (self._executions, self._spans, self._levels, self._allocations)],
-                _taken(self._steps),
-                _taken(self._failures),
+                [_take_rows(each) for each in (self._executions, self._spans, self._levels, self._allocations)],
+                _take_rows(self._steps),
+                _take_rows(self._failures),
             )
             for taker in tuple(self.takers):
                 taker.take(batch)
@@ -462,7 +462,7 @@ class Ring:
     def _end_step(self, now: tuple[int, ...]) -> None:
         if self.is_on:
             *parts, executions, flops = map(sub, now[1:], self._begun[1:])
-            whole = _of_step(parts, now[0] - self._begun[0])
+            whole = _step_parts(parts, now[0] - self._begun[0])
             self._steps.append((self.step, self._begun[0], now[0], *whole, executions, flops))
         self._done = None
         self._begun = now
@@ -473,12 +473,12 @@ class Ring:
             call(self.step)
 
 
-def _taken(rows: list[Any]) -> list[Any]:
+def _take_rows(rows: list[Any]) -> list[Any]:
     """What is in a list now, taken out; what others append meanwhile stays."""
     taken = rows[:]
     del rows[: len(taken)]
     return taken
 
 
-ring = Ring()
+ring = ProfileRing()
 os.register_at_fork(after_in_child=ring.switch_off_in_child)

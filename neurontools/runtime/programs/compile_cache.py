@@ -26,7 +26,7 @@ import torch
 from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compiled_graph import FORMAT, CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
-from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.version import __version__
 
@@ -232,4 +232,4 @@ class CompileCache:
 
 
 def _log(level: str, text: str) -> None:
-    say(f"{level} ||NCC_WRAPPER||: {text}")
+    write_stderr_line(f"{level} ||NCC_WRAPPER||: {text}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout, layouts
-from neurontools.runtime.operators.operator import Operator, operators
+from neurontools.runtime.operators.layout import TensorLayout, layouts
+from neurontools.runtime.operators.operator import DeviceOperator, operators
 
 FORMAT = "neurontools-neff-2"
 
@@ -24,7 +24,7 @@ class Use:
     """A value as an argument: whole (`layout` None), or seen through a layout at an offset held by a scalar input."""
 
     value: int
-    layout: Layout | None = None
+    layout: TensorLayout | None = None
     offset: int | None = None
 
 
@@ -49,7 +49,7 @@ class Instruction:
     `written` are the values it changes in place; `dead` the values that nobody needs after it.
     """
 
-    operator: Operator
+    operator: DeviceOperator
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     results: tuple[Any, ...]
@@ -71,7 +71,7 @@ class CompiledGraph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     instructions: tuple[Instruction, ...]
-    layouts: dict[int, Layout]
+    layouts: dict[int, TensorLayout]
     flops_by_dtype: dict[str, int]
     scratchpad_bytes: int
     removed_count: int
@@ -217,11 +217,11 @@ def _from_json(value: Any) -> Any:
     raise InvalidCompiledGraph(f"unknown kind of argument {kind!r}")
 
 
-def _layout_to_json(layout: Layout) -> list[Any]:
+def _layout_to_json(layout: TensorLayout) -> list[Any]:
     return [list(layout.size), list(layout.stride), str(layout.dtype)]
 
 
-def _layout_from_json(parts: list[Any]) -> Layout:
+def _layout_from_json(parts: list[Any]) -> TensorLayout:
     size, stride, dtype = parts
     return layouts.get(tuple(map(int, size)), tuple(map(int, stride)), _DTYPES[dtype])
 

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.operator import HostSlot, ScalarSlot, Signature, TensorSlot
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.operators.operator import HostSlot, OperatorSignature, ScalarSlot, TensorSlot
 from neurontools.runtime.programs.compiled_graph import (
     CompiledGraph,
     HostInput,
@@ -24,7 +24,7 @@ from neurontools.runtime.tensors.core import Graph
 class _Call:
     """A recorded call with the numbers of its tensors, scalars, hosts and results."""
 
-    signature: Signature
+    signature: OperatorSignature
     tensors: list[int]
     first_scalar: int
     first_host: int
@@ -78,17 +78,17 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
     )
 
 
-def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, Signature]]:
+def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, OperatorSignature]]:
     """The operators that `compile_graph` keeps, in its order: where each is among the recorded ones, and how."""
     calls, _, _ = _calls(graph)
     positions = {id(call): position for position, call in enumerate(calls)}
     return [(positions[id(call)], call.signature) for call in _without_dead(calls, alive)]
 
 
-def _calls(graph: Graph) -> tuple[list[_Call], dict[int, Layout], list[int]]:
+def _calls(graph: Graph) -> tuple[list[_Call], dict[int, TensorLayout], list[int]]:
     """The calls, the layout of every value, and which values are inputs."""
     calls: list[_Call] = []
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, TensorLayout] = {}
     inputs: list[int] = []
     position = number = scalars = hosts = 0
     key = graph.key
@@ -111,7 +111,7 @@ def _calls(graph: Graph) -> tuple[list[_Call], dict[int, Layout], list[int]]:
     return calls, layouts, inputs
 
 
-def _numbered(output: Any, number: int, layouts: dict[int, Layout]) -> tuple[Any, int]:
+def _numbered(output: Any, number: int, layouts: dict[int, TensorLayout]) -> tuple[Any, int]:
     if output is None:
         return None, number
     if isinstance(output, list):
@@ -124,7 +124,7 @@ def _numbered(output: Any, number: int, layouts: dict[int, Layout]) -> tuple[Any
     return number, number + 1
 
 
-def _flops_by_dtype(calls: list[_Call], layouts: dict[int, Layout]) -> dict[str, int]:
+def _flops_by_dtype(calls: list[_Call], layouts: dict[int, TensorLayout]) -> dict[str, int]:
     """FLOPs by the element type of the first operand, as torch names it without its module."""
     flops: Counter[str] = Counter()
     for call in calls:
@@ -151,7 +151,7 @@ def _without_dead(calls: list[_Call], alive: bytes) -> list[_Call]:
 
 
 def _plan(
-    calls: list[_Call], layouts: dict[int, Layout], inputs: set[int], alive: bytes
+    calls: list[_Call], layouts: dict[int, TensorLayout], inputs: set[int], alive: bytes
 ) -> tuple[tuple[Instruction, ...], int]:
     """Instructions with the values that die after each, and the peak of the temporaries in bytes."""
     last_use: dict[int, int] = {}
@@ -174,7 +174,7 @@ def _plan(
     return tuple(instructions), peak
 
 
-def _instruction(call: _Call, layouts: dict[int, Layout], dead: tuple[int, ...]) -> Instruction:
+def _instruction(call: _Call, layouts: dict[int, TensorLayout], dead: tuple[int, ...]) -> Instruction:
     signature = call.signature
 
     def bound(slot: Any) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neurontools.profile.definitions import Engine, OperatorDefinition, engine_of
-from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.profiling.ring import Origins
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.profiling.ring import StackTable
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use, flattened
 from neurontools.runtime.programs.numerics import Numerics
 
@@ -20,7 +20,7 @@ def operators_of(
     numerics: Numerics,
     flops: Sequence[int],
     origins: Mapping[int, tuple[int, bool]],
-    known: Origins,
+    known: StackTable,
     graph: int,
 ) -> list[OperatorDefinition]:
     """The operators of a program, in its order.
@@ -69,7 +69,7 @@ def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefiniti
     return [made.get(number, -1) for number in compiled.outputs]
 
 
-def _layouts(instruction: Instruction, compiled: CompiledGraph) -> tuple[list[Layout], Layout | None]:
+def _layouts(instruction: Instruction, compiled: CompiledGraph) -> tuple[list[TensorLayout], TensorLayout | None]:
     """The layouts that it reads and writes, and that of its first result or of what it changes in place."""
     layouts = compiled.layouts
     read = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use
 from neurontools.runtime.programs.rounding import NEAREST, stochastic_bf16
 
@@ -77,7 +77,7 @@ class Numerics:
         return call
 
 
-def _layout(part: Any, compiled: CompiledGraph) -> Layout | None:
+def _layout(part: Any, compiled: CompiledGraph) -> TensorLayout | None:
     return (part.layout or compiled.layouts[part.value]) if isinstance(part, Use) else None
 
 

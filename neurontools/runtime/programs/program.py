@@ -11,8 +11,8 @@ import torch
 
 from neurontools.runtime.capture.trust import distrust
 from neurontools.runtime.counting.step_clock import COMPILE, step_clock
-from neurontools.runtime.operators.layout import Layout, layouts
-from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.operators.layout import TensorLayout, layouts
+from neurontools.runtime.operators.operator import DeviceOperator
 from neurontools.runtime.programs.bindings import BINDINGS
 from neurontools.runtime.programs.compiled_graph import (
     CompiledGraph,
@@ -38,7 +38,7 @@ class MetaMismatch(RuntimeError):
     Only an operator that was found right before can raise this; from then on it runs at once.
     """
 
-    def __init__(self, operator: Operator, value: Tensor, layout: Layout) -> None:
+    def __init__(self, operator: DeviceOperator, value: Tensor, layout: TensorLayout) -> None:
         super().__init__(
             f"{operator.name} returned {value.dtype}{list(value.shape)} where its meta kernel announced "
             f"{layout.text()}; it runs at once from now on: begin the step anew"
@@ -210,7 +210,7 @@ def _checked(program: Program, instruction: Instruction, number: int, value: Ten
     return value
 
 
-def _checker(operator: Operator, layout: Layout) -> Callable[[Tensor], Tensor]:
+def _checker(operator: DeviceOperator, layout: TensorLayout) -> Callable[[Tensor], Tensor]:
     """Holds a result of an operator that nobody has verified against what was announced, at each execution."""
 
     def check(value: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ def _checker(operator: Operator, layout: Layout) -> Callable[[Tensor], Tensor]:
     return check
 
 
-def _same_strides(value: Tensor, layout: Layout) -> bool:
+def _same_strides(value: Tensor, layout: TensorLayout) -> bool:
     if not layout.extent:
         return True
     return (
@@ -231,14 +231,14 @@ def _same_strides(value: Tensor, layout: Layout) -> bool:
     )
 
 
-def restride(value: Tensor, layout: Layout) -> Tensor:
+def restride(value: Tensor, layout: TensorLayout) -> Tensor:
     """A copy with exactly this layout."""
     copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
     copy.copy_(value)
     return copy
 
 
-def _seen(value: Tensor, layout: Layout, offset: int) -> Tensor:
+def _seen(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
     if layout.device_dtype is value.dtype:
         return value.as_strided(layout.size, layout.stride, offset)
     if layouts.narrowed:
@@ -321,7 +321,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
     if compiled.inputs:
         lines.append("    " + "".join(f"v{number}," for number in compiled.inputs) + " = I")
     made_layouts = compiled.layouts
-    sources: dict[int, Layout] = {number: made_layouts[number] for number in made_layouts}
+    sources: dict[int, TensorLayout] = {number: made_layouts[number] for number in made_layouts}
     take_time()
     for position, (instruction, operator_call) in enumerate(zip(compiled.instructions, program.calls, strict=True)):
         if position in left_out:
@@ -370,7 +370,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
     return source, writer.names["run"]
 
 
-def _view(writer: _Writer, part: Any, sources: dict[int, Layout]) -> str:
+def _view(writer: _Writer, part: Any, sources: dict[int, TensorLayout]) -> str:
     """Like `expression`, with the common view of the same type written out."""
     if isinstance(part, Use) and part.layout is not None:
         if part.layout.device_dtype is sources[part.value].device_dtype:

@@ -14,27 +14,27 @@ from typing import Any
 from neurontools.faults.kind import Effect, FaultKind, Lasting
 from neurontools.faults.kinds import KINDS
 from neurontools.rpc import profile_protocol
-from neurontools.runtime.reporting.daemon_connection import Link
+from neurontools.runtime.reporting.daemon_connection import DaemonConnection
 
 _LONGEST_BYTES = 2**16  # of a line that has not ended
 
-TakeLine = Callable[[bytes, Callable[[], int | None]], None]
+LineHandler = Callable[[bytes, Callable[[], int | None]], None]
 """Takes what follows the first word, and what gives the descriptor that came with it. For what can't be meant, which is
 passed over, it raises ValueError, KeyError or TypeError."""
 
 
-class DaemonLines:
+class ControlChannel:
     """Listens to one daemon after the other; `takers` by first word."""
 
-    def __init__(self, takers: Mapping[bytes, TakeLine]) -> None:
+    def __init__(self, takers: Mapping[bytes, LineHandler]) -> None:
         self._takers = takers
 
-    def listen(self, link: Link) -> None:
+    def listen(self, link: DaemonConnection) -> None:
         """Takes what a daemon has said by now, and goes on listening in a thread.
 
         Where the system refuses a thread, only what was said already is heard.
         """
-        heard = _Heard(self._takers)
+        heard = _LineReader(self._takers)
         while said := link.heard(waits=False):
             heard.take(*said)
         try:
@@ -43,15 +43,15 @@ class DaemonLines:
             heard.close()
 
 
-class _Heard:
+class _LineReader:
     """What one daemon has said and was not taken yet."""
 
-    def __init__(self, takers: Mapping[bytes, TakeLine]) -> None:
+    def __init__(self, takers: Mapping[bytes, LineHandler]) -> None:
         self._takers = takers
         self._rest = b""
         self._descriptors: list[int] = []
 
-    def follow(self, link: Link) -> None:
+    def follow(self, link: DaemonConnection) -> None:
         while said := link.heard(waits=True):
             self.take(*said)
         self.close()
@@ -97,11 +97,11 @@ class CaptureRequests:
         self._take = take
 
     @property
-    def takers(self) -> dict[bytes, TakeLine]:
+    def takers(self) -> dict[bytes, LineHandler]:
         """What it takes of what a daemon says."""
         return {profile_protocol.PROFILE: self._asked}
 
-    def attached(self, link: Link) -> None:
+    def attached(self, link: DaemonConnection) -> None:
         """This process is attached to a daemon, which is told that profiles can be asked for."""
         link.say(profile_protocol.CAN_BE_PROFILED + b"\n")
 
@@ -162,14 +162,14 @@ class ArmedFaults:
         self._say: Callable[[bytes], None] = lambda _line: None
 
     @property
-    def takers(self) -> dict[bytes, TakeLine]:
+    def takers(self) -> dict[bytes, LineHandler]:
         """What it takes of what a daemon says."""
         return {
             b"fault": lambda value, _descriptor: self._arm(ArmedFault(json.loads(value))),
             b"heal": lambda value, _descriptor: self._heal(int(value)),
         }
 
-    def attached(self, link: Link) -> None:
+    def attached(self, link: DaemonConnection) -> None:
         """This process is attached to a daemon: the faults of the one before are over."""
         for number in [number for number, fault in self._known.items() if fault.kind.lasts is not Lasting.PROCESS]:
             self._heal(number)

@@ -14,7 +14,7 @@ from neurontools.rpc.call import CallError, RpcError, Status, UnaryConnection
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.profile_protocol import receive_descriptor
 from neurontools.rpc.socket_path import attach_socket
-from neurontools.runtime.reporting.process_counters import sendable
+from neurontools.runtime.reporting.process_counters import truncate_for_protobuf
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
 _LONGEST_LINE_BYTES = 1024
@@ -37,11 +37,11 @@ class CoresUnavailable(RuntimeError):
         self.status = status
 
 
-class NoDaemon(Exception):
+class DaemonUnavailable(Exception):
     """No daemon answers at a socket; the text says why."""
 
 
-class Link:
+class DaemonConnection:
     """The connections to one daemon, for one thread. Making one does no I/O: `attach` does."""
 
     def __init__(self, socket_path: str) -> None:
@@ -62,17 +62,17 @@ class Link:
         except RpcError as error:
             if error.code in _REFUSED_WITH:
                 raise CoresUnavailable(error.details, _REFUSED_WITH[error.code]) from error
-            raise NoDaemon(str(error)) from error
+            raise DaemonUnavailable(str(error)) from error
         except CallError as error:
-            raise NoDaemon(str(error)) from error
+            raise DaemonUnavailable(str(error)) from error
         except OSError as error:
-            raise NoDaemon(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
+            raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
         try:
             response = neuron_pb2.AttachResponse.FromString(reply)
         except Exception as error:  # google.protobuf's DecodeError, which only neurontools.rpc may import
-            raise NoDaemon("its answer is not an AttachResponse") from error
+            raise DaemonUnavailable("its answer is not an AttachResponse") from error
         if not response.cores:
-            raise NoDaemon("it granted no cores")
+            raise DaemonUnavailable("it granted no cores")
         self._proof.settimeout(None)
         self.is_attached = True
         return response
@@ -126,10 +126,10 @@ class Link:
             received = self._proof.recv(_LONGEST_LINE_BYTES)
             line += received
             if not received or len(line) > _LONGEST_LINE_BYTES:
-                raise NoDaemon("it ended the connection")
+                raise DaemonUnavailable("it ended the connection")
         text = line.decode("ascii", errors="replace").strip()
         if text.startswith("error: "):
-            raise NoDaemon(text.removeprefix("error: "))
+            raise DaemonUnavailable(text.removeprefix("error: "))
         return text
 
     def _call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
@@ -158,7 +158,7 @@ class Core:
     hbm_index: int | None = None  # its HBM stack on the device
 
 
-def cores_asked_for(request: CoreRequest) -> tuple[Core, ...]:
+def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
     """The cores as far as the request tells; one when it asks for all, whose number only a daemon knows."""
     first = request.first
     return tuple(
@@ -166,7 +166,7 @@ def cores_asked_for(request: CoreRequest) -> tuple[Core, ...]:
     )
 
 
-def granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
+def parse_granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
     """The cores that a daemon granted."""
     return tuple(
         Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
@@ -174,12 +174,12 @@ def granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
     )
 
 
-def attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
+def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
     """The message that asks a daemon for the cores of a request."""
     message = neuron_pb2.AttachRequest(
         logical_neuroncore_config=request.logical_neuroncore_config or 0,
-        tag=sendable(tag, _LONGEST_TAG),
-        runtime_version=sendable(runtime_version, _LONGEST_VERSION),
+        tag=truncate_for_protobuf(tag, _LONGEST_TAG),
+        runtime_version=truncate_for_protobuf(runtime_version, _LONGEST_VERSION),
     )
     if request.first is not None and request.count is not None:
         message.visible_cores.first = request.first
@@ -191,7 +191,7 @@ def attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neur
     return message
 
 
-def ask_for_the_same(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
+def pin_granted_cores(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
     """Makes the request one for the very cores that were granted."""
     request.logical_neuroncore_config = response.logical_neuroncore_config
     request.visible_cores.first = response.cores[0].neuroncore_index

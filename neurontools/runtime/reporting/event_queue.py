@@ -9,13 +9,13 @@ from threading import Lock
 from types import TracebackType
 from typing import Any
 
-from neurontools.runtime.reporting.process_counters import Accounts, Outcome, Started
+from neurontools.runtime.reporting.process_counters import Outcome, ProcessCounters, StartedExecution
 
-LONG = 256
+APPLY_BATCH = 256
 """So many notes are applied at once, by whoever takes the last of them; fewer than make the garbage collector start."""
 
 
-class Journal:
+class EventQueue:
     """The notes of one reporter.
 
     `ignored` counts the notes that could not be applied, `last_error` says why the latest of them could not.
@@ -31,7 +31,7 @@ class Journal:
         """Takes a note: a function and its arguments."""
         notes = self.notes
         notes.append(note)
-        if len(notes) >= LONG:
+        if len(notes) >= APPLY_BATCH:
             self.shorten()
 
     def shorten(self) -> None:
@@ -71,14 +71,14 @@ class LoadedModel:
 
     __slots__ = ("_begin", "_clock", "_end", "_journal", "name")
 
-    def __init__(self, name: str, journal: Journal, accounts: Accounts, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, journal: EventQueue, accounts: ProcessCounters, clock: Callable[[], float]) -> None:
         self.name = name
         self._journal = journal
         self._clock = clock
         self._begin = accounts.begin
         self._end = accounts.end
 
-    def begin(self, core: int = 0, at_seconds: float | None = None) -> Started:
+    def begin(self, core: int = 0, at_seconds: float | None = None) -> StartedExecution:
         """Notes that an execution begins on a core (process-local index) and answers what `end` needs.
 
         `at_seconds`: when, by the reporter's clock; None: now.
@@ -89,7 +89,7 @@ class LoadedModel:
 
     def end(
         self,
-        started: Started,
+        started: StartedExecution,
         flop: int = 0,
         outcome: Outcome = Outcome.COMPLETED,
         queued_seconds: float = 0.0,
@@ -104,7 +104,7 @@ class LoadedModel:
         journal = self._journal
         notes = journal.notes
         notes.append((self._end, started, ended_seconds, flop, outcome, queued_seconds))
-        if len(notes) >= LONG:
+        if len(notes) >= APPLY_BATCH:
             journal.shorten()
 
     def execution(self, core: int = 0, flop: int = 0, queued_seconds: float = 0.0) -> Execution:

@@ -32,12 +32,12 @@ _DEVICE_CATEGORIES = tuple(each.name for each in fields(DeviceMemory))
 _HOST_CATEGORIES = tuple(each.name for each in fields(HostMemory))
 
 
-Started = tuple[object, int, float]
+StartedExecution = tuple[object, int, float]
 """An execution that has begun: its model, its core, and when. To be handed to `end` once; known by its identity."""
 
 
 @dataclass(slots=True)
-class _Core:
+class _CoreCounters:
     """What happened on one core. Busy time is counted up to `counted_until_seconds` and never twice."""
 
     busy_seconds: float = 0.0
@@ -45,7 +45,7 @@ class _Core:
     flop: int = 0
     executions: int = 0
     last_execution_seconds: float | None = None
-    in_flight: dict[int, Started] = field(default_factory=dict)  # by id(), the oldest first
+    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # by id(), the oldest first
     memory: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_DEVICE_CATEGORIES, 0))
 
     def count_until(self, moment_seconds: float) -> None:
@@ -57,7 +57,7 @@ class _Core:
 
 
 @dataclass(slots=True)
-class _Model:
+class _ModelCounters:
     """A loaded model. It runs while something is in flight, and until a report that tells of all that ended arrived."""
 
     model_id: int
@@ -75,7 +75,7 @@ class _Model:
 
 
 @dataclass(slots=True)
-class _Latencies:
+class _LatencyHistogram:
     """A latency histogram that grows."""
 
     counts: dict[int, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class _Latencies:
         message.sum_seconds = self.sum_seconds
 
 
-class Accounts:
+class ProcessCounters:
     """The counters and levels of one process; `core_count` is None until it is known.
 
     `counted_since_seconds`: when it began to count, which every report says.
@@ -101,8 +101,8 @@ class Accounts:
     def __init__(self, core_count: int | None = None, counted_since_seconds: float = 0.0) -> None:
         self.core_count = core_count
         self.counted_since_seconds = counted_since_seconds
-        self._cores: list[_Core] = []
-        self._models: dict[object, _Model] = {}
+        self._cores: list[_CoreCounters] = []
+        self._models: dict[object, _ModelCounters] = {}
         self._next_model_id = FIRST_MODEL_ID
         self._host_memory = dict.fromkeys(_HOST_CATEGORIES, 0)
         self._outcomes = {f"{outcome.value}_total": 0 for outcome in Outcome}
@@ -110,8 +110,8 @@ class Accounts:
         self._training: TrainingCounters | None = None
         self._operators: tuple[OperatorTime, ...] = ()
         self._advice: tuple[ScriptAdvice, ...] = ()
-        self._total_latencies = _Latencies()
-        self._device_latencies = _Latencies()
+        self._total_latencies = _LatencyHistogram()
+        self._device_latencies = _LatencyHistogram()
 
     def load(
         self,
@@ -128,10 +128,12 @@ class Accounts:
             raise ValueError(f"models are loaded on cores more than {MOST_SUBGRAPHS} times; the rest is not reported")
         for index, size in memory.items():
             self._core(index)
-            _checked_memory(size)
-        _checked_memory(host_memory)
-        name = sendable(name, LONGEST_NAME)
-        self._models[handle] = _Model(self._next_model_id, name, _checked_uuid(uuid, name), dict(memory), host_memory)
+            _check_memory(size)
+        _check_memory(host_memory)
+        name = truncate_for_protobuf(name, LONGEST_NAME)
+        self._models[handle] = _ModelCounters(
+            self._next_model_id, name, _normalize_uuid(uuid, name), dict(memory), host_memory
+        )
         self._next_model_id += 1
 
     def unload(self, handle: object) -> None:
@@ -139,7 +141,7 @@ class Accounts:
         if self._models.pop(handle, None) is None:
             raise ValueError("unload_model of a model that is not loaded")
 
-    def begin(self, started: Started) -> None:
+    def begin(self, started: StartedExecution) -> None:
         """An execution began."""
         handle, index, began_seconds = started
         core = self._core(index)
@@ -149,7 +151,9 @@ class Accounts:
         if model is not None:
             model.in_flight += 1
 
-    def end(self, started: Started, ended_seconds: float, flop: int, outcome: Outcome, queued_seconds: float) -> None:
+    def end(
+        self, started: StartedExecution, ended_seconds: float, flop: int, outcome: Outcome, queued_seconds: float
+    ) -> None:
         """An execution ended."""
         handle, index, began_seconds = started
         core = self._core(index)
@@ -164,9 +168,9 @@ class Accounts:
         # Hashing or looking up a member of an Enum costs as much as all the rest: the usual one is told by identity.
         field_name = _COMPLETED if outcome is Outcome.COMPLETED else f"{Outcome(outcome).value}_total"
         device_seconds = ended_seconds - began_seconds if ended_seconds > began_seconds else 0.0
-        total_seconds = device_seconds + (_checked_seconds(queued_seconds) if queued_seconds else 0.0)
+        total_seconds = device_seconds + (_check_seconds(queued_seconds) if queued_seconds else 0.0)
         if flop:
-            core.flop += _checked(flop, LARGEST_COUNT, "flop")
+            core.flop += _check_range(flop, LARGEST_COUNT, "flop")
         core.executions += 1
         core.last_execution_seconds = ended_seconds
         self._outcomes[field_name] += 1
@@ -185,32 +189,35 @@ class Accounts:
         A level may pass below 0 for a moment: one thread can give back what the note of another has yet to take.
         """
         levels = self._core(index).memory
-        levels[_known(category, levels)] += _checked(delta_bytes, LARGEST_BYTES, "bytes", lowest=-LARGEST_BYTES)
+        levels[_check_category(category, levels)] += _check_range(
+            delta_bytes, LARGEST_BYTES, "bytes", lowest=-LARGEST_BYTES
+        )
 
     def set_memory(self, index: int, category: str, size_bytes: int) -> None:
         """Memory in use on a core apart from that of its models."""
-        _set(self._core(index).memory, category, size_bytes)
+        _set_level(self._core(index).memory, category, size_bytes)
 
     def set_host_memory(self, category: str, size_bytes: int) -> None:
         """Host memory in use apart from that of the models."""
-        _set(self._host_memory, category, size_bytes)
+        _set_level(self._host_memory, category, size_bytes)
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
         """What was counted beside executions so far; at most MOST_OPERATORS kinds, the rest being one of them."""
         self._training = counters
         self._operators = tuple(
-            replace(operator, name=sendable(operator.name, LONGEST_OPERATOR_NAME)) for operator in operators
+            replace(operator, name=truncate_for_protobuf(operator.name, LONGEST_OPERATOR_NAME))
+            for operator in operators
         )
 
     def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
         """What the script could do better, what costs most first; more than MOST_ADVICE and long texts are cut."""
         self._advice = tuple(
             ScriptAdvice(
-                sendable(each.rule, LONGEST_ADVICE),
-                sendable(each.measured, LONGEST_ADVICE),
-                None if each.place is None else sendable(each.place, LONGEST_ADVICE),
-                sendable(each.fix, LONGEST_ADVICE),
-                sendable(each.effect, LONGEST_ADVICE),
+                truncate_for_protobuf(each.rule, LONGEST_ADVICE),
+                truncate_for_protobuf(each.measured, LONGEST_ADVICE),
+                None if each.place is None else truncate_for_protobuf(each.place, LONGEST_ADVICE),
+                truncate_for_protobuf(each.fix, LONGEST_ADVICE),
+                truncate_for_protobuf(each.effect, LONGEST_ADVICE),
             )
             for each in advice[:MOST_ADVICE]
         )
@@ -231,7 +238,7 @@ class Accounts:
         host_memory = dict(self._host_memory)
         for model in self._models.values():
             self._fill_model(report.models.add(), model, core_count, unix_minus_monotonic_seconds)
-            _add(host_memory, model.host_memory)
+            _add_levels(host_memory, model.host_memory)
         _fill_memory(report.host_memory, host_memory)
         for name, count in self._outcomes.items():
             setattr(report.executions, name, count)
@@ -250,12 +257,12 @@ class Accounts:
         for model in self._models.values():
             model.ended_reported = model.ended_in_report
 
-    def _core(self, index: int) -> _Core:
+    def _core(self, index: int) -> _CoreCounters:
         count = MOST_CORES if self.core_count is None else self.core_count
         if not 0 <= index < count:
             raise IndexError(f"core {index}: this process has cores 0-{count - 1}")
         while len(self._cores) <= index:
-            self._cores.append(_Core())
+            self._cores.append(_CoreCounters())
         return self._cores[index]
 
     def _fill_core(
@@ -270,7 +277,7 @@ class Accounts:
         memory = dict(core.memory)
         for model in self._models.values():
             if index in model.memory:
-                _add(memory, model.memory[index])
+                _add_levels(memory, model.memory[index])
         _fill_memory(message.memory, memory)
         if core.in_flight:
             _, _, began_seconds = next(iter(core.in_flight.values()))
@@ -279,7 +286,11 @@ class Accounts:
             message.last_execution_at_unix_seconds = core.last_execution_seconds + unix_minus_monotonic_seconds
 
     def _fill_model(
-        self, message: neuron_pb2.LoadedModel, model: _Model, core_count: int, unix_minus_monotonic_seconds: float
+        self,
+        message: neuron_pb2.LoadedModel,
+        model: _ModelCounters,
+        core_count: int,
+        unix_minus_monotonic_seconds: float,
     ) -> None:
         message.model_id = model.model_id
         message.name = model.name
@@ -292,39 +303,39 @@ class Accounts:
             message.last_execution_at_unix_seconds = model.last_execution_seconds + unix_minus_monotonic_seconds
         for position, index in enumerate(sorted(index for index in model.memory if index < core_count)):
             subgraph = message.subgraphs.add(index=position, neuroncore_index=index)
-            _fill_memory(subgraph.device_memory, _levels(model.memory[index]))
+            _fill_memory(subgraph.device_memory, _memory_levels(model.memory[index]))
             if position == 0:
-                _fill_memory(subgraph.host_memory, _levels(model.host_memory))
+                _fill_memory(subgraph.host_memory, _memory_levels(model.host_memory))
 
 
-def _set(levels: dict[str, int], category: str, size_bytes: int) -> None:
-    levels[_known(category, levels)] = _checked(size_bytes, LARGEST_BYTES, "bytes")
+def _set_level(levels: dict[str, int], category: str, size_bytes: int) -> None:
+    levels[_check_category(category, levels)] = _check_range(size_bytes, LARGEST_BYTES, "bytes")
 
 
-def _known(category: str, levels: Mapping[str, int]) -> str:
+def _check_category(category: str, levels: Mapping[str, int]) -> str:
     if category not in levels:
         raise ValueError(f"{category!r} is not a category of this memory; it has {', '.join(levels)}")
     return category
 
 
-def sendable(text: str, longest: int) -> str:
+def truncate_for_protobuf(text: str, longest: int) -> str:
     """The text as protobuf takes it: no lone surrogates, at most `longest` characters."""
     return text[:longest].encode(errors="replace").decode()
 
 
-def _checked_uuid(uuid: str | None, name: str) -> str:
+def _normalize_uuid(uuid: str | None, name: str) -> str:
     digits = (uuid or "").replace("-", "").lower()
     if len(digits) == 32 and all(digit in "0123456789abcdef" for digit in digits):
         return digits
     return blake2b(name.encode(), digest_size=16).hexdigest()
 
 
-def _add(levels: dict[str, int], memory: DeviceMemory | HostMemory) -> None:
-    for category, size_bytes in _levels(memory).items():
+def _add_levels(levels: dict[str, int], memory: DeviceMemory | HostMemory) -> None:
+    for category, size_bytes in _memory_levels(memory).items():
         levels[category] += size_bytes
 
 
-def _levels(memory: DeviceMemory | HostMemory) -> dict[str, int]:
+def _memory_levels(memory: DeviceMemory | HostMemory) -> dict[str, int]:
     """The known categories."""
     names = _DEVICE_CATEGORIES if isinstance(memory, DeviceMemory) else _HOST_CATEGORIES
     return {name: value for name in names if (value := getattr(memory, name)) is not None}
@@ -335,19 +346,19 @@ def _fill_memory(message: neuron_pb2.DeviceMemory | neuron_pb2.HostMemory, level
         setattr(message, category, min(max(0, size_bytes), LARGEST_BYTES))
 
 
-def _checked_memory(memory: DeviceMemory | HostMemory) -> None:
-    for category, size_bytes in _levels(memory).items():
-        _checked(size_bytes, LARGEST_BYTES, category)
+def _check_memory(memory: DeviceMemory | HostMemory) -> None:
+    for category, size_bytes in _memory_levels(memory).items():
+        _check_range(size_bytes, LARGEST_BYTES, category)
 
 
-def _checked(value: int, highest: int, what: str, lowest: int = 0) -> int:
+def _check_range(value: int, highest: int, what: str, lowest: int = 0) -> int:
     whole = int(value)
     if not lowest <= whole <= highest:
         raise ValueError(f"{what} is {whole}, which is out of range")
     return whole
 
 
-def _checked_seconds(value: float) -> float:
+def _check_seconds(value: float) -> float:
     seconds = float(value)
     if not 0 <= seconds <= 1e9:
         raise ValueError(f"queued_seconds is {seconds}, which is out of range")

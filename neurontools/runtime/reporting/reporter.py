@@ -17,19 +17,24 @@ from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvi
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidate_sockets, configured_socket, validate_socket_path
-from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests, DaemonLines, TakeLine
+from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests, ControlChannel, LineHandler
 from neurontools.runtime.reporting.daemon_connection import (
     CoresUnavailable,
-    Link,
-    NoDaemon,
-    ask_for_the_same,
-    attach_request,
-    cores_asked_for,
-    granted_cores,
+    DaemonConnection,
+    DaemonUnavailable,
+    build_attach_request,
+    parse_granted_cores,
+    pin_granted_cores,
+    requested_cores,
 )
-from neurontools.runtime.reporting.event_queue import Journal, LoadedModel
-from neurontools.runtime.reporting.narration import say
-from neurontools.runtime.reporting.process_counters import Accounts, DeviceMemoryCategory, ErrorKind, HostMemoryCategory
+from neurontools.runtime.reporting.event_queue import EventQueue, LoadedModel
+from neurontools.runtime.reporting.process_counters import (
+    DeviceMemoryCategory,
+    ErrorKind,
+    HostMemoryCategory,
+    ProcessCounters,
+)
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.errors import EXIT_NO_DAEMON, UserError
 from neurontools.util.version import __version__
 
@@ -65,24 +70,24 @@ class Reporter:
         faults: ArmedFaults | None = None,
         captures: CaptureRequests | None = None,
     ) -> None:
-        self.cores = cores_asked_for(request)
+        self.cores = requested_cores(request)
         self.instance_type: str | None = None
         self.logical_neuroncore_config = request.logical_neuroncore_config
         self.dropped_reports = 0
         self.faults = faults
         self._captures = captures
         self._failure: str | None = None
-        self._request = attach_request(request, tag, runtime_version)
+        self._request = build_attach_request(request, tag, runtime_version)
         self._sockets = sockets
         self._clock = clock
         self._unix_clock = unix_clock
-        self._accounts = Accounts(counted_since_seconds=clock())
-        self._journal = Journal()
+        self._accounts = ProcessCounters(counted_since_seconds=clock())
+        self._journal = EventQueue()
         self._interval_seconds = DEFAULT_INTERVAL_SECONDS
         self._report_at_seconds: float | None = None
-        self._link: Link | None = None
+        self._link: DaemonConnection | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
-        self._last_words = LastWords(self._wishes)
+        self._last_words = ExitFlush(self._wishes)
         self._told: set[str] = set()
         self._look: Callable[[Reporter], None] | None = None
         self._is_open = True
@@ -212,7 +217,7 @@ class Reporter:
             if not self._is_open:
                 return
             self._is_open = False
-            switch_off.discard(self._switch_off_in_child)
+            close_in_child.discard(self._switch_off_in_child)
             self._journal.switch_off()
             self._wishes.put(None)
             if self._link is not None:
@@ -227,11 +232,11 @@ class Reporter:
 
     def _start(self, *, is_daemon_required: bool) -> None:
         """Attaches and starts the thread. Where the system refuses a thread, the process is attached and silent."""
-        switch_off.add(self._switch_off_in_child)
+        close_in_child.add(self._switch_off_in_child)
         atexit.register(self.close)
         try:
             self._attach(FIRST_ATTACH_TIMEOUT_SECONDS)
-        except NoDaemon as error:
+        except DaemonUnavailable as error:
             if is_daemon_required:
                 raise UserError(
                     f"no monitor daemon at {error}, and {REQUIRE_DAEMON} is set; "
@@ -330,7 +335,7 @@ class Reporter:
             link = self._new_link(path)
             try:
                 response = link.attach(self._request, timeout_seconds)
-            except NoDaemon as error:
+            except DaemonUnavailable as error:
                 link.close()
                 failures.append(f"unix:{path} ({error})")
             except BaseException:
@@ -341,31 +346,31 @@ class Reporter:
                 self._listen(link)
                 self._sockets = (path,)
                 return
-        raise NoDaemon(", ".join(failures))
+        raise DaemonUnavailable(", ".join(failures))
 
-    def _listen(self, link: Link) -> None:
+    def _listen(self, link: DaemonConnection) -> None:
         """Has what the daemon says on the attach connection heard by whom it is for, if there is anybody."""
-        takers: dict[bytes, TakeLine] = {}
+        takers: dict[bytes, LineHandler] = {}
         for hearer in (self.faults, self._captures):
             if hearer is not None:
                 hearer.attached(link)
                 takers |= hearer.takers
         if takers:
-            DaemonLines(takers).listen(link)
+            ControlChannel(takers).listen(link)
 
-    def _new_link(self, path: str) -> Link:
+    def _new_link(self, path: str) -> DaemonConnection:
         """A link that is known to the fork handler from the moment it has a descriptor."""
         with fork_lock:
             if not self._is_open:
-                raise NoDaemon("the reporter is closed")
+                raise DaemonUnavailable("the reporter is closed")
             if self._link is not None:
                 self._link.close()
-            self._link = Link(path)
+            self._link = DaemonConnection(path)
             return self._link
 
     def _take(self, response: neuron_pb2.AttachResponse) -> None:
         """What the daemon granted; the next attach asks for the very same cores."""
-        self.cores = granted_cores(response)
+        self.cores = parse_granted_cores(response)
         self.instance_type = response.instance_type
         self.logical_neuroncore_config = response.logical_neuroncore_config
         if isfinite(response.interval_seconds) and response.interval_seconds > 0:
@@ -375,14 +380,14 @@ class Reporter:
         is_taken_as_is = self._interval_seconds == response.interval_seconds
         self._report_at_seconds = response.report_at_seconds if has_moments and is_taken_as_is else None
         self._accounts.core_count = len(response.cores)
-        ask_for_the_same(self._request, response)
+        pin_granted_cores(self._request, response)
 
     def _tell_once(self, matter: str, text: str) -> None:
         """One line on standard error, unless this matter was told before."""
         if matter in self._told:
             return
         self._told.add(matter)
-        if not say(f"neurontools: {text}"):
+        if not write_stderr_line(f"neurontools: {text}"):
             self._failure = text
 
     def _switch_off_in_child(self) -> None:
@@ -393,7 +398,7 @@ class Reporter:
             self._link.close()
 
 
-switch_off: set[Callable[[], None]] = set()
+close_in_child: set[Callable[[], None]] = set()
 """What a forked child calls: for each open reporter, what switches it off."""
 fork_lock = RLock()
 """Held while a link gets its descriptor, so that no child has one its reporter does not know of; never during I/O."""
@@ -401,9 +406,9 @@ fork_lock = RLock()
 
 def _after_fork_in_child() -> None:
     fork_lock.release()
-    for switch in tuple(switch_off):
+    for switch in tuple(close_in_child):
         switch()
-    switch_off.clear()
+    close_in_child.clear()
 
 
 os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_after_fork_in_child)
@@ -412,7 +417,7 @@ os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release,
 EXIT_FLUSH_SECONDS = 1.0
 
 
-class LastWords:
+class ExitFlush:
     """Asks for reports by `wishes`, where whoever reports answers whether one has arrived."""
 
     def __init__(self, wishes: SimpleQueue[SimpleQueue[bool] | None]) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from neurontools.model import TrainingCounters
 from neurontools.rpc.socket_path import candidate_sockets, configured_socket
 from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
-from neurontools.runtime.reporting.narration import say_once
 from neurontools.runtime.reporting.reporter import Reporter
+from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.util.errors import UserError
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class TrainingReport:
                 return cls(None)
             reporter = Reporter.attach(environment, socket=socket)
         except (CoresUnavailable, UserError, ValueError) as error:
-            say_once("training report", f"this training is not reported: {error}")
+            warn_once("training report", f"this training is not reported: {error}")
             return cls(None)
         reporter.before_reports(lambda reporter: reporter.set_training(training_log.counters))
         return cls(reporter)
@@ -146,3 +146,40 @@ class TrainingReport:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class LoopTimer:
+    """The moment of the last event of a training loop, from which the next one tells how long something took."""
+
+    def __init__(self) -> None:
+        self._last_seconds: float | None = None
+
+    def event(self) -> None:
+        """Something ended that is neither."""
+        self._last_seconds = time.perf_counter()
+
+    def batch_is_there(self) -> None:
+        """What lay between the last event and this was waiting for a batch."""
+        now = time.perf_counter()
+        if self._last_seconds is not None:
+            training_log.waited(now - self._last_seconds)
+        self._last_seconds = now
+
+    def checkpoint_is_written(self) -> None:
+        """What lay between the last event and this was the writing of a checkpoint."""
+        now = time.perf_counter()
+        training_log.wrote_checkpoint(None if self._last_seconds is None else now - self._last_seconds)
+        self._last_seconds = now
+
+
+def samples_of(batch: Any) -> int | None:
+    """How many samples a batch has: the length of its first tensor; None without one."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    parts: Iterable[Any] = ()
+    if hasattr(batch, "values"):
+        parts = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    return next((found for found in map(samples_of, parts) if found is not None), None)

@@ -10,7 +10,7 @@ from threading import RLock
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.core import Buffer, Core, Tensor, missing
 from neurontools.runtime.tensors.memory import Category, CoreMemory
@@ -33,7 +33,7 @@ class BufferTable:
         self.write_graphs: Callable[[], None] = _nothing
         storages.taken_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
-    def create(self, layout: Layout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
+    def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
         """A device tensor of this layout and its buffer; the caller accounts the bytes of `value`."""
         buffer = Buffer()
         tensor, slot, address = storages.tensor(layout, core.local_index)
@@ -112,7 +112,7 @@ def release(buffer: Buffer) -> None:
     buffer.value = None
 
 
-def alias(buffer: Buffer, layout: Layout, offset: int) -> Tensor:
+def alias(buffer: Buffer, layout: TensorLayout, offset: int) -> Tensor:
     """A CPU view of a buffer's value with this layout; shares the bytes."""
     value = buffer.value
     if value is None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout
-from neurontools.runtime.operators.operator import Signature
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.operators.operator import OperatorSignature
 from neurontools.runtime.tensors.memory import Category, CoreMemory
 from neurontools.runtime.tensors.storages import storages
 
@@ -31,7 +31,7 @@ class Buffer:
     failure: BaseException | None
     graph: Graph | None
     index: int
-    layout: Layout
+    layout: TensorLayout
     slot: int
     value: Tensor | None
 
@@ -53,7 +53,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.key: list[int] = []
-        self.signatures: list[Signature] = []
+        self.signatures: list[OperatorSignature] = []
         self.buffers: list[Buffer] = []
         self.scalars: list[Any] = []
         self.hosts: list[Tensor] = []

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.operators.layout import TensorLayout
 
 _EXTENSION_DEVICE = 12  # kDLExtDev of DLPack: what torch maps to PrivateUse1
 _WORDS = 8  # of 8 bytes: data, device, dimensions and type, sizes, strides, offset, context, deleter
@@ -85,7 +85,7 @@ class Storages:
         self._address = self._gap_end = 0
         self.taken_addresses: Callable[[], list[tuple[int, int]]] = list
 
-    def tensor(self, layout: Layout, local_index: int) -> tuple[torch.Tensor, int, int]:
+    def tensor(self, layout: TensorLayout, local_index: int) -> tuple[torch.Tensor, int, int]:
         """A device tensor of its own storage, the storage's slot and its address."""
         slot = self._free_slots.pop() if self._free_slots else self._new_slot()
         address = self._address
@@ -101,7 +101,7 @@ class Storages:
             words[slot + 1] = _EXTENSION_DEVICE | local_index << 32
         return from_dlpack(capsule_of(self._base + slot * 8, NAME, None)), slot, address
 
-    def take_range(self, layouts: Sequence[Layout], local_index: int) -> SlotRange:
+    def take_range(self, layouts: Sequence[TensorLayout], local_index: int) -> SlotRange:
         """A range for storages of these layouts; who makes them writes their addresses first, at their slots."""
         if self.words is None:
             self._take_memory()
@@ -187,7 +187,7 @@ class Storages:
         self._end = slot + _WORDS
         return slot
 
-    def _structure(self, layout: Layout) -> Any:
+    def _structure(self, layout: TensorLayout) -> Any:
         """The words of a storage with this layout, but for its address; kept with the layout."""
         kind = self._types.get(layout.dtype)
         if kind is None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from neurontools.profile import Profile
 from neurontools.profile.formats.memory_snapshot import snapshot, write_snapshot
-from neurontools.runtime.profiling.recorder import Window
+from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import size_text
 from neurontools.runtime.torch_device.profiler import open_window
 
-_open: list[Window] = []
+_open: list[InMemoryProfile] = []
 
 
 def _record_memory_history(

@@ -19,23 +19,23 @@ from torch.autograd.profiler_util import FunctionEvent
 from neurontools.profile import Engine, Profile
 from neurontools.profile.formats.chrome_trace import merge_into_trace
 from neurontools.runtime.counting.steps import steps
-from neurontools.runtime.profiling.recorder import Window
+from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.reporting.narration import say_once
+from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.worker import worker
 
 _DeviceType: Any = torch._C._autograd.DeviceType
-_windows: weakref.WeakKeyDictionary[Any, Window] = weakref.WeakKeyDictionary()
+_windows: weakref.WeakKeyDictionary[Any, InMemoryProfile] = weakref.WeakKeyDictionary()
 _profiles: weakref.WeakKeyDictionary[Any, Profile] = weakref.WeakKeyDictionary()
 
 
-def open_window() -> Window:
+def open_window() -> InMemoryProfile:
     """Begins a profile in memory, of this process."""
     ring.is_eager = device.eager
     ring.watch(steps.steps_total)
-    window = Window(ring, worker.metadata, worker.living, worker.peaks)
+    window = InMemoryProfile(ring, worker.metadata, worker.living, worker.peaks)
     with buffers.lock:
         window.start()
     return window
@@ -112,7 +112,7 @@ def _export_chrome_trace(original: Any, self: Any, path: str, *arguments: Any, *
             file = Path(path)
             file.write_text(merge_into_trace(file.read_text(), profile))
         except (OSError, ValueError) as error:
-            say_once("merge", f"the trace has no tracks of NeuronCores: {path}: {error}")
+            warn_once("merge", f"the trace has no tracks of NeuronCores: {path}: {error}")
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import asgd, nadam, radam
 
-from neurontools.runtime.reporting.narration import say_once
+from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.device import device
 
 Tensor = torch.Tensor
@@ -70,7 +70,7 @@ def _data_parallel() -> None:
         torch.nn.Module.__init__(self)
         self.module, self.device_ids = module, []
         if any(p.device.type == device.name for p in module.parameters()) and len(device.taken) > 1:
-            say_once(
+            warn_once(
                 "DataParallel",
                 f"nn.DataParallel uses one NeuronCore of this process; use DistributedDataParallel with a process for "
                 f"each ({len(device.taken)} cores: neuron-run --nproc-per-node {len(device.taken)})",

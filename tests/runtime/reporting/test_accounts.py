@@ -18,33 +18,35 @@ from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from neurontools.runtime.reporting.process_counters import (
     LARGEST_BYTES,
     LARGEST_COUNT,
-    Accounts,
     DeviceMemoryCategory,
     ErrorKind,
     HostMemoryCategory,
     Outcome,
-    Started,
+    ProcessCounters,
+    StartedExecution,
 )
 
 UNIX = 1_000_000.0
 TOO_MUCH = LARGEST_BYTES + 1
 
 
-def report_of(accounts: Accounts, now: float, cores: int = 1) -> neuron_pb2.Report:
+def report_of(accounts: ProcessCounters, now: float, cores: int = 1) -> neuron_pb2.Report:
     return accounts.report(cores, now, UNIX)
 
 
-def begin(accounts: Accounts, at: float, core: int = 0, model: object = None) -> Started:
+def begin(accounts: ProcessCounters, at: float, core: int = 0, model: object = None) -> StartedExecution:
     started = (model, core, at)
     accounts.begin(started)
     return started
 
 
-def end(accounts: Accounts, started: Started, at: float, outcome: Outcome = Outcome.COMPLETED, flop: int = 0) -> None:
+def end(
+    accounts: ProcessCounters, started: StartedExecution, at: float, outcome: Outcome = Outcome.COMPLETED, flop: int = 0
+) -> None:
     accounts.end(started, at, flop, outcome, 0.0)
 
 
-def load(accounts: Accounts, on_cores: dict[int, DeviceMemory], host: HostMemory | None = None) -> None:
+def load(accounts: ProcessCounters, on_cores: dict[int, DeviceMemory], host: HostMemory | None = None) -> None:
     accounts.load("m", "m", None, on_cores, host or HostMemory())
 
 
@@ -59,7 +61,7 @@ def test_kinds_have_the_names_of_the_model() -> None:
 
 
 def test_execution_is_counted_on_its_core() -> None:
-    accounts = Accounts(2)
+    accounts = ProcessCounters(2)
     started = begin(accounts, 10.0, core=1)
     accounts.end(started, 10.5, 7_000, Outcome.COMPLETED, 0.25)
     report = report_of(accounts, 11.0, 2)
@@ -70,7 +72,7 @@ def test_execution_is_counted_on_its_core() -> None:
     assert (idle.busy_seconds_total, idle.flop_total, idle.executions_total) == (0.0, 0, 0)
     assert not idle.HasField("last_execution_at_unix_seconds")
     assert (report.measured_at_seconds, report.counted_since_seconds) == (11.0, 0.0)
-    assert report_of(Accounts(1, 2.5), 9.0).counted_since_seconds == 2.5
+    assert report_of(ProcessCounters(1, 2.5), 9.0).counted_since_seconds == 2.5
     assert report.executions.completed_total == 1
     for histogram, seconds in ((report.device_latency_histogram, 0.5), (report.total_latency_histogram, 0.75)):
         assert list(histogram.bucket_indices) == [bucket_index(seconds)]
@@ -78,7 +80,7 @@ def test_execution_is_counted_on_its_core() -> None:
 
 
 def test_executions_in_flight_are_busy_until_now_and_overlaps_count_once() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     first, second = begin(accounts, 1.0), begin(accounts, 2.0)
     core = report_of(accounts, 2.5).cores[0]
     assert (core.busy_seconds_total, core.executions_total) == (1.5, 0)
@@ -93,7 +95,7 @@ def test_executions_in_flight_are_busy_until_now_and_overlaps_count_once() -> No
 
 
 def test_late_notes_count_no_time_twice_and_take_none_back() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     first = begin(accounts, 1.0)
     assert report_of(accounts, 5.0).cores[0].busy_seconds_total == 4.0
     end(accounts, first, 4.5)  # before that report was made, and noted after it
@@ -108,7 +110,7 @@ MOMENTS = st.integers(0, 100 * 2**20).map(lambda ticks: ticks / 2**20)
 @given(st.lists(st.tuples(MOMENTS, MOMENTS), max_size=12))
 def test_busy_time_is_monotonic_and_within_the_elapsed_time(spans: list[tuple[float, float]]) -> None:
     """In whatever order the notes of several threads come, and whenever reports are made between them."""
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     now, before = 0.0, 0.0
     for one, other in spans:
         started = begin(accounts, min(one, other))
@@ -121,10 +123,10 @@ def test_busy_time_is_monotonic_and_within_the_elapsed_time(spans: list[tuple[fl
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=12))
 def test_busy_time_is_that_in_which_anything_was_in_flight(spans: list[tuple[int, int]]) -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     changes = [(min(span), 0, number) for number, span in enumerate(spans)]
     changes += [(max(span), 1, number) for number, span in enumerate(spans)]
-    started: dict[int, Started] = {}
+    started: dict[int, StartedExecution] = {}
     for at, ends, number in sorted(changes):
         if ends:
             end(accounts, started[number], at)
@@ -136,7 +138,7 @@ def test_busy_time_is_that_in_which_anything_was_in_flight(spans: list[tuple[int
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_only_outcomes_with_a_result_have_a_latency(outcome: Outcome) -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     end(accounts, begin(accounts, 1.0), 2.0, outcome)
     report = report_of(accounts, 3.0)
     assert {field.name: value for field, value in report.executions.ListFields()} == {f"{outcome}_total": 1}
@@ -146,7 +148,7 @@ def test_only_outcomes_with_a_result_have_a_latency(outcome: Outcome) -> None:
 
 
 def test_latencies_are_in_the_order_of_their_buckets() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     for seconds in (0.5, 0.001, 0.5, -1.0):  # an execution that ends before it began took no time
         end(accounts, begin(accounts, 1.0), 1.0 + seconds)
     histogram = report_of(accounts, 2.0).device_latency_histogram
@@ -156,7 +158,7 @@ def test_latencies_are_in_the_order_of_their_buckets() -> None:
 
 
 def test_memory_of_models_counts_on_their_cores_and_goes_with_them() -> None:
-    accounts = Accounts(2)
+    accounts = ProcessCounters(2)
     handle = object()
     memory = {0: DeviceMemory(constants_bytes=100), 1: DeviceMemory(constants_bytes=200, model_code_bytes=None)}
     accounts.load(handle, "m", None, memory, HostMemory(dma_buffers_bytes=5))
@@ -183,7 +185,7 @@ def test_memory_of_models_counts_on_their_cores_and_goes_with_them() -> None:
 
 
 def test_memory_is_never_below_nothing_and_a_level_is_set_apart_from_that_of_models() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     for change, left in ((-10, 0), (10, 0), (5, 5)):
         accounts.add_memory(0, "tensors_bytes", change)
         assert report_of(accounts, 1.0).cores[0].memory.tensors_bytes == left
@@ -196,7 +198,7 @@ def test_memory_is_never_below_nothing_and_a_level_is_set_apart_from_that_of_mod
 
 
 def test_models_have_an_identity_of_their_own_or_one_made_from_the_name() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     none = ["0" * 31, "0" * 33, "g" + "0" * 31, "0" * 31 + "x", "", "0" * 32 + "-0", "../../etc/passwd", None]
     for number, uuid in enumerate(none):
         accounts.load(number, "same", uuid, {}, HostMemory())
@@ -212,7 +214,7 @@ def test_models_have_an_identity_of_their_own_or_one_made_from_the_name() -> Non
 
 
 def test_a_model_counts_its_executions_also_once_it_is_unloaded() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     load(accounts, {})
     loaded = report_of(accounts, 1.0).models[0]
     assert (loaded.executions_total, loaded.HasField("last_execution_at_unix_seconds")) == (0, False)
@@ -227,7 +229,7 @@ def test_a_model_counts_its_executions_also_once_it_is_unloaded() -> None:
 
 
 def test_model_runs_when_it_executed_since_the_last_report_that_arrived() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     load(accounts, {})
 
     def running(*, arrived: bool) -> bool:
@@ -251,7 +253,7 @@ def test_model_runs_when_it_executed_since_the_last_report_that_arrived() -> Non
 
 
 def test_errors_are_counted_by_kind_and_training_once_it_is_known() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     assert not report_of(accounts, 1.0).HasField("training")
     for kind in (*ErrorKind, ErrorKind.HARDWARE):
         accounts.add_error(kind)
@@ -263,7 +265,7 @@ def test_errors_are_counted_by_kind_and_training_once_it_is_known() -> None:
     assert report.training.steps_total == 3
 
 
-WRONG: list[tuple[str, Callable[[Accounts], object]]] = [
+WRONG: list[tuple[str, Callable[[ProcessCounters], object]]] = [
     (".", lambda accounts: end(accounts, (None, 0, 1.0), 2.0)),  # ended already
     ("core 2: this process has cores 0-1$", lambda accounts: begin(accounts, 1.0, core=2)),
     ("core -1", lambda accounts: begin(accounts, 1.0, core=-1)),
@@ -286,7 +288,7 @@ WRONG: list[tuple[str, Callable[[Accounts], object]]] = [
 
 
 def test_wrong_arguments_are_named_and_change_nothing() -> None:
-    accounts = Accounts(2)
+    accounts = ProcessCounters(2)
     end(accounts, begin(accounts, 1.0), 1.5)
     before = report_of(accounts, 2.0, 2).SerializeToString(deterministic=True)
     for text, call in WRONG:
@@ -307,7 +309,7 @@ def test_wrong_arguments_are_named_and_change_nothing() -> None:
     ],
 )
 def test_execution_with_wrong_results_ends_uncounted(flop: int, outcome: Outcome, queued: float, text: str) -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     started = begin(accounts, 1.0)
     with pytest.raises(ValueError, match=text):
         accounts.end(started, 2.0, flop, outcome, queued)
@@ -320,7 +322,7 @@ def test_execution_with_wrong_results_ends_uncounted(flop: int, outcome: Outcome
 
 
 def test_the_largest_amounts_are_taken_and_sums_stay_in_the_range_of_a_report() -> None:
-    accounts = Accounts(1)
+    accounts = ProcessCounters(1)
     for _ in range(3):
         accounts.end(begin(accounts, 1.0), 2.0, LARGEST_COUNT, Outcome.COMPLETED, 1e9)
     for bytes_count in (-LARGEST_BYTES, *[LARGEST_BYTES] * 300):
@@ -334,7 +336,7 @@ def test_the_largest_amounts_are_taken_and_sums_stay_in_the_range_of_a_report() 
 
 
 def test_cores_beyond_those_granted_are_not_reported() -> None:
-    accounts = Accounts()  # the daemon has not said how many cores there are
+    accounts = ProcessCounters()  # the daemon has not said how many cores there are
     begin(accounts, 1.0, core=1023)
     with pytest.raises(IndexError, match="core 1024: this process has cores 0-1023"):
         begin(accounts, 1.0, core=1024)
@@ -358,7 +360,7 @@ def test_cores_beyond_those_granted_are_not_reported() -> None:
     ],
 )
 def test_models_beyond_what_a_report_holds_are_refused(cores: int, most: int, text: str) -> None:
-    accounts = Accounts(128)
+    accounts = ProcessCounters(128)
     memory = {core: DeviceMemory(tensors_bytes=1) for core in range(cores)}
     for number in range(most):
         accounts.load(number, "m", None, memory, HostMemory())

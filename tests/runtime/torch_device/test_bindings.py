@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 
-from neurontools.runtime.operators.operator import resolve  # noqa: E402
+from neurontools.runtime.operators.operator import find_overload  # noqa: E402
 from neurontools.runtime.programs.bindings import BINDINGS  # noqa: E402
 
 
@@ -66,9 +66,9 @@ def test_a_binding_calls_its_operator_and_no_other(name: str) -> None:
         noted: Any = Noted
         with noted(), torch.no_grad():
             result = BINDINGS[name](*arguments, **keywords)
-        assert [func for func, _, _ in called] == [resolve(name)]
+        assert [func for func, _, _ in called] == [find_overload(name)]
         assert called[0][2] == keywords
-        expected = resolve(name)(*copies, **keywords)
+        expected = find_overload(name)(*copies, **keywords)
         if expected is not None:
             torch.testing.assert_close(result, expected, rtol=0, atol=0)
         written = [part for part in tree_leaves(arguments) if isinstance(part, torch.Tensor)]

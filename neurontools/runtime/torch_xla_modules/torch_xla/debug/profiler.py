@@ -13,12 +13,12 @@ import torch
 from neurontools.profile.definitions import SpanKind
 from neurontools.profile.formats.outputs import PLUGIN, peaks_of, run_name, worker_name
 from neurontools.profile.formats.xplane import write_xplane
-from neurontools.runtime.profiling.recorder import Window
+from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.torch_device.profiler import open_window
 
-_started: list[tuple[Window, Path]] = []
+_started: list[tuple[InMemoryProfile, Path]] = []
 _ports: set[int] = set()
 
 

@@ -10,7 +10,7 @@ _LONGEST_LINE = 1000
 _told: set[str] = set()
 
 
-def say(text: str, *, apart: bool = False) -> bool:
+def write_stderr_line(text: str, *, apart: bool = False) -> bool:
     """Writes a line to standard error; returns False if the disk is full or the stream is closed or missing.
 
     `apart`: writes a newline first, because another process may have left an unfinished line.
@@ -27,8 +27,8 @@ def say(text: str, *, apart: bool = False) -> bool:
     return True
 
 
-def say_once(matter: str, text: str) -> None:
+def warn_once(matter: str, text: str) -> None:
     """A line under our name, unless this matter was told before in this process."""
     if matter not in _told:
         _told.add(matter)
-        say(f"neurontools: {text}")
+        write_stderr_line(f"neurontools: {text}")
