@@ -152,7 +152,7 @@ class PageActions(DashboardState):
     def _choose_tab(self, scene: RenderContext, pid: int | None) -> None:
         """Show one process, and on the pages of devices the first of its own."""
         self.pid = pid
-        figures = scene.figures.of(pid)
+        figures = scene.figures.process_figures(pid)
         if figures is not None and figures.process.device_indices:
             self.device_index, self.core_index = figures.process.device_indices[0], None
 

@@ -165,7 +165,7 @@ class DashboardState:
             return None
         snapshot = timeline.snapshot(index)
         if self._figures is None or self._shown is not snapshot:
-            self._shown, self._figures = snapshot, self.narrowing.figures(snapshot, self.hidden_devices)
+            self._shown, self._figures = snapshot, self.narrowing.filtered_figures(snapshot, self.hidden_devices)
         snapshot = self._figures.snapshot
         if self.pid is not None and self.pid not in self._figures.ranks:
             self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
@@ -217,7 +217,7 @@ class DashboardState:
         elif self.page in _JOB_PAGES:
             self._follow_selected(scene)
         elif self.page == "usage":
-            scene.ended = self.narrowing.ended(self.beside.ended(snapshot), snapshot, self._hidden)
+            scene.ended = self.narrowing.filter_ended(self.beside.ended(snapshot), snapshot, self._hidden)
         elif self.page == "host":
             scene.vcpus, scene.own_cost = self.beside.vcpus(snapshot, index), self.beside.own_cost()
         if scene.search_text:

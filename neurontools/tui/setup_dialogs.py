@@ -80,7 +80,11 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     index = dashboard.time.index
     snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
     # Those that the command line has left out are not to be had here.
-    indices = [device.index for device in dashboard.narrowing.part(snapshot).devices] if snapshot is not None else []
+    indices = (
+        [device.index for device in dashboard.narrowing.filter_snapshot(snapshot).devices]
+        if snapshot is not None
+        else []
+    )
 
     def show(hidden: frozenset[int], number: int) -> OpenDialog:
         if len(hidden) < len(indices):  # one has to stay

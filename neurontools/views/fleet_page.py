@@ -99,55 +99,65 @@ def matches_filter(state: HostState, text: str) -> bool:
     return all(word in where for word in text.lower().split())
 
 
-def fleet_page(scene: FleetContext, width: int, height: int) -> TextPage:
+def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
     """The whole screen, exactly `width` cells wide and `height` lines high."""
-    page = TextPage([_title_line(scene, width), _totals_line(scene, width)][:height])
-    for note in scene.notes[: max(0, height // 8)]:
-        page.add(fit_marked(((f" {scene.glyphs.warn} {printable(note)}", "warn"),), width))
-    if height >= _ROOMY_HEIGHT and scene.is_grid_shown:
-        rows = cell_grid(scene.all_states, scene.glyphs, width, max(2, (height - 6) // 3))
+    page = TextPage([_title_line(context, width), _totals_line(context, width)][:height])
+    for note in context.notes[: max(0, height // 8)]:
+        page.add_lines(fit_marked(((f" {context.glyphs.warn} {printable(note)}", "warn"),), width))
+    if height >= _ROOMY_HEIGHT and context.is_grid_shown:
+        rows = cell_grid(context.all_states, context.glyphs, width, max(2, (height - 6) // 3))
         if rows:
-            page.add(_section_rule(scene, "Devices, hosts that are alike together", width), *rows)
+            page.add_lines(_section_rule(context, "Devices, hosts that are alike together", width), *rows)
     if height >= _ROOMY_HEIGHT:
-        found = worst_jobs_first(scene.jobs)
-        rows = fleet_job_lines(found, scene.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3)))
+        found = worst_jobs_first(context.jobs)
+        rows = fleet_job_lines(
+            found, context.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3))
+        )
         if found:
-            page.add(_section_rule(scene, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows)
-    title = f"Hosts by {scene.group_by}" if scene.group_by else "Hosts"
-    page.add(_section_rule(scene, f"{title}, {scene.sort}", width))
-    names = [len(listed.name) for listed in scene.rows]
+            page.add_lines(
+                _section_rule(context, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows
+            )
+    title = f"Hosts by {context.group_by}" if context.group_by else "Hosts"
+    page.add_lines(_section_rule(context, f"{title}, {context.sort}", width))
+    names = [len(listed.name) for listed in context.rows]
     name_width = min(
         _MOST_NAME_CELLS, max(_LEAST_NAME_CELLS, max(names, default=0)), max(_LEAST_NAME_CELLS, width // 4)
     )
-    summaries = [listed.state.summary for listed in scene.rows]
+    summaries = [listed.state.summary for listed in context.rows]
     cells = max((len(found.devices) for found in summaries if found is not None), default=0)
-    page.add(host_titles(width, name_width, cells))
+    page.add_lines(host_titles(width, name_width, cells))
     room = max(1, height - len(page.lines) - 1)
-    top = visible_top(max(0, scene.cursor), scene.top, room, len(scene.rows))
+    top = visible_top(max(0, context.cursor), context.top, room, len(context.rows))
     shown = [
         host_line(
-            listed, scene.now_seconds, scene.glyphs, width, name_width, cells, is_selected=top + at == scene.cursor
+            listed,
+            context.now_seconds,
+            context.glyphs,
+            width,
+            name_width,
+            cells,
+            is_selected=top + at == context.cursor,
         )
-        for at, listed in enumerate(scene.rows[top : top + room])
+        for at, listed in enumerate(context.rows[top : top + room])
     ]
-    page.add_list(shown, len(scene.rows), room, top)
+    page.add_list(shown, len(context.rows), room, top)
     while len(page.lines) < height - 1:
-        page.add(fit((), width))
+        page.add_lines(fit((), width))
     page.lines = page.lines[: max(0, height - 1)]
-    page.append(_key_bar(scene, width))
-    if scene.glyphs is ASCII:
+    page.append_page(_key_bar(context, width))
+    if context.glyphs is ASCII:
         page.lines = [ascii_only(line) for line in page.lines]
     return page
 
 
-def fleet_lines(scene: FleetContext, width: int) -> list[Line]:
+def fleet_lines(context: FleetContext, width: int) -> list[Line]:
     """All rows, for a text that is printed once."""
-    page = fleet_page(scene, width, len(scene.rows) + 8 + max(8, len(scene.all_states)))
+    page = fleet_page(context, width, len(context.rows) + 8 + max(8, len(context.all_states)))
     return [line for line in page.lines[:-1] if any(text.strip() for text, _ in line)]
 
 
-def _title_line(scene: FleetContext, width: int) -> Line:
-    states = scene.all_states
+def _title_line(context: FleetContext, width: int) -> Line:
+    states = context.all_states
     count = {link: sum(state.link is link for state in states) for link in Link}
     parts = [f"{count[Link.LIVE]} live"]
     parts += [f"{count[link]} {link}" for link in (Link.LOST, Link.CONNECTING, Link.WAITING) if count[link]]
@@ -163,10 +173,10 @@ def _title_line(scene: FleetContext, width: int) -> Line:
     ):
         hosts = sum(state.severity is severity for state in states)
         if hosts:
-            mark = scene.glyphs.bad if severity is Severity.CRITICAL else scene.glyphs.warn
+            mark = context.glyphs.bad if severity is Severity.CRITICAL else context.glyphs.warn
             right.append((f" {mark} {hosts} {noun} ", style))
-    moment = clock_text(scene.now_unix_seconds)
-    right.append((f" every {scene.interval_seconds:g} s {moment} ", "title_dim"))
+    moment = clock_text(context.now_unix_seconds)
+    right.append((f" every {context.interval_seconds:g} s {moment} ", "title_dim"))
     while right and line_width(right) > width // 2:
         right.pop()
     left = clip(left, max(0, width - line_width(right)), mark=True)
@@ -174,9 +184,9 @@ def _title_line(scene: FleetContext, width: int) -> Line:
     return fit(((left, "title"), (gap, "title"), *right), width, "title")
 
 
-def _totals_line(scene: FleetContext, width: int) -> Line:
+def _totals_line(context: FleetContext, width: int) -> Line:
     """The live hosts together."""
-    live = [state.summary for state in scene.all_states if state.link is Link.LIVE and state.summary is not None]
+    live = [state.summary for state in context.all_states if state.link is Link.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
         """Of the hosts that tell it; None: of none is it known."""
@@ -196,8 +206,8 @@ def _totals_line(scene: FleetContext, width: int) -> Line:
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
     jobs = total("job_count")
-    again = sum(max(0, (job.host_count or 1) - 1) for job in scene.jobs)  # one of several hosts is told by each
-    count = None if jobs is None else max(len(scene.jobs), jobs - again)
+    again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)  # one of several hosts is told by each
+    count = None if jobs is None else max(len(context.jobs), jobs - again)
     more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
     return fit(((clip(text + more, width, mark=True), "strong"),), width)
 
@@ -206,18 +216,18 @@ def _count_text(count: int | None) -> str:
     return units.UNKNOWN if count is None else f"{count:,}"
 
 
-def _section_rule(scene: FleetContext, text: str, width: int) -> Line:
-    if scene.filter_text or scene.is_filter_edited:
-        text += f", with: {printable(scene.filter_text)}" if text.startswith("Hosts") else ""
-    line = scene.glyphs.rule * max(0, width - line_width([(f" {text} ", "")]) - 1)
-    return fit(((f"{scene.glyphs.rule}", "rule"), (f" {text} ", "heading"), (line, "rule")), width)
+def _section_rule(context: FleetContext, text: str, width: int) -> Line:
+    if context.filter_text or context.is_filter_edited:
+        text += f", with: {printable(context.filter_text)}" if text.startswith("Hosts") else ""
+    line = context.glyphs.rule * max(0, width - line_width([(f" {text} ", "")]) - 1)
+    return fit(((f"{context.glyphs.rule}", "rule"), (f" {text} ", "heading"), (line, "rule")), width)
 
 
-def _key_bar(scene: FleetContext, width: int) -> TextPage:
-    if scene.is_filter_edited:
-        return TextPage([fit(((" filter: ", "label"), (f"{printable(scene.filter_text)}_", "strong")), width)])
-    if scene.message:
-        return TextPage([fit(((f" {clip(printable(scene.message), width - 2, mark=True)}", "strong"),), width)])
+def _key_bar(context: FleetContext, width: int) -> TextPage:
+    if context.is_filter_edited:
+        return TextPage([fit(((" filter: ", "label"), (f"{printable(context.filter_text)}_", "strong")), width)])
+    if context.message:
+        return TextPage([fit(((f" {clip(printable(context.message), width - 2, mark=True)}", "strong"),), width)])
     runs: list[Run] = []
     targets, left = [], 0
     for key, text, name in _KEYS:

@@ -34,45 +34,47 @@ _STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn",
 _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
 
 
-def health_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def health_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Verdicts above, the event log below, newest first."""
     page = TextPage()
-    verdicts = [*_verdict_lines(scene, width), *_fault_lines(scene, width)]
+    verdicts = [*_verdict_lines(context, width), *_fault_lines(context, width)]
     room = max(3, height * 3 // 5)
     if len(verdicts) > room:
         hidden = len(verdicts) - room + 1
         verdicts = [*verdicts[: room - 1], fit(((f"   … {hidden} more lines", "dim"),), width)]
-    page.add(*verdicts)
-    events = list(reversed(shown_events(scene, scene.pid)))
+    page.add_lines(*verdicts)
+    events = list(reversed(shown_events(context, context.pid)))
     count = "1 event" if len(events) == 1 else f"{len(events)} events"
-    known = backfill_text(scene) or f"{count} since {_known_since_text(scene)}{scene.key_hint('; Enter goes to one')}"
-    page.add(heading(scene, "Events" if scene.pid is None else f"Events of PID {scene.pid}", width, known))
+    known = (
+        backfill_text(context) or f"{count} since {_known_since_text(context)}{context.key_hint('; Enter goes to one')}"
+    )
+    page.add_lines(heading(context, "Events" if context.pid is None else f"Events of PID {context.pid}", width, known))
     list_height = max(1, height - len(page.lines))
-    cursor = min(scene.cursor, max(0, len(events) - 1))
-    top = visible_top(cursor, scene.top, list_height, len(events))
+    cursor = min(context.cursor, max(0, len(events) - 1))
+    top = visible_top(cursor, context.top, list_height, len(events))
     lines = []
     for position in range(top, min(len(events), top + list_height)):
-        line = _event_line(scene, events[position], width)
+        line = _event_line(context, events[position], width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(events), list_height, top)
     if not events:
-        text = backfill_text(scene) or f"nothing has happened since {_known_since_text(scene)}"
-        page.add(fit_marked(((f"   {text}", "dim"),), width))
+        text = backfill_text(context) or f"nothing has happened since {_known_since_text(context)}"
+        page.add_lines(fit_marked(((f"   {text}", "dim"),), width))
     return page
 
 
-def _known_since_text(scene: RenderContext) -> str:
+def _known_since_text(context: RenderContext) -> str:
     """Since when the past is known."""
-    since = scene.clock.first_at_unix_seconds
-    since = scene.snapshot.taken_at_unix_seconds if since is None else since
+    since = context.clock.first_at_unix_seconds
+    since = context.snapshot.taken_at_unix_seconds if since is None else since
     return clock_text(since)
 
 
-def event_entries(scene: RenderContext) -> list[SearchEntry]:
+def event_entries(context: RenderContext) -> list[SearchEntry]:
     """What a search sees of the log, newest first."""
     return [
         SearchEntry(str(number), _event_text(event))
-        for number, event in enumerate(reversed(shown_events(scene, scene.pid)))
+        for number, event in enumerate(reversed(shown_events(context, context.pid)))
     ]
 
 
@@ -80,28 +82,28 @@ def _event_text(event: Event) -> str:
     return f"{event.kind} {event.severity.name} {printable(event.text)}"
 
 
-def event_time_of_row(scene: RenderContext, row: int) -> float | None:
+def event_time_of_row(context: RenderContext, row: int) -> float | None:
     """Where the event in a row of the log is in the timeline."""
-    events = shown_events(scene, scene.pid)
+    events = shown_events(context, context.pid)
     return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
 
 
-def _shown_verdicts(scene: RenderContext) -> tuple[Verdict, ...]:
+def _shown_verdicts(context: RenderContext) -> tuple[Verdict, ...]:
     """The verdicts on the devices of the current tab."""
-    devices = shown_devices(scene, scene.pid)
-    return tuple(verdict for verdict in scene.verdicts if devices is None or verdict.device_index in devices)
+    devices = shown_devices(context, context.pid)
+    return tuple(verdict for verdict in context.verdicts if devices is None or verdict.device_index in devices)
 
 
-def _verdict_lines(scene: RenderContext, width: int) -> list[Line]:
-    verdicts = _shown_verdicts(scene)
-    whose = "Health" if scene.pid is None else f"Health of the devices of PID {scene.pid}"
-    lines = [heading(scene, f"{whose}: {summary(verdicts, scene.snapshot)}", width)]
+def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
+    verdicts = _shown_verdicts(context)
+    whose = "Health" if context.pid is None else f"Health of the devices of PID {context.pid}"
+    lines = [heading(context, f"{whose}: {summary(verdicts, context.snapshot)}", width)]
     if verdicts and is_healthy(verdicts) and not any(verdict.findings for verdict in verdicts):
-        lines.append(fit(((f" {scene.glyphs.good} ", "good"), ("nothing to do", "text")), width))
+        lines.append(fit(((f" {context.glyphs.good} ", "good"), ("nothing to do", "text")), width))
     shown = {verdict.device_index for verdict in verdicts}
     for finding, every in alike(finding for verdict in verdicts for finding in verdict.findings):
         devices = [device for device in every if device in shown]
-        mark = {Gravity.CRITICAL: scene.glyphs.bad, Gravity.WARNING: scene.glyphs.warn}.get(finding.severity, "i")
+        mark = {Gravity.CRITICAL: context.glyphs.bad, Gravity.WARNING: context.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]
         who = f"ND {ranges_text(devices)}"
         runs: list[Run] = [
@@ -111,28 +113,28 @@ def _verdict_lines(scene: RenderContext, width: int) -> list[Line]:
         ]
         is_of_more = len(devices) > len(finding.device_indices)
         more = f" (ND {ranges_text(finding.device_indices)}; the others alike)" if is_of_more else ""
-        text = clip(printable(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
+        text = clip(printable(sentence(finding, context.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(printable(finding.action), width - 9, mark=True), "dim")), width))
     return lines
 
 
-def _fault_lines(scene: RenderContext, width: int) -> list[Line]:
+def _fault_lines(context: RenderContext, width: int) -> list[Line]:
     """The faults that somebody has injected into simulated devices, and who."""
-    faults = scene.snapshot.injected_faults
+    faults = context.snapshot.injected_faults
     if not faults:
         return []
-    lines = [heading(scene, f"Injected faults: {len(faults)}", width, "neuron-fault heal takes them back")]
+    lines = [heading(context, f"Injected faults: {len(faults)}", width, "neuron-fault heal takes them back")]
     for fault in faults:
         by = injected_by(fault)
         text = printable(fault_sentence(fault)) + (f" (by {by})" if by else "")
-        lines.append(fit(((f" {scene.glyphs.warn:<2} ", "warn"), (clip(text, width - 5, mark=True), "text")), width))
+        lines.append(fit(((f" {context.glyphs.warn:<2} ", "warn"), (clip(text, width - 5, mark=True), "text")), width))
     return lines
 
 
-def _event_line(scene: RenderContext, event: Event, width: int) -> Line:
+def _event_line(context: RenderContext, event: Event, width: int) -> Line:
     moment = day_text(event.at_unix_seconds)
-    mark = {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(event.severity, " ")
+    mark = {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(event.severity, " ")
     style = _EVENT_STYLES[event.severity]
     head: tuple[Run, ...] = ((f" {moment} ", "dim"), (f"{mark:<2} ", style), (f"{event.kind:<9} ", "label"))
     text = clip(printable(event.text), width - line_width(head), mark=True)

@@ -30,58 +30,58 @@ from neurontools.views.drawing.render_context import RenderContext, SearchEntry,
 _LEAST_FOOT_HEIGHT = 6  # from so many lines on, events and clock times are below
 
 
-def heatmap_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
     """A line for each core of the tab, a cell for each stretch of time; Enter shows the history of the core."""
-    cores = shown_cores(scene)
-    about = backfill_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
-    page = TextPage([heading(scene, _page_title(scene, len(cores)), width, about), _legend_line(scene, width)])
-    axis = time_axis(scene, width)
-    if axis is None or scene.series is None:
-        page.add(fit(((f"  {backfill_text(scene) or 'no past is known yet'}", "dim"),), width))
+    cores = shown_cores(context)
+    about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
+    page = TextPage([heading(context, _page_title(context, len(cores)), width, about), _legend_line(context, width)])
+    axis = time_axis(context, width)
+    if axis is None or context.series is None:
+        page.add_lines(fit(((f"  {backfill_text(context) or 'no past is known yet'}", "dim"),), width))
         return page
-    foot = [event_line(scene, axis, width), clock_line(scene, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
-    stretches = _cell_runs(scene.series.core_steps(axis))
+    foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
+    stretches = _cell_runs(context.series.core_steps(axis))
     room = max(1, height - len(page.lines) - len(foot))
-    cursor = min(scene.cursor, max(0, len(cores) - 1))
-    top = visible_top(cursor, scene.top, room, len(cores))
+    cursor = min(context.cursor, max(0, len(cores) - 1))
+    top = visible_top(cursor, context.top, room, len(cores))
     lines = []
     for position in range(top, min(len(cores), top + room)):
         core = cores[position]
         is_first = position == top or cores[position - 1].device_index != core.device_index
-        line = _core_line(scene, core, stretches, axis, width, is_first=is_first)
+        line = _core_line(context, core, stretches, axis, width, is_first=is_first)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(cores), room, top)
-    page.add(*foot)
+    page.add_lines(*foot)
     return page
 
 
-def shown_cores(scene: RenderContext) -> list[LogicalNeuronCore]:
+def shown_cores(context: RenderContext) -> list[LogicalNeuronCore]:
     """The cores of the current tab, in the order of the lines."""
-    if scene.pid is None:
-        return list(scene.figures.cores)
-    return [core for core in scene.figures.cores if scene.pid in core.owner_pids]
+    if context.pid is None:
+        return list(context.figures.cores)
+    return [core for core in context.figures.cores if context.pid in core.owner_pids]
 
 
-def core_entries(scene: RenderContext) -> list[SearchEntry]:
+def core_entries(context: RenderContext) -> list[SearchEntry]:
     """What a search sees of the cores: their names, who holds them, and the processes that do."""
-    figures = scene.figures
+    figures = context.figures
     return [
         SearchEntry(
             str(core.index),
             f"ND{core.device_index} ND {core.device_index} NC{core.index} NC {core.index} {owner_text(figures, core)}",
             tuple([figures.by_pid[pid] for pid in core.owner_pids if pid in figures.by_pid]),
         )
-        for core in shown_cores(scene)
+        for core in shown_cores(context)
     ]
 
 
-def _page_title(scene: RenderContext, count: int) -> str:
-    whose = "" if scene.pid is None else f" of PID {scene.pid}"
+def _page_title(context: RenderContext, count: int) -> str:
+    whose = "" if context.pid is None else f" of PID {context.pid}"
     return f"Utilization of {count} NeuronCore{'' if count == 1 else 's'}{whose} over time"
 
 
-def _legend_line(scene: RenderContext, width: int) -> Line:
-    glyphs = scene.glyphs
+def _legend_line(context: RenderContext, width: int) -> Line:
+    glyphs = context.glyphs
     runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
     runs.append(("  0% ", "dim"))
     levels = len(glyphs.heat)
@@ -103,7 +103,13 @@ def _cell_runs(steps: list[CoreStep | None]) -> list[_CellRun]:
 
 
 def _core_line(
-    scene: RenderContext, core: LogicalNeuronCore, stretches: list[_CellRun], axis: Axis, width: int, *, is_first: bool
+    context: RenderContext,
+    core: LogicalNeuronCore,
+    stretches: list[_CellRun],
+    axis: Axis,
+    width: int,
+    *,
+    is_first: bool,
 ) -> Line:
     first, count = core.cores[0].index, len(core.cores)
     device = f"ND {core.device_index}" if is_first else ""
@@ -113,19 +119,19 @@ def _core_line(
     if left < len(name):
         name = f" NC {core.index}"
     runs: list[Run] = [(f"{name:<{left}}"[:left], "label" if is_first else "dim")]
-    by_value = _value_cells(scene.glyphs, scene.thresholds.idle_below_ratio)
+    by_value = _value_cells(context.glyphs, context.thresholds.idle_below_ratio)
     text, style = "", ""
     for stretch in stretches:
-        glyph, wanted = _step_cell(scene.glyphs, by_value, stretch.step, first, count)
+        glyph, wanted = _step_cell(context.glyphs, by_value, stretch.step, first, count)
         if wanted != style:
             if text:
                 runs.append((text, style))
             text, style = "", wanted
         text += glyph * stretch.cells
     runs.append((text, style))
-    own = tuple(event for event in scene.events if event.core_index == core.index)
+    own = tuple(event for event in context.events if event.core_index == core.index)
     for position, gravity in event_severities(own, axis).items() if own else ():
-        runs = _replace_cell(runs, left + position, (event_mark(scene.glyphs, gravity), event_style(gravity)))
+        runs = _replace_cell(runs, left + position, (event_mark(context.glyphs, gravity), event_style(gravity)))
     return fit(runs, width)
 
 

@@ -24,24 +24,24 @@ from neurontools.views.drawing.render_context import RenderContext, SearchEntry,
 _NAME_CELLS = 10
 
 
-def history_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def history_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Plots of what is chosen; up and down choose the device, left and right the core."""
     page = TextPage()
-    page.append(_selection_bar(scene, width))
-    axis = time_axis(scene, width)
+    page.append_page(_selection_bar(context, width))
+    axis = time_axis(context, width)
     if axis is None:
-        page.add(fit(((f"  {backfill_text(scene) or 'no past is known yet'}", "dim"),), width))
+        page.add_lines(fit(((f"  {backfill_text(context) or 'no past is known yet'}", "dim"),), width))
         return page
     if height >= 12:
-        page.add(*_total_lines(scene, axis, width))
-    device = scene.device_index
-    per_device = scene.snapshot.instance.physical_cores_per_device
+        page.add_lines(*_total_lines(context, axis, width))
+    device = context.device_index
+    per_device = context.snapshot.instance.physical_cores_per_device
     first, cores = device * per_device, per_device
     name = f"ND {device}"
-    for core in scene.figures.cores:
-        if core.index == scene.core_index and core.device_index == device:
+    for core in context.figures.cores:
+        if core.index == context.core_index and core.device_index == device:
             first, cores, name = core.cores[0].index, len(core.cores), f"ND {device} NC {core.index}"
-    memory = scene.snapshot.devices[device].memory_bytes if device < len(scene.snapshot.devices) else 0
+    memory = context.snapshot.devices[device].memory_bytes if device < len(context.snapshot.devices) else 0
     memory = memory * cores // per_device if per_device else memory
     chosen = {"first_core": first, "core_count": max(1, cores)}
     plots = (
@@ -49,17 +49,17 @@ def history_page(scene: RenderContext, width: int, height: int) -> TextPage:
         Plot(f"{name} device memory", quantities.memory(**chosen), float(memory), bytes_label, "memory"),
         Plot(f"{name} FLOPS", quantities.flops(**chosen), None, units.flops_text),
     )
-    page.add(*plot_lines(scene, plots, axis, width, height - len(page.lines)))
+    page.add_lines(*plot_lines(context, plots, axis, width, height - len(page.lines)))
     return page
 
 
-def device_entries(scene: RenderContext) -> list[SearchEntry]:
+def device_entries(context: RenderContext) -> list[SearchEntry]:
     """What a search sees of the devices: their names, what is wrong with them, and the processes that hold cores."""
     wrong: dict[int, str] = {}
-    for verdict in verdicts(scene.snapshot):
+    for verdict in verdicts(context.snapshot):
         wrong[verdict.device_index] = " ".join(printable(finding.reason) for finding in verdict.findings)
     holders: dict[int, list[ProcessFigures]] = {}
-    for figures in scene.figures.by_pid.values():
+    for figures in context.figures.by_pid.values():
         for index in figures.process.device_indices:
             holders.setdefault(index, []).append(figures)
     return [
@@ -68,43 +68,45 @@ def device_entries(scene: RenderContext) -> list[SearchEntry]:
             f"ND{device.index} ND {device.index} {device.bdf or ''} {wrong.get(device.index, '')}",
             tuple(holders.get(device.index, ())),
         )
-        for device in scene.snapshot.devices
+        for device in context.snapshot.devices
     ]
 
 
-def _selection_bar(scene: RenderContext, width: int) -> TextPage:
+def _selection_bar(context: RenderContext, width: int) -> TextPage:
     """Which device and which core."""
-    about = backfill_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
-    page = TextPage([heading(scene, "History", width, about)])
+    about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
+    page = TextPage([heading(context, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
     left = 8
-    of_tab = {device for figures in scene.figures.shown(scene.pid) for device in figures.process.device_indices}
-    for device in scene.snapshot.devices:
+    of_tab = {
+        device for figures in context.figures.tab_figures(context.pid) for device in figures.process.device_indices
+    }
+    for device in context.snapshot.devices:
         text = f" {device.index} "
-        is_of_tab = scene.pid is not None and device.index in of_tab
-        style = "mine" if device.index == scene.device_index else "text" if is_of_tab else "dim"
+        is_of_tab = context.pid is not None and device.index in of_tab
+        style = "mine" if device.index == context.device_index else "text" if is_of_tab else "dim"
         devices.append((text, style))
         page.targets.append(ClickTarget(1, left, left + width_of(text), "device", str(device.index)))
         left += width_of(text)
-    cores: list[Run] = [(" Core   ", "label"), (" all ", "mine" if scene.core_index is None else "dim")]
+    cores: list[Run] = [(" Core   ", "label"), (" all ", "mine" if context.core_index is None else "dim")]
     left = 13
-    for core in scene.figures.cores:
-        if core.device_index == scene.device_index:
+    for core in context.figures.cores:
+        if core.device_index == context.device_index:
             text = f" NC{core.index} "
-            cores.append((text, "mine" if core.index == scene.core_index else "dim"))
+            cores.append((text, "mine" if core.index == context.core_index else "dim"))
             page.targets.append(ClickTarget(2, left, left + width_of(text), "core", str(core.index)))
             left += width_of(text)
-    page.add(fit(devices, width), fit(cores, width))
-    page.list_count, page.list_height = len(scene.snapshot.devices), 4
+    page.add_lines(fit(devices, width), fit(cores, width))
+    page.list_count, page.list_height = len(context.snapshot.devices), 4
     return page
 
 
-def _total_lines(scene: RenderContext, axis: Axis, width: int) -> list[Line]:
+def _total_lines(context: RenderContext, axis: Axis, width: int) -> list[Line]:
     """What the tab shows, the whole host or a process, in three sparklines."""
-    series = scene.series
+    series = context.series
     assert series is not None  # noqa: S101 - the axis is of it
-    pid = scene.pid
-    capacity = float(sum(device.memory_bytes for device in scene.snapshot.devices)) if pid is None else 0.0
+    pid = context.pid
+    capacity = float(sum(device.memory_bytes for device in context.snapshot.devices)) if pid is None else 0.0
     rows = (
         ("all cores" if pid is None else f"PID {pid}", quantities.utilization(pid=pid), 1.0, percent_label),
         ("memory", quantities.memory(pid=pid), capacity, bytes_label),
@@ -118,6 +120,6 @@ def _total_lines(scene: RenderContext, axis: Axis, width: int) -> list[Line]:
         shown = cell(f" {name}", left)
         if left > _NAME_CELLS + 1:
             shown = cell(f" {name}", left - 1 - width_of(latest)) + latest + " "
-        drawn = sparkline(curve.values, axis.cells, scene.glyphs, top or curve.highest or 1.0)
+        drawn = sparkline(curve.values, axis.cells, context.glyphs, top or curve.highest or 1.0)
         lines.append(fit(((shown, "label"), (drawn, "spark")), width))
     return lines

@@ -224,7 +224,7 @@ class SubjectValues:
     seen: dict[ComparedQuantity, list[float | int | str]] = field(default_factory=dict)
     command: str = ""  # of a job: that of its first process
 
-    def add(self, state: object) -> None:
+    def add_state(self, state: object) -> None:
         """Add a moment."""
         for quantity, read in self.quantities.items():
             value = read(state)
@@ -254,24 +254,24 @@ class RecordingSide:
         self.jobs: dict[str, SubjectValues] = {}
         self.devices: dict[int, SubjectValues] = {}
 
-    def add(self, snapshot: Snapshot, passes: ProcessTest | None = None) -> None:
+    def add_snapshot(self, snapshot: Snapshot, passes: ProcessTest | None = None) -> None:
         """Add a moment; only processes that pass count for jobs."""
         figures = Figures(snapshot)
         self.taken_at_unix_seconds.append(snapshot.taken_at_unix_seconds)
         instance = snapshot.instance
         self.instance = escape_controls(f"{instance.instance_id or 'a host'} ({instance.instance_type})")
-        self.host.add(figures)
+        self.host.add_state(figures)
         for name, holder in _jobs_of(figures, passes).items():
             job = self.jobs.setdefault(name, SubjectValues(JOB_QUANTITIES))
             job.command = job.command or holder.processes[0].process.command
-            job.add(holder)
+            job.add_state(holder)
         verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
         present = {device.index for device in snapshot.devices}
         for device in figures.snapshot.devices:
             if device.index in present:
                 verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
                 state = DeviceState(device, verdict, figures)
-                self.devices.setdefault(device.index, SubjectValues(DEVICE_QUANTITIES)).add(state)
+                self.devices.setdefault(device.index, SubjectValues(DEVICE_QUANTITIES)).add_state(state)
 
 
 def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, JobState]:

@@ -33,22 +33,24 @@ _VCPU_LABEL_CELLS, _VCPU_FIGURE_CELLS = 5, 6
 _ALL_PORTS = "all"
 
 
-def host_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def host_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Versions and cost, vCPUs and memory, power of devices, then the table of what goes in and out."""
-    page = TextPage([heading(scene, "Host", width, printable(scene.snapshot.instance.instance_type, 40))])
-    page.add(*_fact_lines(scene, width))
-    power = _power_lines(scene, width)
+    page = TextPage([heading(context, "Host", width, printable(context.snapshot.instance.instance_type, 40))])
+    page.add_lines(*_fact_lines(context, width))
+    power = _power_lines(context, width)
     room = height - len(page.lines) - _LEAST_TABLE_LINES
-    page.append(_vcpu_section(scene, width, max(1, (room - len(power)) * 2 // 3)))
+    page.append_page(_vcpu_section(context, width, max(1, (room - len(power)) * 2 // 3)))
     if power and height - len(page.lines) - len(power) - 1 >= _LEAST_TABLE_LINES:
-        page.add(heading(scene, "Power of devices", width, "of their maximum, in the last full minute (least-most)"))
-        page.add(*power)
-    page.append(_traffic_section(scene, width, height - len(page.lines)))
+        page.add_lines(
+            heading(context, "Power of devices", width, "of their maximum, in the last full minute (least-most)")
+        )
+        page.add_lines(*power)
+    page.append_page(_traffic_section(context, width, height - len(page.lines)))
     return page
 
 
-def _fact_lines(scene: RenderContext, width: int) -> list[Line]:
-    snapshot = scene.snapshot
+def _fact_lines(context: RenderContext, width: int) -> list[Line]:
+    snapshot = context.snapshot
     runtimes = sorted({known for process in snapshot.processes if (known := process.runtime_version)})
     versions = (
         f"driver {printable(snapshot.instance.driver_version or '-', 40)}, "
@@ -56,14 +58,14 @@ def _fact_lines(scene: RenderContext, width: int) -> list[Line]:
         f"neurond {printable(snapshot.daemon_version or '-', 40)}, neuron-top {__version__}, "
         "firmware - (the driver tells none)"
     )
-    own = scene.own_cost
+    own = context.own_cost
     cost = f"neurond {_cost_text(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)}"
     if own is not None:
         cost = f"neuron-top {_cost_text(own.vcpu_ratio, own.resident_bytes)}, {cost}"
     return [
         _fact_line("versions", versions, width),
         _fact_line("own cost", cost, width),
-        *_memory_lines(scene, snapshot.host, width),
+        *_memory_lines(context, snapshot.host, width),
     ]
 
 
@@ -75,7 +77,7 @@ def _fact_line(name: str, text: str, width: int) -> Line:
     return labelled_line(name, text, width, _FACT_LABEL_CELLS - 2)
 
 
-def _memory_lines(scene: RenderContext, host: Host, width: int) -> list[Line]:
+def _memory_lines(context: RenderContext, host: Host, width: int) -> list[Line]:
     lines = []
     for name, used, size in (
         ("memory", host.memory_used_bytes, host.memory_total_bytes),
@@ -86,24 +88,24 @@ def _memory_lines(scene: RenderContext, host: Host, width: int) -> list[Line]:
         ratio = used / size if used is not None and size else None
         figure = f" {units.bytes_text(used)} of {units.bytes_text(size)}"
         runs: list[Run] = [(f" {name:<{_FACT_LABEL_CELLS - 1}}", "label")]
-        runs += bar(ratio, max(0, min(60, width - _FACT_LABEL_CELLS - len(figure) - 1)), scene.glyphs)
+        runs += bar(ratio, max(0, min(60, width - _FACT_LABEL_CELLS - len(figure) - 1)), context.glyphs)
         lines.append(fit((*runs, (figure, "text")), width))
     return lines
 
 
-def _vcpu_section(scene: RenderContext, width: int, height: int) -> TextPage:
-    host = scene.snapshot.host
+def _vcpu_section(context: RenderContext, width: int, height: int) -> TextPage:
+    host = context.snapshot.host
     average = host.vcpu_average
     used = None if average is None else 1.0 - average.idle_ratio
     switches = units.count_text(host.context_switches_total)
     text = f"vCPUs: {'-' if host.vcpu_count is None else host.vcpu_count}, {units.percent_text(used, 1)} in use"
-    page = TextPage([heading(scene, text, width, f"{switches} context switches")])
-    page.add(*vcpu_lines(scene, width, height - 1))
+    page = TextPage([heading(context, text, width, f"{switches} context switches")])
+    page.add_lines(*vcpu_lines(context, width, height - 1))
     return page
 
 
-def _power_lines(scene: RenderContext, width: int) -> list[Line]:
-    known = [(device.index, device.power) for device in scene.snapshot.devices if device.power is not None]
+def _power_lines(context: RenderContext, width: int) -> list[Line]:
+    known = [(device.index, device.power) for device in context.snapshot.devices if device.power is not None]
     if not known:
         return []
     across = max(1, width // _POWER_CELLS)
@@ -115,28 +117,28 @@ def _power_lines(scene: RenderContext, width: int) -> list[Line]:
             least, most = power.minimum_ratio * 100, power.maximum_ratio * 100
             figure = f" {power.average_ratio * 100:5.1f}% ({least:.0f}-{most:.0f})"
             part: list[Run] = [(f" ND{index:<3}", "label")]
-            part += bar(power.average_ratio, max(0, cells - 6 - len(figure) - 1), scene.glyphs)
+            part += bar(power.average_ratio, max(0, cells - 6 - len(figure) - 1), context.glyphs)
             runs += fit((*part, (figure, "text")), cells)
         lines.append(fit(runs, width))
     return lines
 
 
-def traffic_entries(scene: RenderContext) -> list[SearchEntry]:
+def traffic_entries(context: RenderContext) -> list[SearchEntry]:
     """What a search sees of network, disks and EFA."""
-    rows = traffic_rows(scene.snapshot.host)
+    rows = traffic_rows(context.snapshot.host)
     return [SearchEntry(str(number), f"{row.kind} {row.name} {row.state or ''}") for number, row in enumerate(rows)]
 
 
-def _traffic_section(scene: RenderContext, width: int, height: int) -> TextPage:
-    rows = traffic_rows(scene.snapshot.host)
-    page = TextPage([heading(scene, "Network, disks, EFA", width)])
+def _traffic_section(context: RenderContext, width: int, height: int) -> TextPage:
+    rows = traffic_rows(context.snapshot.host)
+    page = TextPage([heading(context, "Network, disks, EFA", width)])
     if not rows:
-        page.add(fit((("   the daemon tells of none", "dim"),), width))
+        page.add_lines(fit((("   the daemon tells of none", "dim"),), width))
         return page
     columns = fitting_columns(TRAFFIC_COLUMNS, width)
-    page.add(title_line(columns, width))
+    page.add_lines(title_line(columns, width))
     list_height = max(1, height - len(page.lines))
-    top = visible_top(min(max(0, scene.cursor), len(rows) - 1), scene.top, list_height, len(rows))
+    top = visible_top(min(max(0, context.cursor), len(rows) - 1), context.top, list_height, len(rows))
     shown = rows[top : top + list_height]
     page.add_list([row_line(columns, row, width) for row in shown], len(rows), list_height, top)
     return page
@@ -148,42 +150,44 @@ def user_and_system_ratios(usage: VcpuUsage) -> tuple[float, float]:
     return usage.user_ratio + usage.nice_ratio, system
 
 
-def vcpu_lines(scene: RenderContext, width: int, height: int) -> list[Line]:
+def vcpu_lines(context: RenderContext, width: int, height: int) -> list[Line]:
     """All of them in at most `height` lines, if that is possible at all."""
-    vcpus = scene.vcpus
+    vcpus = context.vcpus
     if not vcpus or height < 1:
         return []
     for cells in (_VCPU_BAR_CELLS, _VCPU_NARROW_CELLS):
         across = max(1, min(len(vcpus), width // cells))
         down = -(-len(vcpus) // across)
         if down <= height:
-            return [_vcpu_row(scene, vcpus, row, down, across, width) for row in range(down)]
-    return _vcpu_levels(scene, vcpus, width, height)
+            return [_vcpu_row(context, vcpus, row, down, across, width) for row in range(down)]
+    return _vcpu_levels(context, vcpus, width, height)
 
 
-def _vcpu_row(scene: RenderContext, vcpus: tuple[VcpuUsage, ...], row: int, down: int, across: int, width: int) -> Line:
+def _vcpu_row(
+    context: RenderContext, vcpus: tuple[VcpuUsage, ...], row: int, down: int, across: int, width: int
+) -> Line:
     """One line; vCPUs go down the columns."""
     cells = width // across
     runs: list[Run] = []
     for column in range(across):
         index = column * down + row
         if index < len(vcpus):
-            runs += _vcpu_bar(scene, index, vcpus[index], cells)
+            runs += _vcpu_bar(context, index, vcpus[index], cells)
     return fit(runs, width)
 
 
-def _vcpu_bar(scene: RenderContext, index: int, usage: VcpuUsage, cells: int) -> list[Run]:
+def _vcpu_bar(context: RenderContext, index: int, usage: VcpuUsage, cells: int) -> list[Run]:
     user, system = user_and_system_ratios(usage)
     figure = f"{(user + system) * 100:3.0f}% ".rjust(_VCPU_FIGURE_CELLS)
     runs: list[Run] = [(f"{index:4} ", "label")]
     runs += stacked_bar(
-        ((user, "busy"), (system, "system")), cells - _VCPU_LABEL_CELLS - _VCPU_FIGURE_CELLS, scene.glyphs
+        ((user, "busy"), (system, "system")), cells - _VCPU_LABEL_CELLS - _VCPU_FIGURE_CELLS, context.glyphs
     )
     return [*runs, (figure, "text")]
 
 
-def _vcpu_levels(scene: RenderContext, vcpus: tuple[VcpuUsage, ...], width: int, height: int) -> list[Line]:
-    levels = scene.glyphs.levels
+def _vcpu_levels(context: RenderContext, vcpus: tuple[VcpuUsage, ...], width: int, height: int) -> list[Line]:
+    levels = context.glyphs.levels
     room = max(1, width - 8)
     lines = []
     for first in range(0, len(vcpus), room):

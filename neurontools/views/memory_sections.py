@@ -52,19 +52,19 @@ _ID_CELLS = 10
 _LONGEST_NAME = 80  # numbers are to stand near their names, however wide the screen is
 
 
-def memory_summary(scene: RenderContext, width: int, height: int) -> TextPage:
+def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
     """Both sums with their categories: in two columns of a category a line if there is room, else in two lines each."""
-    host = scene.figures.host_memory(scene.pid)
-    device = scene.figures.device_memory(scene.pid)
-    page = TextPage([heading(scene, "Memory Usage Summary", width, _capacity_text(scene))])
+    host = context.figures.host_memory(context.pid)
+    device = context.figures.device_memory(context.pid)
+    page = TextPage([heading(context, "Memory Usage Summary", width, _capacity_text(context))])
     host_rows = _category_rows("Host Used Memory", host, HOST_CATEGORIES)
     device_rows = _category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
     if height > len(device_rows) and width >= 80:
         half = width // 2
         for position in range(max(len(host_rows), len(device_rows))):
-            left = _category_runs(scene, host_rows, position, host.total_bytes, half)
-            page.add(
-                fit((*left, *_category_runs(scene, device_rows, position, device.total_bytes, width - half)), width)
+            left = _category_runs(context, host_rows, position, host.total_bytes, half)
+            page.add_lines(
+                fit((*left, *_category_runs(context, device_rows, position, device.total_bytes, width - half)), width)
             )
         return page
     for rows in (host_rows, device_rows):
@@ -74,18 +74,18 @@ def memory_summary(scene: RenderContext, width: int, height: int) -> TextPage:
         for name, value in rows[1:] if width >= _LEAST_CELLS_WITH_CATEGORIES else ():
             item: list[Run] = [("  " + _short_category(name) + " ", "dim"), (units.bytes_text(value), "text")]
             if used + line_width(item) > width and used > 19:
-                page.add(fit(runs, width))
+                page.add_lines(fit(runs, width))
                 runs, used = [(" " * 17, "text")], 17
             runs += item
             used += line_width(item)
-        page.add(fit(runs, width))
+        page.add_lines(fit(runs, width))
     return page
 
 
-def memory_line(scene: RenderContext, width: int) -> Line:
+def memory_line(context: RenderContext, width: int) -> Line:
     """Both sums in one line."""
-    host, device = scene.figures.host_memory(scene.pid), scene.figures.device_memory(scene.pid)
-    capacity = sum(each.memory_bytes for each in scene.snapshot.devices)
+    host, device = context.figures.host_memory(context.pid), context.figures.device_memory(context.pid)
+    capacity = sum(each.memory_bytes for each in context.snapshot.devices)
     used = f"{units.bytes_text(device.total_bytes)} of {units.memory_size_text(capacity)}"
     runs: list[Run] = [("Memory  ", "label"), ("host ", "dim"), (units.bytes_text(host.total_bytes), "text")]
     return fit((*runs, ("  devices ", "dim"), (used, "text")), width)
@@ -119,7 +119,7 @@ def _other_bytes(memory: HostMemory | DeviceMemory, categories: tuple[tuple[str,
 
 
 def _category_runs(
-    scene: RenderContext, rows: list[tuple[str, int | None]], position: int, total: int | None, width: int
+    context: RenderContext, rows: list[tuple[str, int | None]], position: int, total: int | None, width: int
 ) -> tuple[Run, ...]:
     if position >= len(rows):
         return fit((), width)
@@ -128,26 +128,26 @@ def _category_runs(
     room = max(0, min(_BAR_CELLS, width - 25 - 12 - 2))
     share = value / total if value is not None and total else None
     runs: list[Run] = [(f"{label:<25}", "text" if position else "strong")]
-    runs += bar(share if position else _used_share(scene, rows), room, scene.glyphs, "memory")
+    runs += bar(share if position else _used_share(context, rows), room, context.glyphs, "memory")
     runs.append((f" {units.bytes_text(value):>10} ", "text" if position else "strong"))
     return fit(runs, width)
 
 
-def _used_share(scene: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
+def _used_share(context: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
     """The total as a share of what there is."""
     title, value = rows[0]
     if value is None:
         return None
     if title.startswith("Host"):
-        capacity = scene.snapshot.host.memory_total_bytes
+        capacity = context.snapshot.host.memory_total_bytes
     else:
-        capacity = sum(device.memory_bytes for device in scene.snapshot.devices)
+        capacity = sum(device.memory_bytes for device in context.snapshot.devices)
     return value / capacity if capacity else None
 
 
-def _capacity_text(scene: RenderContext) -> str:
-    host = scene.snapshot.host
-    device = sum(device.memory_bytes for device in scene.snapshot.devices)
+def _capacity_text(context: RenderContext) -> str:
+    host = context.snapshot.host
+    device = sum(device.memory_bytes for device in context.snapshot.devices)
     used, of = units.bytes_text(host.memory_used_bytes), units.memory_size_text(host.memory_total_bytes)
     return f"system {used} of {of}, devices have {units.memory_size_text(device)}"
 
@@ -169,17 +169,17 @@ class MemoryNode:
     is_model: bool = False
 
 
-def visible_nodes(scene: RenderContext) -> list[MemoryNode]:
+def visible_nodes(context: RenderContext) -> list[MemoryNode]:
     """The rows that are visible with the nodes that are open now."""
     cores_by_device: dict[int, list[LogicalNeuronCore]] = {}
-    for core in scene.figures.cores:
-        if scene.pid is None or scene.pid in core.owner_pids:
+    for core in context.figures.cores:
+        if context.pid is None or context.pid in core.owner_pids:
             cores_by_device.setdefault(core.device_index, []).append(core)
-    models = _models_by_core(scene)
+    models = _models_by_core(context)
     rows: list[MemoryNode] = []
     for device_index, cores in cores_by_device.items():
         key = f"nd{device_index}"
-        is_open = key in scene.opened
+        is_open = key in context.opened
         host = [part.host_memory for core in cores for _, _, part in models.get(core.index, ())]
         rows.append(
             MemoryNode(
@@ -190,31 +190,31 @@ def visible_nodes(scene: RenderContext) -> list[MemoryNode]:
                 True,
                 is_open,
                 device_bytes=sum_device_memory(part.memory for core in cores for part in core.cores).total_bytes,
-                host_bytes=sum_host_memory(host).total_bytes if host else _driver_host_bytes(scene, device_index),
+                host_bytes=sum_host_memory(host).total_bytes if host else _driver_host_bytes(context, device_index),
             )
         )
         if is_open:
             for core in cores:
-                rows += _core_nodes(scene, key, core, models.get(core.index, []))
+                rows += _core_nodes(context, key, core, models.get(core.index, []))
     return rows
 
 
-def _driver_host_bytes(scene: RenderContext, device_index: int) -> int | None:
+def _driver_host_bytes(context: RenderContext, device_index: int) -> int | None:
     """Host memory where no models are known: as the driver counts it, which is by device and not by process."""
-    if scene.snapshot.source is SourceKind.SIMULATED:
+    if context.snapshot.source is SourceKind.SIMULATED:
         return 0
-    return scene.snapshot.devices[device_index].host_memory.total_bytes if scene.pid is None else None
+    return context.snapshot.devices[device_index].host_memory.total_bytes if context.pid is None else None
 
 
-def _simulated_host_bytes(scene: RenderContext) -> int | None:
-    return 0 if scene.snapshot.source is SourceKind.SIMULATED else None
+def _simulated_host_bytes(context: RenderContext) -> int | None:
+    return 0 if context.snapshot.source is SourceKind.SIMULATED else None
 
 
-def all_node_keys(scene: RenderContext) -> frozenset[str]:
+def all_node_keys(context: RenderContext) -> frozenset[str]:
     """The keys of all nodes that can be opened, for opening the whole tree."""
     keys = set()
-    models = _models_by_core(scene)
-    for core in scene.figures.cores:
+    models = _models_by_core(context)
+    for core in context.figures.cores:
         keys.add(f"nd{core.device_index}")
         keys.add(f"nd{core.device_index}/nc{core.index}")
         for process, model, _ in models.get(core.index, ()):
@@ -222,9 +222,9 @@ def all_node_keys(scene: RenderContext) -> frozenset[str]:
     return frozenset(keys)
 
 
-def tree_entries(scene: RenderContext, every: bool) -> list[SearchEntry]:
+def tree_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """What a search sees of the tree, with `every` node open or as it is."""
-    rows = visible_nodes(replace(scene, opened=all_node_keys(scene))) if every else visible_nodes(scene)
+    rows = visible_nodes(replace(context, opened=all_node_keys(context))) if every else visible_nodes(context)
     return [
         SearchEntry(row.key, f"{row.title} {row.model_id or ''}", within=tuple(_ancestor_keys(row.key))) for row in rows
     ]
@@ -236,11 +236,11 @@ def _ancestor_keys(key: str) -> Iterator[str]:
         yield key
 
 
-def _models_by_core(scene: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
+def _models_by_core(context: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
     """The parts of loaded models, by the logical core of the host's default LNC that they are on."""
-    lnc = scene.snapshot.instance.logical_neuroncore_config or 1
+    lnc = context.snapshot.instance.logical_neuroncore_config or 1
     found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
-    for process in scene.figures.processes(scene.pid):
+    for process in context.figures.tab_processes(context.pid):
         own_lnc = process.logical_neuroncore_config or lnc
         for model in process.models:
             for part in model.subgraphs:
@@ -249,20 +249,20 @@ def _models_by_core(scene: RenderContext) -> dict[int, list[tuple[Process, Loade
 
 
 def _core_nodes(
-    scene: RenderContext, parent: str, core: LogicalNeuronCore, models: list[tuple[Process, LoadedModel, Subgraph]]
+    context: RenderContext, parent: str, core: LogicalNeuronCore, models: list[tuple[Process, LoadedModel, Subgraph]]
 ) -> Iterator[MemoryNode]:
     key = f"{parent}/nc{core.index}"
-    is_open = key in scene.opened
+    is_open = key in context.opened
     memory = core.memory
     host = (
         sum_host_memory(part.host_memory for _, _, part in models).total_bytes
         if models
-        else _simulated_host_bytes(scene)
+        else _simulated_host_bytes(context)
     )
     yield MemoryNode(
         key,
         1,
-        f"NC {core.index}  {owner_text(scene.figures, core)}",
+        f"NC {core.index}  {owner_text(context.figures, core)}",
         core.device_index,
         True,
         is_open,
@@ -273,7 +273,7 @@ def _core_nodes(
         return
     for process, model, part in models:
         model_key = f"{key}/m{process.pid}.{model.model_id}"
-        model_open = model_key in scene.opened
+        model_open = model_key in context.opened
         yield MemoryNode(
             model_key,
             2,
@@ -293,7 +293,7 @@ def _core_nodes(
             )
     # What is not of a model: categories of the core less those of its models, so that the parent is their sum.
     rest = _subtract_memory(memory, [part.device_memory for _, _, part in models])
-    none = HostMemory() if scene.snapshot.source is SourceKind.SIMULATED else None
+    none = HostMemory() if context.snapshot.source is SourceKind.SIMULATED else None
     yield from _category_nodes(key, 2, core.device_index, rest, none)
 
 
@@ -337,41 +337,41 @@ def _category_nodes(
         )
 
 
-def folded_tree_heading(scene: RenderContext, width: int) -> Line:
+def folded_tree_heading(context: RenderContext, width: int) -> Line:
     """The heading that stands for the tree while it is folded."""
-    processes = scene.figures.processes(scene.pid)
+    processes = context.figures.tab_processes(context.pid)
     models = [model for process in processes for model in process.models]
     devices = {index for process in processes for index in process.device_indices}
-    of = f" of {len(scene.snapshot.devices)}" if scene.pid is None else ""
+    of = f" of {len(context.snapshot.devices)}" if context.pid is None else ""
     what = f"{len(models)} model{'s' * (len(models) != 1)}"
     where = f"{len(devices)}{of} device{'s' * (bool(of) or len(devices) != 1)}"
     text = f"Memory Usage Details: {what} on {where}"
-    return heading(scene, text, width, scene.key_hint("x opens"))
+    return heading(context, text, width, context.key_hint("x opens"))
 
 
-def memory_tree(scene: RenderContext, width: int, height: int) -> TextPage:
-    """The tree in `height` lines, its heading included, scrolled to the scene's cursor."""
-    rows = visible_nodes(scene)
+def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
+    """The tree in `height` lines, its heading included, scrolled to the context's cursor."""
+    rows = visible_nodes(context)
     name_cells = _name_cells(width)
     titles = (
         cell("Model ID", _ID_CELLS, right=True)
         + cell("Device Memory", _NUMBER_CELLS, right=True)
         + cell("Host Memory", _NUMBER_CELLS, right=True)
     )
-    head = fit(heading(scene, "Memory Usage Details", name_cells - 1), name_cells)
+    head = fit(heading(context, "Memory Usage Details", name_cells - 1), name_cells)
     used = name_cells + len(titles)
-    rest = f" {scene.glyphs.rule * (width - used - 1)}" if width > used else ""
+    rest = f" {context.glyphs.rule * (width - used - 1)}" if width > used else ""
     page = TextPage([fit((*head, (titles, "label"), (rest, "rule")), width)])
     if not rows:
-        text = "  no device is in use by this process" if scene.pid is not None else "  no devices"
-        page.add(fit(((text, "dim"),), width))
+        text = "  no device is in use by this process" if context.pid is not None else "  no devices"
+        page.add_lines(fit(((text, "dim"),), width))
         return page
     height = max(1, height - 1)
-    cursor = min(scene.cursor, len(rows) - 1)
-    top = visible_top(cursor, scene.top, height, len(rows))
+    cursor = min(context.cursor, len(rows) - 1)
+    top = visible_top(cursor, context.top, height, len(rows))
     lines = []
     for position in range(top, min(len(rows), top + height)):
-        line = fit(_node_line(scene, rows[position], name_cells), width)
+        line = fit(_node_line(context, rows[position], name_cells), width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(rows), height, top)
     return page
@@ -381,8 +381,8 @@ def _name_cells(width: int) -> int:
     return max(10, min(_LONGEST_NAME, width - _ID_CELLS - 2 * _NUMBER_CELLS))
 
 
-def _node_line(scene: RenderContext, node: MemoryNode, name_cells: int) -> Line:
-    glyphs = scene.glyphs
+def _node_line(context: RenderContext, node: MemoryNode, name_cells: int) -> Line:
+    glyphs = context.glyphs
     mark = (glyphs.opened if node.is_open else glyphs.closed) if node.has_children else glyphs.leaf
     style = "text" if node.is_running else "dim"
     name = "  " * node.depth + mark + node.title

@@ -67,27 +67,27 @@ _LEAST_FINDING_LINES = 2
 _FINDING_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
-def overview_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Grid, jobs, vCPUs, memory summary and memory tree; on low screens those from the end are left out first."""
-    if scene.is_tree_shown:
-        return _page_with_tree(scene, width, height)
-    places = grid_rows(scene)
-    rows = job_rows(scene)
+    if context.is_tree_shown:
+        return _page_with_tree(context, width, height)
+    places = grid_rows(context)
+    rows = job_rows(context)
     list_lines, grid_lines = max(2, len(rows) + 2), 1 + len(places)
     below: list[TextPage] = []
-    if scene.is_compact:
+    if context.is_compact:
         grid_lines = min(grid_lines, _COMPACT_GRID_LINES)
-        below = [TextPage([vcpu_line(scene, width)]), TextPage([memory_line(scene, width)])]
+        below = [TextPage([vcpu_line(context, width)]), TextPage([memory_line(context, width)])]
     else:
         spare = height - list_lines - grid_lines
         has_room = width >= _SIDE_BY_SIDE_CELLS and spare >= _RICH_SUMMARY_LINES + 3
         is_rich = height >= _RICH_LINES or has_room
         below = [
-            vcpu_section(scene, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
-            memory_summary(scene, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
-            TextPage([folded_tree_heading(scene, width)]),
+            vcpu_section(context, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
+            memory_summary(context, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
+            TextPage([folded_tree_heading(context, width)]),
         ]
-    cores_per_device = len(scene.figures.cores) // max(1, len(scene.snapshot.devices))
+    cores_per_device = len(context.figures.cores) // max(1, len(context.snapshot.devices))
     tightest = 1 + grid_layout(len(places), cores_per_device, width, 1).rows
     least = min(list_lines, _LEAST_LIST_LINES) + min(grid_lines, max(tightest, _LEAST_GRID_LINES))
     while below and height - _line_count(below) < least:
@@ -95,48 +95,50 @@ def overview_page(scene: RenderContext, width: int, height: int) -> TextPage:
     room = height - _line_count(below)
     for_list = min(list_lines, max(_LEAST_LIST_LINES, room // 2))
     grid_lines = max(1, min(grid_lines, room - for_list))
-    selected = rows[min(scene.cursor, len(rows) - 1)] if rows and scene.cursor >= 0 else None
+    selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
     lit = frozenset(selected.device_indices) if selected is not None else frozenset()
-    if len(lit) == len(scene.snapshot.devices):
+    if len(lit) == len(context.snapshot.devices):
         lit = frozenset()  # where it is everywhere, it is nowhere in particular
     page = TextPage()
-    page.append(core_grid(scene, width, grid_lines, places, lit_devices=lit))
+    page.append_page(core_grid(context, width, grid_lines, places, lit_devices=lit))
     room -= len(page.lines)
     if room >= 2:
-        page.append(job_list_section(scene, rows, width, min(room, list_lines)))
+        page.append_page(job_list_section(context, rows, width, min(room, list_lines)))
     for part in below:
-        page.append(part)
-    page.add(*finding_lines(scene, width, height - len(page.lines)))
+        page.append_page(part)
+    page.add_lines(*finding_lines(context, width, height - len(page.lines)))
     return page
 
 
-def overview_entries(scene: RenderContext, every: bool) -> list[SearchEntry]:
+def overview_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """What a search sees of the jobs, or of the memory tree where it is shown; with `every` row open or as they are."""
-    if scene.is_tree_shown:
-        return tree_entries(scene, every)
-    return job_search_entries(job_rows(scene, every=every), scene.figures)
+    if context.is_tree_shown:
+        return tree_entries(context, every)
+    return job_search_entries(job_rows(context, every=every), context.figures)
 
 
-def _page_with_tree(scene: RenderContext, width: int, height: int) -> TextPage:
+def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage:
     """The sections of the original alone where there is no room for more, and the tree open."""
-    places, rows = grid_rows(scene), visible_nodes(scene)
-    selected = rows[min(scene.cursor, len(rows) - 1)].device_index if rows and scene.cursor >= 0 else None
+    places, rows = grid_rows(context), visible_nodes(context)
+    selected = rows[min(context.cursor, len(rows) - 1)].device_index if rows and context.cursor >= 0 else None
     middle = [
-        vcpu_section(scene, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
-        memory_summary(scene, width, _RICH_SUMMARY_LINES if height >= _RICH_LINES else _SUMMARY_LINES),
+        vcpu_section(context, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
+        memory_summary(context, width, _RICH_SUMMARY_LINES if height >= _RICH_LINES else _SUMMARY_LINES),
     ]
     while middle and height - _line_count(middle) < _LEAST_TREE_LINES + _LEAST_GRID_LINES:
         middle.pop()
     room = height - _line_count(middle)
     grid_lines = max(1, min(1 + len(places), room - max(_LEAST_TREE_LINES, room * 2 // 5)))
-    page = core_grid(scene, width, grid_lines, places, selected_device=selected)
+    page = core_grid(context, width, grid_lines, places, selected_device=selected)
     if height >= _LINES_FOR_ALL:
-        jobs = job_rows(scene)
-        page.append(job_list_section(scene, jobs, width, max(2, min(len(jobs) + 2, room // 5)), with_cursor=False))
+        jobs = job_rows(context)
+        page.append_page(
+            job_list_section(context, jobs, width, max(2, min(len(jobs) + 2, room // 5)), with_cursor=False)
+        )
     for part in middle:
-        page.append(part)
+        page.append_page(part)
     if height - len(page.lines) >= 2:
-        page.append(memory_tree(scene, width, height - len(page.lines)))
+        page.append_page(memory_tree(context, width, height - len(page.lines)))
     return page
 
 
@@ -144,57 +146,57 @@ def _line_count(parts: list[TextPage]) -> int:
     return sum(len(part.lines) for part in parts)
 
 
-def vcpu_section(scene: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
+def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
     """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
-    system, runtime = _vcpu_ratios(scene)
-    page = TextPage([heading(scene, "vCPU Utilization", width, _usage_note(scene, width))])
+    system, runtime = _vcpu_ratios(context)
+    page = TextPage([heading(context, "vCPU Utilization", width, _usage_note(context, width))])
     half = width // 2 if side_by_side else width
-    first = fit(_usage_bar(scene, "System vCPU Usage", system, half), half)
-    second = fit(_usage_bar(scene, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
+    first = fit(_usage_bar(context, "System vCPU Usage", system, half), half)
+    second = fit(_usage_bar(context, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
     if side_by_side:
-        page.add(fit((*first, *second), width))
+        page.add_lines(fit((*first, *second), width))
     else:
-        page.add(first, second)
+        page.add_lines(first, second)
     return page
 
 
-def _usage_note(scene: RenderContext, width: int) -> str:
+def _usage_note(context: RenderContext, width: int) -> str:
     """How many vCPUs there are, what goes in and out of the host, and what devices draw, as far as there is room."""
-    host = scene.snapshot.host
+    host = context.snapshot.host
     parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
-    for text in (*traffic_texts(host), *_power_texts(scene)):
+    for text in (*traffic_texts(host), *_power_texts(context)):
         if sum(map(len, (*parts, text))) + 3 * len(parts) + _HEADING_CELLS <= width:
             parts.append(text)
     return ", ".join(parts)
 
 
-def _power_texts(scene: RenderContext) -> tuple[str, ...]:
+def _power_texts(context: RenderContext) -> tuple[str, ...]:
     """The device that draws most of its maximum, in the mean of the last full minute; () where none tells."""
-    told = [(device.power.average_ratio, -device.index) for device in scene.snapshot.devices if device.power]
+    told = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
     if not told:
         return ()
     ratio, negative_index = max(told)
     return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index})",)
 
 
-def vcpu_line(scene: RenderContext, width: int) -> Line:
+def vcpu_line(context: RenderContext, width: int) -> Line:
     """Both in one line without bars."""
-    system, runtime = _vcpu_ratios(scene)
+    system, runtime = _vcpu_ratios(context)
     runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_ratios_text(system), "text")]
     return fit((*runs, ("  runtime ", "dim"), (_ratios_text(runtime), "text"), ("  (user, system)", "dim")), width)
 
 
-def _vcpu_ratios(scene: RenderContext) -> tuple[_Ratios, _Ratios]:
+def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
     """User and system part of all vCPUs, in use by anybody and by the processes of the tab."""
-    average = scene.snapshot.host.vcpu_average
+    average = context.snapshot.host.vcpu_average
     system: _Ratios = (None, None)
     if average is not None:
         system = (
             average.user_ratio + average.nice_ratio,
             average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
         )
-    count = scene.snapshot.host.vcpu_count
-    processes = scene.figures.processes(scene.pid)
+    count = context.snapshot.host.vcpu_count
+    processes = context.figures.tab_processes(context.pid)
     user = known_sum(process.vcpu_user_ratio for process in processes)
     kernel = known_sum(process.vcpu_system_ratio for process in processes)
     runtime = (
@@ -208,12 +210,12 @@ def _ratios_text(ratios: _Ratios) -> str:
     return f"[{_ratio_text(ratios[0])},{_ratio_text(ratios[1])}]"
 
 
-def _usage_bar(scene: RenderContext, label: str, ratios: _Ratios, width: int) -> Line:
+def _usage_bar(context: RenderContext, label: str, ratios: _Ratios, width: int) -> Line:
     user, system = ratios
     figure = _ratios_text(ratios)
     runs: list[Run] = [(label.ljust(_USAGE_LABEL_CELLS), "text")]
     runs += stacked_bar(
-        ((user, "busy"), (system, "system")), width - _USAGE_LABEL_CELLS - len(figure) - 2, scene.glyphs
+        ((user, "busy"), (system, "system")), width - _USAGE_LABEL_CELLS - len(figure) - 2, context.glyphs
     )
     runs.append((f" {figure} ", "text"))
     return tuple(runs)
@@ -223,46 +225,46 @@ def _ratio_text(ratio: float | None) -> str:
     return "-".rjust(7) if ratio is None else f"{ratio * 100:6.2f}%"
 
 
-def job_rows(scene: RenderContext, *, every: bool = False) -> list[JobRow]:
+def job_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
     """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded."""
     rows: list[JobRow] = []
-    for job in scene.figures.jobs:
-        ranks = [rank for rank in job.ranks if scene.pid in (None, rank.process.pid)]
-        rows += job_and_rank_rows(job, ranks, is_open=every or job_key(job) in scene.unfolded)
+    for job in context.figures.jobs:
+        ranks = [rank for rank in job.ranks if context.pid in (None, rank.process.pid)]
+        rows += job_and_rank_rows(job, ranks, is_open=every or job_key(job) in context.unfolded)
     return rows
 
 
 def job_list_section(
-    scene: RenderContext, rows: list[JobRow], width: int, height: int, *, with_cursor: bool = True
+    context: RenderContext, rows: list[JobRow], width: int, height: int, *, with_cursor: bool = True
 ) -> TextPage:
-    """The list in at most `height` lines, titles included, scrolled to the scene's cursor."""
+    """The list in at most `height` lines, titles included, scrolled to the context's cursor."""
     page = TextPage()
     if height >= min(_LEAST_LINES_WITH_HEADING, len(rows) + 2) or not rows:
-        page.add(_job_list_heading(scene, rows, width))
+        page.add_lines(_job_list_heading(context, rows, width))
     if not rows:
-        nobody = "this process holds no NeuronCore" if scene.pid is not None else "nobody holds a NeuronCore"
-        page.add(fit_marked(((f"  {nobody}", "dim"),), width))
+        nobody = "this process holds no NeuronCore" if context.pid is not None else "nobody holds a NeuronCore"
+        page.add_lines(fit_marked(((f"  {nobody}", "dim"),), width))
         return page
-    columns = _fitting_job_columns(scene, rows, width)
+    columns = _fitting_job_columns(context, rows, width)
     titles: list[Run] = []
     for column, cells in columns:
         titles += [(cell(column.title, cells, right=column.is_number), "column"), (" ", "column")]
-    page.add(fit(titles, width, "column"))
+    page.add_lines(fit(titles, width, "column"))
     room = max(1, height - len(page.lines))
-    cursor = min(scene.cursor, len(rows) - 1) if with_cursor else -1
-    top = visible_top(max(0, cursor), scene.top if with_cursor else 0, room, len(rows))
+    cursor = min(context.cursor, len(rows) - 1) if with_cursor else -1
+    top = visible_top(max(0, cursor), context.top if with_cursor else 0, room, len(rows))
     lines = []
     for position in range(top, min(len(rows), top + room)):
-        line = _job_line(scene, rows[position], columns, width)
+        line = _job_line(context, rows[position], columns, width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     if with_cursor:
         page.add_list(lines, len(rows), room, top)
     else:
-        page.add(*lines)
+        page.add_lines(*lines)
     return page
 
 
-def _job_list_heading(scene: RenderContext, rows: list[JobRow], width: int) -> Line:
+def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) -> Line:
     jobs = [row.job for row in rows if row.rank is None]
     alone = sum(row.rank is not None and not row.is_below for row in rows)
     parts = []
@@ -271,12 +273,12 @@ def _job_list_heading(scene: RenderContext, rows: list[JobRow], width: int) -> L
         parts.append(f"{len(jobs)} job{'s' * (len(jobs) > 1)} of {count} processes")
     if alone:
         parts.append(f"{alone} process{'es' * (alone != 1)}")
-    free = scene.figures.free.values()
+    free = context.figures.free.values()
     unknown = sum(each is None for each in free)
     told = f"{sum(each is True for each in free)} of {len(free)} cores free" + (
         f", {unknown} unknown" if unknown else ""
     )
-    return heading(scene, "Jobs: " + (", ".join(parts) or "none"), width, told)
+    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,10 +291,10 @@ class _JobColumn:
     is_number: bool = False
 
 
-def _name_text(scene: RenderContext, row: JobRow) -> str:
+def _name_text(context: RenderContext, row: JobRow) -> str:
     mark = "  "
     if row.rank is None:
-        mark = scene.glyphs.opened if row.is_open else scene.glyphs.closed
+        mark = context.glyphs.opened if row.is_open else context.glyphs.closed
         tags = {rank.process.tag for rank in row.job.ranks}
         tag = f"{printable(tags.pop(), 80)}, " if len(tags) == 1 else ""
         return mark + tag + printable(row.job.name or "", 80)
@@ -302,9 +304,9 @@ def _name_text(scene: RenderContext, row: JobRow) -> str:
     return f"{mark * (1 + row.is_below)}{process.pid}{number}{tag}"
 
 
-def _severity_mark(scene: RenderContext, row: JobRow) -> str:
+def _severity_mark(context: RenderContext, row: JobRow) -> str:
     grave = _highest_severity(row)
-    return {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(grave, " ")
+    return {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(grave, " ")
 
 
 def _highest_severity(row: JobRow) -> Severity:
@@ -336,11 +338,11 @@ def _ranks_text(_scene: RenderContext, row: JobRow) -> str:
     return str(here) if world in (None, here) else f"{here}/{world}"
 
 
-def _cores_text(scene: RenderContext, row: JobRow) -> str:
+def _cores_text(context: RenderContext, row: JobRow) -> str:
     if row.rank is None and row.job.neuroncore_indices:
         is_inferred = any("core_indices" in rank.process.inferred_fields for rank in row.job.ranks)
         return ranges_text(row.job.neuroncore_indices) + "?" * is_inferred
-    figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
+    figures = context.figures.process_figures(row.pid or row.job.ranks[0].process.pid)
     return "-" if figures is None else cores_text(figures)
 
 
@@ -348,15 +350,15 @@ def _row_utilization(row: JobRow) -> float | None:
     return (row.rank or row.job).utilization_ratio
 
 
-def _utilization_style(scene: RenderContext, row: JobRow) -> str:
+def _utilization_style(context: RenderContext, row: JobRow) -> str:
     ratio = _row_utilization(row)
-    return "dim" if ratio is None else load_style(ratio, scene.thresholds.idle_below_ratio)
+    return "dim" if ratio is None else load_style(ratio, context.thresholds.idle_below_ratio)
 
 
-def _memory_text(scene: RenderContext, row: JobRow) -> str:
+def _memory_text(context: RenderContext, row: JobRow) -> str:
     if row.pid is None:
         return units.short_bytes_text(row.job.device_memory_bytes)
-    figures = scene.figures.of(row.pid)
+    figures = context.figures.process_figures(row.pid)
     return "-" if figures is None else units.short_bytes_text(figures.device_memory_bytes)
 
 
@@ -369,9 +371,9 @@ def _executions_text(_scene: RenderContext, row: JobRow) -> str:
     return units.short_rate_text(per_second, _RATE_CELLS)
 
 
-def _last_execution_text(scene: RenderContext, row: JobRow) -> str:
+def _last_execution_text(context: RenderContext, row: JobRow) -> str:
     at = (row.rank or row.job).last_execution_at_unix_seconds
-    return units.short_duration_text(None if at is None else max(0.0, scene.snapshot.taken_at_unix_seconds - at))
+    return units.short_duration_text(None if at is None else max(0.0, context.snapshot.taken_at_unix_seconds - at))
 
 
 def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
@@ -388,12 +390,12 @@ def _straggler_style(_scene: RenderContext, row: JobRow) -> str:
     return "bad" if any(finding.kind == Kind.STUCK for finding in row.job.findings) else "text"
 
 
-def _where_text(scene: RenderContext, row: JobRow) -> str:
-    figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
+def _where_text(context: RenderContext, row: JobRow) -> str:
+    figures = context.figures.process_figures(row.pid or row.job.ranks[0].process.pid)
     return "-" if figures is None else WHERE.text(figures)
 
 
-def _script_cell(scene: RenderContext, row: JobRow) -> str:
+def _script_cell(context: RenderContext, row: JobRow) -> str:
     rank = row.rank or row.job.ranks[0]
     script = script_text(printable(rank.process.command)) or "-"
     since = (row.rank or row.job).compiling_since_seconds
@@ -402,7 +404,7 @@ def _script_cell(scene: RenderContext, row: JobRow) -> str:
         script = f"rank{'s' * (len(missing) > 1)} {ranges_text(missing)} missing: {script}"
     if since is None:
         return script
-    return f"compiling {units.short_duration_text(scene.snapshot.taken_at_seconds - since)}: {script}"
+    return f"compiling {units.short_duration_text(context.snapshot.taken_at_seconds - since)}: {script}"
 
 
 def _script_style(_scene: RenderContext, row: JobRow) -> str:
@@ -410,9 +412,9 @@ def _script_style(_scene: RenderContext, row: JobRow) -> str:
     return "text" if is_well else "warn"
 
 
-def _last_step_text(scene: RenderContext, row: JobRow) -> str:
+def _last_step_text(context: RenderContext, row: JobRow) -> str:
     at = (row.rank or row.job).last_step_at_seconds
-    return units.short_duration_text(age_seconds(at, scene.snapshot.taken_at_seconds))
+    return units.short_duration_text(age_seconds(at, context.snapshot.taken_at_seconds))
 
 
 _MARK = _JobColumn("", 1, 0, _severity_mark, _severity_style)
@@ -462,17 +464,17 @@ _COLUMNS = (
 )
 
 
-def _fitting_job_columns(scene: RenderContext, rows: list[JobRow], width: int) -> list[tuple[_JobColumn, int]]:
+def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) -> list[tuple[_JobColumn, int]]:
     """The columns that have something to say and room to say it, with their cells."""
     has_jobs = any(row.rank is None for row in rows)
-    has_steps = any(rank.steps_per_second is not None for job in scene.figures.jobs for rank in job.ranks)
+    has_steps = any(rank.steps_per_second is not None for job in context.figures.jobs for rank in job.ranks)
     left_out = {
         column.title
         for column, is_used in (
             (_RANKS, has_jobs),
             (_STRAGGLER, has_jobs),
             (_STEPS, has_steps),
-            (_LAST_STEP, any(job.last_step_at_seconds is not None for job in scene.figures.jobs)),
+            (_LAST_STEP, any(job.last_step_at_seconds is not None for job in context.figures.jobs)),
             (_EXECUTIONS, not has_steps),
             (_WHERE, any(row.job.ranks[0].process.attribution is not None for row in rows)),
         )
@@ -492,22 +494,22 @@ def _fitting_job_columns(scene: RenderContext, rows: list[JobRow], width: int) -
     return [(column, cells.get(column.title, column.cells)) for column in kept]
 
 
-def _job_line(scene: RenderContext, row: JobRow, columns: list[tuple[_JobColumn, int]], width: int) -> Line:
+def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColumn, int]], width: int) -> Line:
     ranks = row.job.ranks if row.rank is None else (row.rank,)
     base = "text" if any(rank.process.reporting or rank.process.synthetic for rank in ranks) else "dim"
     runs: list[Run] = []
     for column, cells in columns:
-        style = column.style(scene, row) if column.style is not None else "text"
+        style = column.style(context, row) if column.style is not None else "text"
         runs += [
-            (cell(column.text(scene, row), cells, right=column.is_number), base if style == "text" else style),
+            (cell(column.text(context, row), cells, right=column.is_number), base if style == "text" else style),
             (" ", base),
         ]
     return fit(runs, width)
 
 
-def finding_lines(scene: RenderContext, width: int, height: int) -> list[Line]:
+def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
     """What is worse than a notice, in at most `height` lines: with what to do about it where there is room for all."""
-    judged = scene.snapshot.health
+    judged = context.snapshot.health
     found = alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
     found = [(finding, devices) for finding, devices in found if finding.severity > Severity.NOTICE]
     if not found:
@@ -515,13 +517,13 @@ def finding_lines(scene: RenderContext, width: int, height: int) -> list[Line]:
     with_action = 1 + 2 * len(found) <= height
     more = len(found) - (height - 1)
     hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
-    lines = [heading(scene, "What is wrong", width, scene.key_hint(hint))]
+    lines = [heading(context, "What is wrong", width, context.key_hint(hint))]
     for finding, devices in found:
         style = _FINDING_STYLES[finding.severity]
-        mark = scene.glyphs.bad if finding.severity is Severity.CRITICAL else scene.glyphs.warn
+        mark = context.glyphs.bad if finding.severity is Severity.CRITICAL else context.glyphs.warn
         runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
         used = sum(len(text) for text, _ in runs)
-        text = clip(printable(sentence(finding, scene.snapshot)), width - used, mark=True)
+        text = clip(printable(sentence(finding, context.snapshot)), width - used, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         if with_action:
             text = clip(printable(finding.action), width - 9, mark=True)

@@ -72,13 +72,13 @@ def uncertain_cores_text(process: Process) -> str:
     return ""
 
 
-def process_details(scene: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
+def process_details(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
     """One process: facts, then plots of its recent past."""
-    if scene.is_time_shown:
-        return time_page(scene, figures, width, height)
+    if context.is_time_shown:
+        return time_page(context, figures, width, height)
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}"
-    page = TextPage([heading(scene, title, width, scene.key_hint("P where time goes, E environment, Esc back"))])
+    page = TextPage([heading(context, title, width, context.key_hint("P where time goes, E environment, Esc back"))])
     latency = process.total_latency
     errors = process.errors
     host = process.host_memory
@@ -89,7 +89,7 @@ def process_details(scene: RenderContext, figures: ProcessFigures, width: int, h
         (
             "started",
             (
-                f"{when_text(process.started_at_unix_seconds)}, runs for {_run_time_text(scene, process)}, "
+                f"{when_text(process.started_at_unix_seconds)}, runs for {_run_time_text(context, process)}, "
                 f"attached {when_text(process.attached_at_unix_seconds)}"
             ),
         ),
@@ -119,7 +119,7 @@ def process_details(scene: RenderContext, figures: ProcessFigures, width: int, h
         ),
         (
             "latency",
-            ("-" if process.executions is None or scene.snapshot.source is SourceKind.SYSFS else "nothing ran")
+            ("-" if process.executions is None or context.snapshot.source is SourceKind.SYSFS else "nothing ran")
             if latency is None
             else "  ".join(
                 f"{name} {units.duration_text(getattr(latency, f'{name}_seconds'))}"
@@ -147,18 +147,18 @@ def process_details(scene: RenderContext, figures: ProcessFigures, width: int, h
         (
             "models",
             ", ".join(f"{printable(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
-            or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
+            or ("-" if context.snapshot.source is SourceKind.SYSFS else "none"),
         ),
     )
     styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn", ADVICE: "warn"}
     for name, text in facts[: max(1, height - 2)]:
-        page.add(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
-    if scene.surroundings is not None:
+        page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
+    if context.surroundings is not None:
         # At least a third of the screen is for what was asked for.
         del page.lines[max(2, height * 2 // 3) :]
-        page.append(process_context_page(scene, scene.surroundings, width, height - len(page.lines)))
+        page.append_page(process_context_page(context, context.surroundings, width, height - len(page.lines)))
         return page
-    axis = time_axis(scene, width)
+    axis = time_axis(context, width)
     room = height - len(page.lines)
     if axis is None or room < 4:
         return page
@@ -170,13 +170,13 @@ def process_details(scene: RenderContext, figures: ProcessFigures, width: int, h
         Plot("Executions a second", quantities.executions(pid=pid), None, units.rate_text),
         Plot("Latency p99", quantities.latency_p99(pid), None, units.duration_text),
     )
-    page.add(*plot_lines(scene, plots, axis, width, room))
+    page.add_lines(*plot_lines(context, plots, axis, width, room))
     return page
 
 
-def _run_time_text(scene: RenderContext, process: Process) -> str:
+def _run_time_text(context: RenderContext, process: Process) -> str:
     started = process.started_at_unix_seconds
-    return units.duration_text(None if started is None else max(0.0, scene.snapshot.taken_at_unix_seconds - started))
+    return units.duration_text(None if started is None else max(0.0, context.snapshot.taken_at_unix_seconds - started))
 
 
 def _cpu_text(process: Process) -> str:
@@ -263,20 +263,22 @@ class _TimeShare:
     mean_seconds: float | None
 
 
-def time_page(scene: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
+def time_page(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
     """The page of a process, in `height` lines at most."""
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}: where its time goes"
-    page = TextPage([heading(scene, title, width, scene.key_hint("P facts and plots, Esc back"))])
-    page.add(fit(((clip(_current_rates(figures, is_brief=width < _WIDE_CELLS), width, mark=True), "text"),), width))
+    page = TextPage([heading(context, title, width, context.key_hint("P facts and plots, Esc back"))])
+    page.add_lines(
+        fit(((clip(_current_rates(figures, is_brief=width < _WIDE_CELLS), width, mark=True), "text"),), width)
+    )
     if figures.compiling_for_seconds is not None:
         text = f" compiling now, since {units.duration_text(figures.compiling_for_seconds)}"
-        page.add(fit(((text, "warn"),), width))
-    page.add(*_step_time_lines(scene, process, width, is_brief=height < _BRIEF_HEIGHT))
+        page.add_lines(fit(((text, "warn"),), width))
+    page.add_lines(*_step_time_lines(context, process, width, is_brief=height < _BRIEF_HEIGHT))
     advice = advice_lines(process, width, max(0, height // _ADVICE_HEIGHT_DIVISOR))
     room = height - len(page.lines) - len(advice)
-    page.add(*_share_lists(scene, process, width, room))
-    page.add(*advice)
+    page.add_lines(*_share_lists(context, process, width, room))
+    page.add_lines(*advice)
     return page
 
 
@@ -296,7 +298,7 @@ def _current_rates(figures: ProcessFigures, *, is_brief: bool) -> str:
     return text
 
 
-def _step_time_lines(scene: RenderContext, process: Process, width: int, *, is_brief: bool) -> list[Line]:
+def _step_time_lines(context: RenderContext, process: Process, width: int, *, is_brief: bool) -> list[Line]:
     """A line for each part of step time; brief: for each that there was."""
     counters, rates = process.training or TrainingCounters(), process.training_rates or TrainingRates()
     if counters.host_seconds_total is None:
@@ -319,12 +321,12 @@ def _step_time_lines(scene: RenderContext, process: Process, width: int, *, is_b
                 units.short_duration_text(seconds),
             )
         )
-        runs: list[Run] = [(f" {part.name:<16} ", "label"), *bar(ratio, bar_cells, scene.glyphs), (numbers, "text")]
+        runs: list[Run] = [(f" {part.name:<16} ", "label"), *bar(ratio, bar_cells, context.glyphs), (numbers, "text")]
         lines.append(fit(runs, width))
     return lines
 
 
-def _share_lists(scene: RenderContext, process: Process, width: int, room: int) -> list[Line]:
+def _share_lists(context: RenderContext, process: Process, width: int, room: int) -> list[Line]:
     """Operators and graphs, beside each other or one below the other."""
     operators, is_recent = _recent_shares(
         process.operators,
@@ -345,15 +347,15 @@ def _share_lists(scene: RenderContext, process: Process, width: int, room: int) 
         return []
     if width >= _SIDE_BY_SIDE_CELLS:
         left = width // 2
-        first = _share_list(scene, f"OPERATORS, {when}", operators, left, room)
-        second = _share_list(scene, f"GRAPHS, {when}", graphs, width - left, room)
+        first = _share_list(context, f"OPERATORS, {when}", operators, left, room)
+        second = _share_list(context, f"GRAPHS, {when}", graphs, width - left, room)
         count = max(len(first), len(second))
         first += [fit((), left)] * (count - len(first))
         second += [fit((), width - left)] * (count - len(second))
         return [(*one, *other) for one, other in zip(first, second, strict=True)]
     for_graphs = min(len(graphs) + 1, max(2, room // 3)) if graphs else 0
-    lines = _share_list(scene, f"OPERATORS, {when}", operators, width, room - for_graphs)
-    return lines + (_share_list(scene, f"GRAPHS, {when}", graphs, width, room - len(lines)) if graphs else [])
+    lines = _share_list(context, f"OPERATORS, {when}", operators, width, room - for_graphs)
+    return lines + (_share_list(context, f"GRAPHS, {when}", graphs, width, room - len(lines)) if graphs else [])
 
 
 def _recent_shares(
@@ -379,7 +381,7 @@ def _recent_shares(
     return sorted(found, key=lambda share: (share.name == _OTHERS_NAME, -share.ratio)), bool(recent)
 
 
-def _share_list(scene: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
+def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
     """A list with its title, in `room` lines at most; what there is no room for is one line."""
     numbers = 3 * (_NUMBER_CELLS + 1)
     name_cells = max(
@@ -410,20 +412,20 @@ def _share_list(scene: RenderContext, title: str, shares: Sequence[_TimeShare], 
         )
         runs: list[Run] = [
             (f" {cell(share.name, name_cells)} ", "text"),
-            *bar(share.ratio, bar_cells, scene.glyphs),
+            *bar(share.ratio, bar_cells, context.glyphs),
             ("".join(f" {cell(text, _NUMBER_CELLS, right=True)}" for text in texts), "text"),
         ]
         lines.append(fit(runs, width))
     return lines[: max(0, room)]
 
 
-def process_context_page(scene: RenderContext, shown: ProcessContext, width: int, height: int) -> TextPage:
+def process_context_page(context: RenderContext, shown: ProcessContext, width: int, height: int) -> TextPage:
     """The tree first, then the environment."""
-    page = TextPage([heading(scene, "Tree and environment", width, "E plots, Esc back")])
+    page = TextPage([heading(context, "Tree and environment", width, "E plots, Esc back")])
     lines = [_problem_line(shown.problem, width)] if shown.problem else _context_lines(shown, width)
     list_height = max(1, height - len(page.lines))
-    cursor = min(max(0, scene.cursor), len(lines) - 1)
-    top = visible_top(cursor, scene.top, list_height, len(lines))
+    cursor = min(max(0, context.cursor), len(lines) - 1)
+    top = visible_top(cursor, context.top, list_height, len(lines))
     rows = [
         styled(lines[position], SELECTED) if position == cursor else lines[position]
         for position in range(top, min(len(lines), top + list_height))

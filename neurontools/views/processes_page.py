@@ -45,73 +45,77 @@ from neurontools.views.process_table import (
 _ValueType = TypeVar("_ValueType")
 
 
-def process_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def process_page(context: RenderContext, width: int, height: int) -> TextPage:
     """The list, with what the selected process is below; or the details of one."""
-    if scene.details_pid is not None:
-        figures = scene.figures.of(scene.details_pid)
+    if context.details_pid is not None:
+        figures = context.figures.process_figures(context.details_pid)
         if figures is not None:
-            return process_details(scene, figures, width, height)
-        page = TextPage([heading(scene, f"PID {scene.details_pid}", width)])
-        text = f" this process holds no cores at the moment shown{scene.key_hint('; Esc goes back')}"
-        page.add(fit(((text, "dim"),), width))
+            return process_details(context, figures, width, height)
+        page = TextPage([heading(context, f"PID {context.details_pid}", width)])
+        text = f" this process holds no cores at the moment shown{context.key_hint('; Esc goes back')}"
+        page.add_lines(fit(((text, "dim"),), width))
         return page
-    rows = process_rows(scene)
-    every = scene.figures.shown(scene.pid)
-    page = TextPage([_list_heading(scene, rows, len(every), width)])
+    rows = process_rows(context)
+    every = context.figures.tab_figures(context.pid)
+    page = TextPage([_list_heading(context, rows, len(every), width)])
     with_place = any(figures.process.attribution is not None for figures in every)
     with_steps = any(figures.steps_per_second is not None for figures in every)
-    if scene.columns:
+    if context.columns:
         columns, command_cells = selected_process_columns(
-            scene.columns, width, with_place=with_place, with_steps=with_steps
+            context.columns, width, with_place=with_place, with_steps=with_steps
         )
     else:
         columns, command_cells = fitting_process_columns(width, with_place=with_place, with_steps=with_steps)
-    page.append(_column_titles(scene, columns, command_cells, width))
-    footer = _footer(scene, rows, width) if height >= 8 and scene.cursor >= 0 else []
+    page.append_page(_column_titles(context, columns, command_cells, width))
+    footer = _footer(context, rows, width) if height >= 8 and context.cursor >= 0 else []
     list_height = max(1, height - len(page.lines) - len(footer))
-    cursor = min(scene.cursor, len(rows) - 1)
-    top = visible_top(cursor, scene.top, list_height, len(rows))
+    cursor = min(context.cursor, len(rows) - 1)
+    top = visible_top(cursor, context.top, list_height, len(rows))
     lines = []
     for position in range(top, min(len(rows), top + list_height)):
-        line = _row_line(scene, rows[position], columns, command_cells, width)
+        line = _row_line(context, rows[position], columns, command_cells, width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(rows), list_height, top)
     if not rows:
         nobody = "no process holds a NeuronCore"
-        if scene.filter_text:
-            nobody = f"no process passes the filter{scene.key_hint('; Esc clears it')}"
-        page.add(fit_marked(((f"  {nobody}", "dim"),), width))
+        if context.filter_text:
+            nobody = f"no process passes the filter{context.key_hint('; Esc clears it')}"
+        page.add_lines(fit_marked(((f"  {nobody}", "dim"),), width))
     page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
-    page.add(*footer)
+    page.add_lines(*footer)
     return page
 
 
-def process_entries(scene: RenderContext, every: bool) -> list[SearchEntry]:
+def process_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """What a search sees of the list, with `every` job open or as it is, or of environment and tree where those are."""
-    if scene.surroundings is not None:
-        return process_context_entries(scene.surroundings)
-    return job_search_entries(process_rows(scene, every=every), scene.figures) if scene.details_pid is None else []
+    if context.surroundings is not None:
+        return process_context_entries(context.surroundings)
+    return (
+        job_search_entries(process_rows(context, every=every), context.figures) if context.details_pid is None else []
+    )
 
 
-def _list_heading(scene: RenderContext, rows: list[JobRow], every: int, width: int) -> Line:
+def _list_heading(context: RenderContext, rows: list[JobRow], every: int, width: int) -> Line:
     listed = sum(len(row.ranks) for row in rows if not row.is_below)
     text = _process_count_text(every) if listed == every else f"{listed} of {every} processes"
     jobs = sum(row.rank is None for row in rows)
     if jobs:
         text += f", {jobs} job{'s' * (jobs > 1)}"
-    if scene.tagged:
-        text += f", {len(scene.tagged)} tagged"
-    if scene.filter_text:
-        text += f"  filter: {printable(scene.filter_text, 80)}{_filter_error(scene.filter_text)}"
-    if scene.search_text:
-        text += f"  search: {printable(scene.search_text, 80)}, {scene.found_text}{_filter_error(scene.search_text)}"
-    free = sum(1 for core in scene.figures.cores if core.is_free)
-    unknown = sum(1 for core in scene.figures.cores if core.is_free is None)
+    if context.tagged:
+        text += f", {len(context.tagged)} tagged"
+    if context.filter_text:
+        text += f"  filter: {printable(context.filter_text, 80)}{_filter_error(context.filter_text)}"
+    if context.search_text:
+        text += (
+            f"  search: {printable(context.search_text, 80)}, {context.found_text}{_filter_error(context.search_text)}"
+        )
+    free = sum(1 for core in context.figures.cores if core.is_free)
+    unknown = sum(1 for core in context.figures.cores if core.is_free is None)
     return heading(
-        scene,
+        context,
         clip(text, max(1, width - 4), mark=True),
         width,
-        f"{free} of {len(scene.figures.cores)} cores free" + (f", {unknown} unknown" if unknown else ""),
+        f"{free} of {len(context.figures.cores)} cores free" + (f", {unknown} unknown" if unknown else ""),
     )
 
 
@@ -127,18 +131,21 @@ def _process_count_text(count: int) -> str:
     return f"{count} process" if count == 1 else f"{count} processes"
 
 
-def _column_titles(scene: RenderContext, columns: list[ProcessColumn], command_cells: int, width: int) -> TextPage:
+def _column_titles(context: RenderContext, columns: list[ProcessColumn], command_cells: int, width: int) -> TextPage:
     runs: list[Run] = [("  ", "column")]
     targets, left = [], 2
     arrows = {
-        key: scene.glyphs.descending if is_descending else scene.glyphs.ascending
-        for key, is_descending in ((scene.then_sort, scene.is_then_descending), (scene.sort, scene.is_descending))
+        key: context.glyphs.descending if is_descending else context.glyphs.ascending
+        for key, is_descending in (
+            (context.then_sort, context.is_then_descending),
+            (context.sort, context.is_descending),
+        )
     }
     shown = [(column, column.cells) for column in columns]
     if command_cells:
         shown.append((COMMAND, command_cells - 1))
     for column, cells in shown:
-        is_sorted = column.key == scene.sort
+        is_sorted = column.key == context.sort
         title = column.title + arrows.get(column.key, "")
         runs += [
             (cell(title, cells, right=not column.is_text), "column_sorted" if is_sorted else "column"),
@@ -149,16 +156,18 @@ def _column_titles(scene: RenderContext, columns: list[ProcessColumn], command_c
     return TextPage([fit(runs, width, "column")], targets)
 
 
-def _row_line(scene: RenderContext, row: JobRow, columns: list[ProcessColumn], command_cells: int, width: int) -> Line:
-    figures = row_figures(scene.figures, row)
-    mark = scene.glyphs.mark[:1] if scene.tagged.issuperset(row.pids) else " "
-    fold = "" if row.rank is not None else scene.glyphs.opened[:1] if row.is_open else scene.glyphs.closed[:1]
+def _row_line(
+    context: RenderContext, row: JobRow, columns: list[ProcessColumn], command_cells: int, width: int
+) -> Line:
+    figures = row_figures(context.figures, row)
+    mark = context.glyphs.mark[:1] if context.tagged.issuperset(row.pids) else " "
+    fold = "" if row.rank is not None else context.glyphs.opened[:1] if row.is_open else context.glyphs.closed[:1]
     runs: list[Run] = [(cell(mark + fold, 2), "strong")]
     base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
     for column in columns:
         text = _override_text(row, column) or column.text(figures)
         shown = cell(text, column.cells, right=not column.is_text)
-        runs += [(shown, _cell_style(scene, column, figures, base)), (" ", base)]
+        runs += [(shown, _cell_style(context, column, figures, base)), (" ", base)]
     if command_cells:
         runs.append((clip(COMMAND.text(figures), command_cells, mark=True), base))
     return fit(runs, width)
@@ -174,24 +183,24 @@ def _override_text(row: JobRow, column: ProcessColumn) -> str:
     return ""
 
 
-def _cell_style(scene: RenderContext, column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
+def _cell_style(context: RenderContext, column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
     if column.key == "util" and figures.utilization_ratio is not None:
-        return load_style(figures.utilization_ratio, scene.thresholds.idle_below_ratio)
+        return load_style(figures.utilization_ratio, context.thresholds.idle_below_ratio)
     if column.key == "errors" and (figures.errors_total or figures.failed_executions_total):
         return "bad"
-    if column.key == "last" and (figures.since_last_execution_seconds or 0) > scene.thresholds.late_after_seconds:
+    if column.key == "last" and (figures.since_last_execution_seconds or 0) > context.thresholds.late_after_seconds:
         return "warn"
     return base
 
 
-def _footer(scene: RenderContext, rows: list[JobRow], width: int) -> list[Line]:
+def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line]:
     """The selected process or job in words, for what has no room in the row."""
     if not rows:
         return []
-    row = rows[min(scene.cursor, len(rows) - 1)]
-    figures = row_figures(scene.figures, row)
+    row = rows[min(context.cursor, len(rows) - 1)]
+    figures = row_figures(context.figures, row)
     process = figures.process
-    peak = scene.figures.peak_flops_per_core
+    peak = context.figures.peak_flops_per_core
     note = (
         f"MFU: of {units.flops_text(peak)} {catalog.PEAK_DTYPE} peak a physical core"
         if peak
@@ -201,7 +210,7 @@ def _footer(scene: RenderContext, rows: list[JobRow], width: int) -> list[Line]:
     facts = _job_facts(row) if row.rank is None else _process_facts(process)
     command = clip(f" {printable(process.command, 2 * width) or 'command not known'}", width, mark=True)
     return [
-        heading(scene, name, width, note),
+        heading(context, name, width, note),
         fit(((command, "text"),), width),
         fit(((clip(facts, width, mark=True), "dim"),), width),
     ]
@@ -232,30 +241,30 @@ def _process_facts(process: Process) -> str:
     return facts
 
 
-def process_rows(scene: RenderContext, *, every: bool = False) -> list[JobRow]:
+def process_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
     """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded.
 
     Of a job those processes count that pass the filter, and are listed where that is a part of them; all of them while
     the filter is not valid. Jobs are in order among the processes that are alone, and so are the processes of a job.
     """
-    of_tab = shown = {figures.pid: figures for figures in scene.figures.shown(scene.pid)}
-    if scene.filter_text:
+    of_tab = shown = {figures.pid: figures for figures in context.figures.tab_figures(context.pid)}
+    if context.filter_text:
         try:
-            passes = parse_filter(scene.filter_text)
+            passes = parse_filter(context.filter_text)
             shown = {pid: figures for pid, figures in shown.items() if passes(figures)}
         except InvalidFilter:
             pass
-    orders = ((scene.sort, scene.is_descending), (scene.then_sort, scene.is_then_descending))
+    orders = ((context.sort, context.is_descending), (context.then_sort, context.is_then_descending))
     parts: list[tuple[ProcessFigures, RunningJob, tuple[Rank, ...]]] = []
-    for job in scene.figures.jobs:
+    for job in context.figures.jobs:
         ranks = tuple([rank for rank in job.ranks if rank.process.pid in shown])
         if ranks:
-            one = shown[ranks[0].process.pid] if len(ranks) == 1 else combined_figures(scene.figures, job, ranks)
+            one = shown[ranks[0].process.pid] if len(ranks) == 1 else combined_figures(context.figures, job, ranks)
             parts.append((one, job, ranks))
     rows: list[JobRow] = []
     for _, job, ranks in sort_rows(parts, orders, lambda part: part[0]):
         is_part = len(ranks) < sum(rank.process.pid in of_tab for rank in job.ranks)
-        is_open = every or is_part or job_key(job) in scene.unfolded
+        is_open = every or is_part or job_key(job) in context.unfolded
         listed = sort_rows(ranks, orders, lambda rank: shown[rank.process.pid]) if is_open else ranks
         rows += job_and_rank_rows(job, listed, is_open=is_open)
     return rows

@@ -70,7 +70,7 @@ def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Te
         collective_lines(report, width, glyphs),
     ):
         if lines:
-            page.add((), *lines)
+            page.add_lines((), *lines)
     return page
 
 

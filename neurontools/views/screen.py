@@ -148,60 +148,60 @@ def page_named(name: str) -> PageSpec:
     return next((page for page in PAGES if page.name == name), PAGES[0])
 
 
-def draw_screen(scene: RenderContext, width: int, height: int) -> TextPage:
+def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
     """Exactly `height` lines of exactly `width` cells."""
     page = TextPage()
     if width <= 0 or height <= 0:
         return page
-    page.append(title_bar(scene, width))
+    page.append_page(title_bar(context, width))
     foot = TextPage()
-    if scene.clock.is_past and height >= 6:
-        foot.append(scrubber(scene, width))
+    if context.clock.is_past and height >= 6:
+        foot.append_page(scrubber(context, width))
     if height >= 5:
-        foot.append(tab_bar(scene, width))
+        foot.append_page(tab_bar(context, width))
     if height >= 4:
-        foot.append(key_bar(scene, width))
+        foot.append_page(key_bar(context, width))
     body_lines = height - 1 - len(foot.lines)
     if body_lines > 0:
-        body = page_named(scene.page).draw(scene, width, body_lines)
+        body = page_named(context.page).draw(context, width, body_lines)
         del body.lines[body_lines:]
         body.lines.extend([BLANK] * (body_lines - len(body.lines)))
-        _highlight_matches(scene, body)
-        page.append(body)
-    page.append(foot)
+        _highlight_matches(context, body)
+        page.append_page(body)
+    page.append_page(foot)
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
-    if scene.glyphs is ASCII:
+    if context.glyphs is ASCII:
         page.lines = [ascii_only(line) for line in page.lines]
     return page
 
 
-def _highlight_matches(scene: RenderContext, body: TextPage) -> None:
+def _highlight_matches(context: RenderContext, body: TextPage) -> None:
     """Make the rows bright that a search finds."""
-    for target in body.targets if scene.found else ():
-        if target.action == "row" and int(target.argument) in scene.found and target.row < len(body.lines):
+    for target in body.targets if context.found else ():
+        if target.action == "row" and int(target.argument) in context.found and target.row < len(body.lines):
             body.lines[target.row] = styled(body.lines[target.row], FOUND)
 
 
-def title_bar(scene: RenderContext, width: int) -> TextPage:
+def title_bar(context: RenderContext, width: int) -> TextPage:
     """What runs where, and which moment is shown."""
-    instance = scene.snapshot.instance
+    instance = context.snapshot.instance
     where = f"{printable(instance.instance_id or 'this host', 60)} ({printable(instance.instance_type, 40)})"
     text = f" neuron-top {__version__} running on {where}"
     if width < 100:
         text = f" neuron-top {where}" if width >= 60 else f" {printable(instance.instance_type, 40)}"
     notes = []
-    if hidden := scene.figures.hidden_devices:
-        notes.append(f"{len(scene.snapshot.devices) - len(hidden)} of {len(scene.snapshot.devices)} devices")
-    if scene.snapshot.source is SourceKind.SIMULATED:
+    if hidden := context.figures.hidden_devices:
+        notes.append(f"{len(context.snapshot.devices) - len(hidden)} of {len(context.snapshot.devices)} devices")
+    if context.snapshot.source is SourceKind.SIMULATED:
         notes.append("simulated")
-    if scene.snapshot.synthetic_load:
-        notes.append(f"synthetic load: {printable(scene.snapshot.synthetic_load, 30)}")
+    if context.snapshot.synthetic_load:
+        notes.append(f"synthetic load: {printable(context.snapshot.synthetic_load, 30)}")
     note = f" [{', '.join(notes)}]" if notes else ""
     needed = notes[:1] if hidden else []
-    needed += ["synthetic"] if scene.snapshot.synthetic_load else ["simulated"] if "simulated" in notes else []
+    needed += ["synthetic"] if context.snapshot.synthetic_load else ["simulated"] if "simulated" in notes else []
     short = f" [{', '.join(needed)}]" if needed else ""
     name = f" {printable(instance.instance_type, 40)}"
-    right = _right_of_title(scene, width - width_of(short) - _LEAST_NAME_CELLS)
+    right = _right_of_title(context, width - width_of(short) - _LEAST_NAME_CELLS)
     room = max(0, width - line_width(right))
     for left in (text + note, text + short, f" neuron-top {where}{short}", name + short):
         if width_of(left) <= room:
@@ -219,56 +219,58 @@ def title_bar(scene: RenderContext, width: int) -> TextPage:
     return TextPage([fit((*runs, *right), width, "title")], targets)
 
 
-def _right_of_title(scene: RenderContext, room: int) -> list[Run]:
+def _right_of_title(context: RenderContext, room: int) -> list[Run]:
     """What is recorded, what is wrong and the clock, as long as there is room for it; the clock's badge always."""
-    clock = scene.clock
-    moment = clock_text(scene.snapshot.taken_at_unix_seconds)
+    clock = context.clock
+    moment = clock_text(context.snapshot.taken_at_unix_seconds)
     recording: list[Run] = []
     if clock.recording:
-        recording = [(f" {scene.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
+        recording = [(f" {context.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
     badge: list[Run] = [(f" {clock.badge} ", clock.style)] if clock.badge else []
     full: list[Run] = [(f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style)]
-    grave, brief = _finding_counts(scene, is_brief=False), _finding_counts(scene, is_brief=True)
+    grave, brief = _finding_counts(context, is_brief=False), _finding_counts(context, is_brief=True)
     for right in ([*recording, *grave, *full], [*grave, *full], [*brief, *full], [*brief, *badge]):
         if line_width(right) <= room:
             return right
     return badge or full
 
 
-def _finding_counts(scene: RenderContext, *, is_brief: bool) -> list[Run]:
+def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
     """How much is wrong, the gravest in words, and the key that tells what; brief: how much of the gravest there is."""
-    found = health.counts(scene.snapshot)
+    found = health.counts(context.snapshot)
     runs: list[Run] = []
     for severity, noun, mark, style in (
-        (Severity.CRITICAL, "critical", scene.glyphs.bad, _FINDING_STYLES[0]),
-        (Severity.WARNING, "warning", scene.glyphs.warn, _FINDING_STYLES[1]),
+        (Severity.CRITICAL, "critical", context.glyphs.bad, _FINDING_STYLES[0]),
+        (Severity.WARNING, "warning", context.glyphs.warn, _FINDING_STYLES[1]),
     ):
         count = found.get(severity, 0)
         if count and (not is_brief or not runs):
             plural = "s" if count > 1 and severity is Severity.WARNING else ""
             runs.append((f" {mark} {count} " if is_brief or runs else f" {mark} {count} {noun}{plural} ", style))
-    if runs and not is_brief and scene.clock.badge and scene.has_keys:
-        runs[-1] = (f"{runs[-1][0]}{scene.glyphs.track} e ", runs[-1][1])
+    if runs and not is_brief and context.clock.badge and context.has_keys:
+        runs[-1] = (f"{runs[-1][0]}{context.glyphs.track} e ", runs[-1][1])
     return runs
 
 
-def tab_pids(scene: RenderContext) -> list[int | None]:
+def tab_pids(context: RenderContext) -> list[int | None]:
     """What the tabs stand for: None for all, then PIDs."""
-    return [None, *scene.figures.ranks]
+    return [None, *context.figures.ranks]
 
 
-def tab_bar(scene: RenderContext, width: int) -> TextPage:
+def tab_bar(context: RenderContext, width: int) -> TextPage:
     """`[1]:all [2]:tag …`, the current one between marks; scrolled so that it is visible."""
-    pids = tab_pids(scene)
-    current = pids.index(scene.pid) if scene.pid in pids else -1
+    pids = tab_pids(context)
+    current = pids.index(context.pid) if context.pid in pids else -1
 
     def text_at(position: int) -> str:
         pid = pids[position]
         name = (
-            "all" if pid is None else clip(printable(scene.figures.ranks[pid].process.tag, 80), _LONGEST_TAG, mark=True)
+            "all"
+            if pid is None
+            else clip(printable(context.figures.ranks[pid].process.tag, 80), _LONGEST_TAG, mark=True)
         )
         label = f"[{position + 1}]:{name or pid}"
-        return f"{scene.glyphs.left}{label}{scene.glyphs.right}" if position == current else f" {label} "
+        return f"{context.glyphs.left}{label}{context.glyphs.right}" if position == current else f" {label} "
 
     room = width - len(_TABS_LABEL)
     first = max(0, current)
@@ -288,13 +290,13 @@ def tab_bar(scene: RenderContext, width: int) -> TextPage:
     if left > width and len(runs) > 2:
         runs.pop()
         targets.pop()
-        runs.append((f" {scene.glyphs.ellipsis}", "tab"))
+        runs.append((f" {context.glyphs.ellipsis}", "tab"))
     return TextPage([fit(runs, width)], targets)
 
 
-def scrubber(scene: RenderContext, width: int) -> TextPage:
+def scrubber(context: RenderContext, width: int) -> TextPage:
     """Where in the known past the shown moment is; the line can be clicked."""
-    clock = scene.clock
+    clock = context.clock
     before = clock.last - clock.shown
     text = f" {date_text(clock.shown_at_unix_seconds)} " + (
         f"{units.duration_text(before)} back " if before >= 0.05 else "latest "
@@ -303,7 +305,7 @@ def scrubber(scene: RenderContext, width: int) -> TextPage:
     if width < 50:
         span = ""
     room = max(1, width - len(text) - len(span) - 4)
-    cells = [scene.glyphs.rule] * room
+    cells = [context.glyphs.rule] * room
     styles = ["rule"] * room
 
     def place(at: float) -> int:
@@ -314,7 +316,7 @@ def scrubber(scene: RenderContext, width: int) -> TextPage:
         if clock.first <= at <= clock.last:
             cells[place(at)], styles[place(at)] = "!", "warn"
     shown = place(clock.shown)
-    cells[shown], styles[shown] = scene.glyphs.position, "strong"
+    cells[shown], styles[shown] = context.glyphs.position, "strong"
     runs: list[Run] = [(text, "strong"), ("[", "key")]
     for character, style in zip(cells, styles, strict=True):
         if runs[-1][1] == style and len(runs) > 2:
@@ -330,11 +332,11 @@ def scrubber(scene: RenderContext, width: int) -> TextPage:
     return TextPage([fit(runs, width)], targets)
 
 
-def key_bar(scene: RenderContext, width: int) -> TextPage:
+def key_bar(context: RenderContext, width: int) -> TextPage:
     """What went wrong or was just done, else the pages and the most needed keys, each to be clicked."""
-    trouble = scene.clock.trouble or scene.message
+    trouble = context.clock.trouble or context.message
     if trouble:
-        style = "bad" if scene.clock.trouble else "strong"
+        style = "bad" if context.clock.trouble else "strong"
         return TextPage([fit(((f" {clip(printable(trouble), width - 2, mark=True)}", style),), width)])
     runs: list[Run] = []
     targets: list[ClickTarget] = []
@@ -342,7 +344,7 @@ def key_bar(scene: RenderContext, width: int) -> TextPage:
 
     def item(key: str, text: str, action: str, argument: str, *, usual_key: str = "", is_current: bool = False) -> None:
         nonlocal left
-        key = scene.key_texts.get(usual_key, key)
+        key = context.key_texts.get(usual_key, key)
         if left + len(key) + len(text) + 3 > width:
             return
         runs.extend([(f" {key}", "key"), (f" {text} ", "tab_current" if is_current else "dim")])
@@ -359,42 +361,42 @@ def key_bar(scene: RenderContext, width: int) -> TextPage:
             "page",
             page.name,
             usual_key=page.key,
-            is_current=page.name == scene.page,
+            is_current=page.name == context.page,
         )
     if width >= 72:
-        for key, text, argument in page_named(scene.page).hints:
+        for key, text, argument in page_named(context.page).hints:
             item(key, text, "key", argument, usual_key=argument)
     return TextPage([fit(runs, width)], targets)
 
 
-def list_entries(scene: RenderContext, *, every: bool = False) -> list[SearchEntry]:
+def list_entries(context: RenderContext, *, every: bool = False) -> list[SearchEntry]:
     """The rows of the page's list as they are shown, or as they would be with `every` row open; [] for no list."""
-    page = page_named(scene.page)
-    return page.search_entries(scene, every) if page.has_folds else page.search_entries(scene)
+    page = page_named(context.page)
+    return page.search_entries(context, every) if page.has_folds else page.search_entries(context)
 
 
-def matching_rows(scene: RenderContext, rows: list[SearchEntry]) -> list[int]:
+def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
     """The positions of the rows that the search finds; none while there is nothing to look for.
 
     Several words are looked for as they stand, and where no row has them so, each by itself.
     """
-    if not scene.search_text.strip():
+    if not context.search_text.strip():
         return []
-    phrase = re.compile(_word_pattern(" ".join(scene.search_text.casefold().split())))
+    phrase = re.compile(_word_pattern(" ".join(context.search_text.casefold().split())))
     if whole := [position for position, row in enumerate(rows) if phrase.search(row.text.casefold())]:
         return whole
-    finds = _make_matcher(scene.search_text)
+    finds = _make_matcher(context.search_text)
     return [position for position, row in enumerate(rows) if finds(row)]
 
 
-def match_position(scene: RenderContext) -> str:
+def match_position(context: RenderContext) -> str:
     """Which of all matches the cursor is at."""
-    rows = list_entries(scene, every=True)
-    matches = matching_rows(scene, rows)
+    rows = list_entries(context, every=True)
+    matches = matching_rows(context, rows)
     if not matches:
         return "no match"
-    shown = list_entries(scene)
-    key = shown[scene.cursor].key if 0 <= scene.cursor < len(shown) else None
+    shown = list_entries(context)
+    key = shown[context.cursor].key if 0 <= context.cursor < len(shown) else None
     keys = [rows[position].key for position in matches]
     return f"match {keys.index(key) + 1} of {len(keys)}" if key in keys else f"{len(keys)} found"
 

@@ -98,58 +98,60 @@ def _cached_arrangement(links: tuple[tuple[int, ...], ...], width: int) -> Devic
     return DeviceArrangement(links, width)
 
 
-def arrange_devices(scene: RenderContext, width: int = 200) -> DeviceArrangement:
-    """The arrangement of a scene's devices; a link that leads nowhere is left out."""
-    count = len(scene.snapshot.devices)
+def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangement:
+    """The arrangement of a context's devices; a link that leads nowhere is left out."""
+    count = len(context.snapshot.devices)
     links = tuple(
-        tuple(other for other in device.connected_to if 0 <= other < count) for device in scene.snapshot.devices
+        tuple(other for other in device.connected_to if 0 <= other < count) for device in context.snapshot.devices
     )
     return _cached_arrangement(links, width)
 
 
-def neighbour_in_direction(scene: RenderContext, device: int, direction: str) -> int:
+def neighbour_in_direction(context: RenderContext, device: int, direction: str) -> int:
     """The device in a direction on the picture, around its edges."""
-    rows = arrange_devices(scene).rows
+    rows = arrange_devices(context).rows
     if not rows or not rows[0]:
         return 0
-    row, column = arrange_devices(scene).position(device)
+    row, column = arrange_devices(context).position(device)
     if direction in ("up", "down"):
         row = (row + (1 if direction == "down" else -1)) % len(rows)
         return rows[row][min(column, len(rows[row]) - 1)]
     flat = [index for line in rows for index in line]
-    if arrange_devices(scene).is_torus:
+    if arrange_devices(context).is_torus:
         return rows[row][(column + (1 if direction == "right" else -1)) % len(rows[row])]
     return flat[(flat.index(device) + (1 if direction == "right" else -1)) % len(flat)]
 
 
-def topology_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
     """The picture, and below it what is known of the chosen device."""
-    plan = arrange_devices(scene, width)
-    what = "memory" if scene.colour_by == "memory" else "utilization"
-    page = TextPage([heading(scene, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
-    place = ultraserver_text(scene.snapshot.instance)
+    plan = arrange_devices(context, width)
+    what = "memory" if context.colour_by == "memory" else "utilization"
+    page = TextPage([heading(context, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
+    place = ultraserver_text(context.snapshot.instance)
     if place and height > len(plan.rows) * 3 + 3 + 6:
-        page.add(fit(((f" {place}", "text"),), width))
-    if not scene.snapshot.devices:
-        page.add(fit((("  no devices", "dim"),), width))
+        page.add_lines(fit(((f" {place}", "text"),), width))
+    if not context.snapshot.devices:
+        page.add_lines(fit((("  no devices", "dim"),), width))
         return page
-    page.list_count, page.list_height = len(scene.snapshot.devices), 1
+    page.list_count, page.list_height = len(context.snapshot.devices), 1
     columns = max(len(row) for row in plan.rows)
     box = min(_RICH_BOX_CELLS, max(_BOX_CELLS, (width - 6) // columns - _LINK_CELLS))
     is_roomy = len(plan.rows) * 3 + 3 + 5 <= height
     if plan.is_torus and is_roomy:
-        page.add(_vertical_links(plan, box, width, "*"))
+        page.add_lines(_vertical_links(plan, box, width, "*"))
     for number, devices in enumerate(plan.rows):
         if number and is_roomy:
-            page.add(_vertical_links(plan, box, width, scene.glyphs.vertical) if plan.is_torus else fit((), width))
+            page.add_lines(
+                _vertical_links(plan, box, width, context.glyphs.vertical) if plan.is_torus else fit((), width)
+            )
         elif number and len(plan.rows) * 2 + 6 <= height and plan.is_torus:
             pass
-        _add_device_row(scene, plan, page, number, devices, box, width)
+        _add_device_row(context, plan, page, number, devices, box, width)
         if is_roomy:
-            page.add(_bar_line(scene, plan, devices, box, width))
+            page.add_lines(_bar_line(context, plan, devices, box, width))
     if plan.is_torus and is_roomy:
-        page.add(_vertical_links(plan, box, width, "*"))
-    page.add(*_device_lines(scene, plan, width, height - len(page.lines)))
+        page.add_lines(_vertical_links(plan, box, width, "*"))
+    page.add_lines(*_device_lines(context, plan, width, height - len(page.lines)))
     return page
 
 
@@ -159,9 +161,15 @@ def _vertical_links(plan: DeviceArrangement, box: int, width: int, mark: str) ->
 
 
 def _add_device_row(
-    scene: RenderContext, plan: DeviceArrangement, page: TextPage, number: int, devices: list[int], box: int, width: int
+    context: RenderContext,
+    plan: DeviceArrangement,
+    page: TextPage,
+    number: int,
+    devices: list[int],
+    box: int,
+    width: int,
 ) -> None:
-    link = scene.glyphs.horizontal
+    link = context.glyphs.horizontal
     linked = any(plan.links)
     is_ring = plan.topology is not None and plan.topology.kind is TopologyKind.RING
     is_first = number == 0
@@ -183,23 +191,23 @@ def _add_device_row(
             is_linked = device in plan.links[devices[position - 1]]
             runs.append((link if is_linked else "  ", "dim"))
             left += _LINK_CELLS
-        runs += _device_box(scene, plan, device, box)
+        runs += _device_box(context, plan, device, box)
         page.targets.append(ClickTarget(len(page.lines), left, left + box, "device", str(device)))
         left += box
     if wraps or (is_ring and is_last):
         runs.append((f"{link[:1]}*", "dim"))
     elif linked and not is_last:
         runs.append((link[:1], "dim"))
-    page.add(fit_marked(runs, width))
+    page.add_lines(fit_marked(runs, width))
 
 
-def _device_box(scene: RenderContext, plan: DeviceArrangement, device: int, box: int) -> list[Run]:
+def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, box: int) -> list[Run]:
     """`[ND 5  91.2%  1h]`: what it does, and how far it is from the chosen one."""
-    ratio = _shown_ratio(scene, device)
-    hops = plan.hops(scene.device_index, device)
-    is_chosen = device == scene.device_index
-    style = _ratio_style(scene, ratio)
-    if _holds(scene, device):
+    ratio = _shown_ratio(context, device)
+    hops = plan.hops(context.device_index, device)
+    is_chosen = device == context.device_index
+    style = _ratio_style(context, ratio)
+    if _holds(context, device):
         style = "mine"
     elif hops == 1:
         style = "lit"
@@ -211,64 +219,66 @@ def _device_box(scene: RenderContext, plan: DeviceArrangement, device: int, box:
     return list(styled((run,), SELECTED)) if is_chosen else [run]
 
 
-def _bar_line(scene: RenderContext, plan: DeviceArrangement, devices: list[int], box: int, width: int) -> Line:
+def _bar_line(context: RenderContext, plan: DeviceArrangement, devices: list[int], box: int, width: int) -> Line:
     runs: list[Run] = [("   ", "text")]
     for position, device in enumerate(devices):
         if position:
             runs.append((" " * _LINK_CELLS, "text"))
-        held = _cores_of_tab(scene, device)
+        held = _cores_of_tab(context, device)
         if held:
             runs.append((cell(f" NC {ranges_text(held)}", box), "good"))
             continue
-        ratio = _shown_ratio(scene, device)
-        runs += [(" ", "text"), *bar(ratio, box - 2, scene.glyphs, _ratio_style(scene, ratio)), (" ", "text")]
+        ratio = _shown_ratio(context, device)
+        runs += [(" ", "text"), *bar(ratio, box - 2, context.glyphs, _ratio_style(context, ratio)), (" ", "text")]
     del plan
     return fit_marked(runs, width)
 
 
-def _cores_of_tab(scene: RenderContext, device: int) -> list[int]:
+def _cores_of_tab(context: RenderContext, device: int) -> list[int]:
     """The logical cores of a device that the current tab's process holds."""
-    if scene.pid is None:
+    if context.pid is None:
         return []
-    return [core.index for core in scene.figures.cores if core.device_index == device and scene.pid in core.owner_pids]
+    return [
+        core.index for core in context.figures.cores if core.device_index == device and context.pid in core.owner_pids
+    ]
 
 
-def _holds(scene: RenderContext, device: int) -> bool:
-    return bool(_cores_of_tab(scene, device))
+def _holds(context: RenderContext, device: int) -> bool:
+    return bool(_cores_of_tab(context, device))
 
 
-def _shown_ratio(scene: RenderContext, device: int) -> float | None:
-    if scene.colour_by == "memory":
-        return scene.figures.memory_ratio(device)
-    return scene.figures.device_utilization[device]
+def _shown_ratio(context: RenderContext, device: int) -> float | None:
+    if context.colour_by == "memory":
+        return context.figures.memory_ratio(device)
+    return context.figures.device_utilization[device]
 
 
-def _ratio_style(scene: RenderContext, ratio: float | None) -> str:
-    if scene.colour_by == "memory":
+def _ratio_style(context: RenderContext, ratio: float | None) -> str:
+    if context.colour_by == "memory":
         return memory_style(ratio)
     if ratio is None:
         return "dim"
     return "busy" if ratio >= 0.5 else "good" if ratio >= 0.02 else "idle"
 
 
-def _device_lines(scene: RenderContext, plan: DeviceArrangement, width: int, height: int) -> list[Line]:
+def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, height: int) -> list[Line]:
     """The chosen device in words."""
     if height <= 0:
         return []
-    index = scene.device_index
-    device = scene.snapshot.devices[index]
+    index = context.device_index
+    device = context.snapshot.devices[index]
     where = f"BDF {device.bdf or '-'}, NUMA {device.numa_node or '-'}"
-    lines: list[Line] = [heading(scene, f"ND {index}", width, where)]
+    lines: list[Line] = [heading(context, f"ND {index}", width, where)]
     by_hops: dict[int, list[int]] = {}
-    for other in range(len(scene.snapshot.devices)):
+    for other in range(len(context.snapshot.devices)):
         hops = plan.hops(index, other)
         if hops:
             by_hops.setdefault(hops, []).append(other)
     reach = "  ".join(
         f"{hops} hop{'s' if hops > 1 else ''}: {ranges_text(others)}" for hops, others in sorted(by_hops.items())
     )
-    used = scene.figures.device_used_bytes[index]
-    node = scene.snapshot.instance.ultraserver_node
+    used = context.figures.device_used_bytes[index]
+    node = context.snapshot.instance.ultraserver_node
     other_nodes = "" if node is None else device_links_text(node, device.index)
     rows: list[tuple[str, str, str]] = [
         ("hops", reach or "no links to other devices", "text"),
@@ -277,21 +287,21 @@ def _device_lines(scene: RenderContext, plan: DeviceArrangement, width: int, hei
             "memory",
             (
                 f"{units.bytes_text(used)} of {units.memory_size_text(device.memory_bytes)} "
-                f"({units.percent_text(scene.figures.memory_ratio(index))})"
+                f"({units.percent_text(context.figures.memory_ratio(index))})"
             ),
             "text",
         ),
     ]
-    for verdict in scene.verdicts:
+    for verdict in context.verdicts:
         if verdict.device_index == index:
             rows += [
-                ("health", f"{sentence(finding, scene.snapshot)}; {finding.action}", "warn")
+                ("health", f"{sentence(finding, context.snapshot)}; {finding.action}", "warn")
                 for finding in verdict.findings[:2]
             ]
-    for core in scene.figures.cores:
+    for core in context.figures.cores:
         if core.device_index == index:
             busy, flops = units.percent_text(core.utilization_ratio), units.flops_text(core.flops_per_second)
-            text = f"{busy:>8}  {flops:>12}  {owner_text(scene.figures, core)}"
+            text = f"{busy:>8}  {flops:>12}  {owner_text(context.figures, core)}"
             rows.append((f"NC {core.index}", text, "dim" if core.is_free else "text"))
     if device.inferred_fields:
         rows.append(("inferred", ", ".join(device.inferred_fields), "dim"))

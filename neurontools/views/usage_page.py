@@ -32,64 +32,64 @@ _LEAST_ENDED_LINES = 5
 _FOOTER_HEIGHT = 16
 
 
-def usage_page(scene: RenderContext, width: int, height: int) -> TextPage:
+def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Both tables; of many users as many as leave room for the processes."""
-    ended = ended_rows(scene)
-    users = user_totals(scene.figures, ended)
-    page = TextPage([heading(scene, "Users", width, "now, and what ended")])
+    ended = ended_rows(context)
+    users = user_totals(context.figures, ended)
+    page = TextPage([heading(context, "Users", width, "now, and what ended")])
     columns = fitting_columns(USER_COLUMNS, width)
-    page.add(title_line(columns, width))
+    page.add_lines(title_line(columns, width))
     room = max(1, height - len(page.lines) - _LEAST_ENDED_LINES)
     shown = users if len(users) <= room else users[: room - 1]
-    page.add(*(row_line(columns, user, width) for user in shown))
+    page.add_lines(*(row_line(columns, user, width) for user in shown))
     if len(users) > len(shown):
-        page.add(fit(((f"   {scene.glyphs.ellipsis} {len(users) - len(shown)} more users", "dim"),), width))
+        page.add_lines(fit(((f"   {context.glyphs.ellipsis} {len(users) - len(shown)} more users", "dim"),), width))
     if not users:
-        page.add(fit_marked((("   nobody holds a NeuronCore", "dim"),), width))
-    page.append(_ended_section(scene, ended, width, height - len(page.lines)))
+        page.add_lines(fit_marked((("   nobody holds a NeuronCore", "dim"),), width))
+    page.append_page(_ended_section(context, ended, width, height - len(page.lines)))
     return page
 
 
-def ended_rows(scene: RenderContext) -> list[EndedProcess]:
+def ended_rows(context: RenderContext) -> list[EndedProcess]:
     """What had ended by the moment shown, newest first; of the current tab its earlier lives alone."""
-    ended = [process for process in scene.ended if scene.pid is None or process.pid == scene.pid]
+    ended = [process for process in context.ended if context.pid is None or process.pid == context.pid]
     return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)
 
 
-def ended_entries(scene: RenderContext) -> list[SearchEntry]:
+def ended_entries(context: RenderContext) -> list[SearchEntry]:
     """What a search sees of what has ended: all that its table tells in words, and the users'."""
     columns = [column for column in _ENDED_COLUMNS if column.is_text or column.title == "PID"]
     return [
         SearchEntry(str(number), " ".join(column.text(process) for column in columns))
-        for number, process in enumerate(ended_rows(scene))
+        for number, process in enumerate(ended_rows(context))
     ]
 
 
-def _ended_section(scene: RenderContext, ended: list[EndedProcess], width: int, height: int) -> TextPage:
+def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int, height: int) -> TextPage:
     hours = sum(process.neuroncore_hours for process in ended)
     known = f"{len(ended)} known, {hours_text(hours)} NeuronCore hours" if ended else ""
-    page = TextPage([heading(scene, "Ended", width, known)])
+    page = TextPage([heading(context, "Ended", width, known)])
     if not ended:
-        page.add(fit_marked((("   no process that held NeuronCores is known to have ended", "dim"),), width))
+        page.add_lines(fit_marked((("   no process that held NeuronCores is known to have ended", "dim"),), width))
         return page
     columns = fitting_columns(_ENDED_COLUMNS, width)
-    page.add(title_line(columns, width))
-    footer = _process_footer(scene, ended, width) if height >= _FOOTER_HEIGHT and scene.cursor >= 0 else []
+    page.add_lines(title_line(columns, width))
+    footer = _process_footer(context, ended, width) if height >= _FOOTER_HEIGHT and context.cursor >= 0 else []
     list_height = max(1, height - len(page.lines) - len(footer))
-    cursor = min(scene.cursor, len(ended) - 1)
-    top = visible_top(cursor, scene.top, list_height, len(ended))
+    cursor = min(context.cursor, len(ended) - 1)
+    top = visible_top(cursor, context.top, list_height, len(ended))
     lines = []
     for position in range(top, min(len(ended), top + list_height)):
         line = row_line(columns, ended[position], width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(ended), list_height, top)
     page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
-    page.add(*footer)
+    page.add_lines(*footer)
     return page
 
 
-def _process_footer(scene: RenderContext, ended: list[EndedProcess], width: int) -> list[Line]:
-    process = ended[min(max(0, scene.cursor), len(ended) - 1)]
+def _process_footer(context: RenderContext, ended: list[EndedProcess], width: int) -> list[Line]:
+    process = ended[min(max(0, context.cursor), len(ended) - 1)]
     began = day_text(process.began_at_unix_seconds)
     steps = "" if process.steps_total is None else f", {units.count_text(process.steps_total)} steps"
     facts = (
@@ -99,7 +99,7 @@ def _process_footer(scene: RenderContext, ended: list[EndedProcess], width: int)
     if process.synthetic:
         facts += ", synthetic: there was no such process"
     return [
-        heading(scene, f"PID {process.pid}", width, f"ended: {process.how}"),
+        heading(context, f"PID {process.pid}", width, f"ended: {process.how}"),
         fit(((f" {printable(process.command, 2 * width) or 'command not known'}", "text"),), width),
         fit(((clip(facts, width, mark=True), "dim"),), width),
     ]

@@ -40,7 +40,7 @@ HOSTS = [
 ]
 
 
-def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetContext:
+def context(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetContext:
     return FleetContext(
         list_rows(states, worst_first),
         tuple(states),
@@ -55,7 +55,7 @@ def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, fi
 
 
 def rows_of(states: list[HostState], width: int = 140, height: int = 40) -> list[str]:
-    return [plain_text(line) for line in fleet_page(scene(states), width, height).lines]
+    return [plain_text(line) for line in fleet_page(context(states), width, height).lines]
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
@@ -63,7 +63,7 @@ def rows_of(states: list[HostState], width: int = 140, height: int = 40) -> list
 def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> None:
     width, height = size
     for cursor in (-1, 0, 5):
-        page = fleet_page(scene(HOSTS, glyphs, cursor), width, height)
+        page = fleet_page(context(HOSTS, glyphs, cursor), width, height)
         assert len(page.lines) == height
         assert {line_width(line) for line in page.lines} == {width}
         text = "".join(text for line in page.lines for text, _ in line)
@@ -72,7 +72,7 @@ def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> N
 
 
 def test_the_worst_is_above_and_the_lost_are_grey_with_their_age() -> None:
-    page = fleet_page(scene(HOSTS), 140, 30)
+    page = fleet_page(context(HOSTS), 140, 30)
     rows = [plain_text(line) for line in page.lines]
     first = next(number for number, row in enumerate(rows) if "WORST" in row) + 1
     assert [row.split()[1] for row in rows[first : first + 3]] == ["sick", "gone", "never"]
@@ -93,7 +93,7 @@ def test_hosts_that_are_alike_are_one_row_however_many() -> None:
     assert " 100 x trn1.32xlarge" in text
     assert "200 hosts, 200 live" in text
     assert "3,200 devices" in text
-    printed_once = "\n".join(map(plain_text, fleet_lines(scene(states, cursor=-1), 120)))
+    printed_once = "\n".join(map(plain_text, fleet_lines(context(states, cursor=-1), 120)))
     assert all(f" host-{number} " in printed_once for number in range(200))
 
 
@@ -124,7 +124,7 @@ def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
     )
     states = [live("a", AT_WORK, jobs=jobs)]
     for size in ((60, 20), (140, 40), (300, 60)):
-        page = fleet_page(scene(states), *size)
+        page = fleet_page(context(states), *size)
         assert {line_width(line) for line in page.lines} == {size[0]}
         assert "".join(text for line in page.lines for text, _ in line).isprintable()
     rows = rows_of(states, 160)
@@ -158,7 +158,7 @@ def test_whose_a_job_is_stands_beside_it_where_there_is_room(
     users: tuple[str, ...], count: int | None, text: str
 ) -> None:
     (job,) = fleet_jobs([live("a", IDLE, jobs=(SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK),))])
-    drawn = replace(scene(HOSTS), jobs=(replace(job, users=users, user_count=count),))
+    drawn = replace(context(HOSTS), jobs=(replace(job, users=users, user_count=count),))
     for width, there in ((119, (False, False)), (120, (True, False)), (132, (True, True))):
         rows = [plain_text(line) for line in fleet_page(drawn, width, 40).lines]
         titles, row = next(pair for pair in pairwise(rows) if "HELD UP BY" in pair[0])
@@ -201,7 +201,7 @@ def test_groups_fold_and_open_and_are_told_as_one_host() -> None:
     assert of_a.neuroncore_count == sum(part.neuroncore_count or 0 for part in parts)
     assert of_a.utilization_ratio == parts[1].utilization_ratio, "the mean over the held cores"
     assert rows[0].state.severity is Severity.CRITICAL
-    page = fleet_page(replace(scene(states), rows=rows, group_by="rack"), 140, 40)
+    page = fleet_page(replace(context(states), rows=rows, group_by="rack"), 140, 40)
     assert "Hosts by rack" in "".join(map(plain_text, page.lines))
     assert [row.key for row in rows] == ["rack=no rack", "rack=a", "host-0", "host-1", "rack=b"]
     assert matches_filter(states[0], "rack=a")

@@ -75,18 +75,18 @@ def test_every_instance_type_fits_any_terminal(
 ) -> None:
     width, height = size
     snapshot = HOSTS[host]
-    scene = RenderContext.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
+    context = RenderContext.from_snapshot(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
     message = to_message(snapshot)
-    scene.series = Series(Samples(sample_of(message, float(at)) for at in range(1, cursor + 2)))
-    scene.verdicts = health.verdicts(snapshot)
-    scene.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
-    scene.device_index = cursor % len(snapshot.devices)
-    scene.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
-    scene.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None
-    scene.opened = all_node_keys(scene) if is_open else frozenset()
-    scene.is_tree_shown, scene.is_compact = is_open and cursor % 3 == 0, cursor % 7 == 0
-    scene.unfolded = frozenset(row.key for row in job_rows(scene)) if is_open else frozenset()
-    page_drawn = draw_screen(scene, width, height)
+    context.series = Series(Samples(sample_of(message, float(at)) for at in range(1, cursor + 2)))
+    context.verdicts = health.verdicts(snapshot)
+    context.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
+    context.device_index = cursor % len(snapshot.devices)
+    context.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
+    context.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None
+    context.opened = all_node_keys(context) if is_open else frozenset()
+    context.is_tree_shown, context.is_compact = is_open and cursor % 3 == 0, cursor % 7 == 0
+    context.unfolded = frozenset(row.key for row in job_rows(context)) if is_open else frozenset()
+    page_drawn = draw_screen(context, width, height)
     check(page_drawn, width, height)
     dialog = Dialog("Title", ("text " * 20, "宽" * 40), ("one", "two"), cursor % 2)
     check(draw_dialog(page_drawn, dialog, UNICODE, width, height), width, height)
@@ -114,15 +114,15 @@ def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_
         instance=replace(snapshot.instance, instance_id=text, instance_type=text),
     )
     for page, size, details in product(PAGES, ((20, 5), (80, 24), (200, 50)), (None, nasty[0].pid)):
-        scene = RenderContext.of(
+        context = RenderContext.from_snapshot(
             snapshot, page=page.name, details_pid=details, message=text, filter_text=text, pid=details
         )
-        scene.opened = all_node_keys(scene)
-        scene.is_tree_shown = details is not None
-        scene.unfolded = frozenset(row.key for row in job_rows(scene))
+        context.opened = all_node_keys(context)
+        context.is_tree_shown = details is not None
+        context.unfolded = frozenset(row.key for row in job_rows(context))
         if "\udc80" not in text:
-            scene.events = events_between(to_message(HOSTS["trn1.32xlarge", None]), to_message(snapshot))
-        check(draw_screen(scene, *size), *size)
+            context.events = events_between(to_message(HOSTS["trn1.32xlarge", None]), to_message(snapshot))
+        check(draw_screen(context, *size), *size)
 
 
 def test_two_hundred_processes() -> None:
@@ -131,15 +131,19 @@ def test_two_hundred_processes() -> None:
     snapshot = replace(snapshot, processes=many)
     for page in PAGES:
         for cursor in (0, 100, 199, 5000):
-            scene = RenderContext.of(snapshot, page=page.name, cursor=cursor, pid=1199 if cursor == 100 else None)
-            check(draw_screen(scene, 80, 24), 80, 24)
+            context = RenderContext.from_snapshot(
+                snapshot, page=page.name, cursor=cursor, pid=1199 if cursor == 100 else None
+            )
+            check(draw_screen(context, 80, 24), 80, 24)
 
 
 def test_every_page_is_drawn_of_a_part() -> None:
     for page, size in product(PAGES, ((80, 24), (200, 50), (20, 5))):
         narrowing = DeviceFilter(frozenset((15,)))
-        scene = RenderContext.of(HOSTS["trn1.32xlarge", None], narrowing, page=page.name, clock=ShownMoment("LIVE"))
-        drawn = draw_screen(scene, *size)
+        context = RenderContext.from_snapshot(
+            HOSTS["trn1.32xlarge", None], narrowing, page=page.name, clock=ShownMoment("LIVE")
+        )
+        drawn = draw_screen(context, *size)
         check(drawn, *size)
         lines = [plain_text(line) for line in drawn.lines]
         assert size[0] == 20 or "1 of 16 devices" in lines[0]

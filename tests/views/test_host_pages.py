@@ -53,7 +53,7 @@ def lines_of(page: TextPage) -> list[str]:
 
 def test_users_have_what_runs_and_what_ended() -> None:
     owned = replace(SNAPSHOT, processes=tuple(replace(each, user="ann") for each in SNAPSHOT.processes))
-    lines = lines_of(usage_page(RenderContext.of(owned, page="usage", ended=ENDED), 120, 30))
+    lines = lines_of(usage_page(RenderContext.from_snapshot(owned, page="usage", ended=ENDED), 120, 30))
     ann, bob = (next(line.split() for line in lines if line.startswith(f" {name} ")) for name in ("ann", "bob"))
     assert ann[1:3] == [str(len(SNAPSHOT.processes)), "2"]
     assert "70.2%" in ann, "a mean goes by hours"
@@ -62,8 +62,8 @@ def test_users_have_what_runs_and_what_ended() -> None:
 
 @pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
 def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
-    scene = RenderContext.of(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
-    shown = (lines_of(page_named(page).draw(scene, width, 30)) for width in (20, 120))
+    context = RenderContext.from_snapshot(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
+    shown = (lines_of(page_named(page).draw(context, width, 30)) for width in (20, 120))
     nothing = ("no process", "nobody holds", "nothing has")
     narrow, wide = ([line for line in lines if line.strip().startswith(nothing)] for lines in shown)
     assert narrow
@@ -73,7 +73,7 @@ def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page:
 
 
 def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
-    page = usage_page(RenderContext.of(SNAPSHOT, page="usage", ended=ENDED), 160, 30)
+    page = usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=ENDED), 160, 30)
     rows = [line for line in lines_of(page) if "train_" in line and "Slurm" in line]
     assert [row.split()[-1] for row in rows] == ["train_11.py", "train_13.py", "train_12.py"]
     assert " ok " in rows[0]
@@ -81,13 +81,13 @@ def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
     assert "signal 9" in rows[2]
     assert page.list_count == 3
     launched = replace(ENDED[0], command="/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1")
-    lines = lines_of(usage_page(RenderContext.of(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
+    lines = lines_of(usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
     assert next(line for line in lines if " 11 " in line).endswith(" train.py --lr 1")
 
 
 def test_of_many_users_some_are_told_as_a_number() -> None:
     many = tuple(ended(number, f"user{number}", 1.0) for number in range(100, 160))
-    lines = lines_of(usage_page(RenderContext.of(SNAPSHOT, page="usage", ended=many), 100, 24))
+    lines = lines_of(usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=many), 100, 24))
     assert any("more users" in line for line in lines)
     assert any("train" in line or "signal" in line or " - " in line for line in lines[-5:])
 
@@ -112,8 +112,10 @@ def vcpus(count: int) -> tuple[VcpuUsage, ...]:
 
 
 def test_the_host_in_all_its_parts() -> None:
-    scene = RenderContext.of(busy_host(), page="host", vcpus=vcpus(8), own_cost=ProcessCost(0.01, 40 * 2**20))
-    text = "\n".join(lines_of(host_page(scene, 120, 36)))
+    context = RenderContext.from_snapshot(
+        busy_host(), page="host", vcpus=vcpus(8), own_cost=ProcessCost(0.01, 40 * 2**20)
+    )
+    text = "\n".join(lines_of(host_page(context, 120, 36)))
     for part in ("neuron-top 1.00% CPU and 40.0 MB", "neurond 0.20% CPU and 45.0 MB", "50.0% (40-60)", "7 ", " 50%"):
         assert part in text
     rows = text.splitlines()
@@ -125,14 +127,14 @@ def test_the_host_in_all_its_parts() -> None:
 def test_vcpus_of_any_number_fit() -> None:
     sizes = ((80, 20), (120, 32), (200, 46), (20, 3), (1, 1))
     for count, (width, height) in product((1, 8, 128, 192, 448), sizes):
-        page = host_page(RenderContext.of(busy_host(), page="host", vcpus=vcpus(count)), width, height)
+        page = host_page(RenderContext.from_snapshot(busy_host(), page="host", vcpus=vcpus(count)), width, height)
         assert {line_width(line) for line in page.lines} == {width}, (count, height)
 
 
 def test_the_overview_tells_what_goes_in_and_out_where_there_is_room() -> None:
-    heading = lines_of(vcpu_section(RenderContext.of(busy_host()), 120))[0]
+    heading = lines_of(vcpu_section(RenderContext.from_snapshot(busy_host()), 120))[0]
     assert "EFA in 1.0 MB/s out -, net in 2.0 KB/s out 1.0 KB/s, disk read 0/s write 4.0 KB/s" in heading
-    assert "EFA" not in lines_of(vcpu_section(RenderContext.of(busy_host()), 50))[0]
+    assert "EFA" not in lines_of(vcpu_section(RenderContext.from_snapshot(busy_host()), 50))[0]
 
 
 def test_the_overview_tells_which_device_draws_most() -> None:
@@ -141,9 +143,9 @@ def test_the_overview_tells_which_device_draws_most() -> None:
     drawing = replace(others[3], power=PowerUtilization(NOW, 0.4, 0.9, 0.7))
     quiet = replace(first, power=PowerUtilization(NOW, 0.0, 0.95, 0.1))
     known = replace(host, devices=(quiet, drawing, *others[4:]))
-    assert f"power up to 70% (ND {drawing.index})" in lines_of(vcpu_section(RenderContext.of(known), 200))[0]
+    assert f"power up to 70% (ND {drawing.index})" in lines_of(vcpu_section(RenderContext.from_snapshot(known), 200))[0]
     unknown = replace(host, devices=tuple(others))
-    assert "power" not in lines_of(vcpu_section(RenderContext.of(unknown), 200))[0]
+    assert "power" not in lines_of(vcpu_section(RenderContext.from_snapshot(unknown), 200))[0]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ FAULT = InjectedFault(
 
 
 def health_lines(*faults: InjectedFault, width: int) -> list[str]:
-    page = health_page(RenderContext.of(replace(SNAPSHOT, injected_faults=faults), page="health"), width, 40)
+    page = health_page(RenderContext.from_snapshot(replace(SNAPSHOT, injected_faults=faults), page="health"), width, 40)
     assert all(line_width(line) <= width for line in page.lines)
     return lines_of(page)
 

@@ -53,7 +53,9 @@ def two_processes() -> Snapshot:
 
 
 def every_node(snapshot: Snapshot, pid: int | None = None) -> list[MemoryNode]:
-    return visible_nodes(RenderContext.of(snapshot, pid=pid, opened=all_node_keys(RenderContext.of(snapshot))))
+    return visible_nodes(
+        RenderContext.from_snapshot(snapshot, pid=pid, opened=all_node_keys(RenderContext.from_snapshot(snapshot)))
+    )
 
 
 def sizes(rows: list[MemoryNode]) -> dict[str, tuple[int | None, int | None]]:
@@ -81,7 +83,7 @@ def test_every_row_of_a_device_with_a_model() -> None:
 
 def test_closed_nodes_hide_what_is_in_them_and_keep_their_sums() -> None:
     host = two_processes()
-    closed = visible_nodes(RenderContext.of(host))
+    closed = visible_nodes(RenderContext.from_snapshot(host))
     assert [(row.key, row.is_open, row.has_children) for row in closed] == [
         (f"nd{device.index}", False, True) for device in host.devices
     ]
@@ -90,9 +92,9 @@ def test_closed_nodes_hide_what_is_in_them_and_keep_their_sums() -> None:
         ({"nd0"}, [("nd0", True), ("nd0/nc0", False)]),
         ({"nd0", "nd0/nc0"}, [("nd0", True), ("nd0/nc0", True), ("nd0/nc0/m7.10001", False)]),
     ):
-        rows = visible_nodes(RenderContext.of(host, pid=TRAIN, opened=frozenset(opened)))
+        rows = visible_nodes(RenderContext.from_snapshot(host, pid=TRAIN, opened=frozenset(opened)))
         assert [(row.key, row.is_open) for row in rows[:3]] == shown
-    keys = all_node_keys(RenderContext.of(host))
+    keys = all_node_keys(RenderContext.from_snapshot(host))
     assert keys == {row.key for row in every_node(host) if row.has_children}
     assert {"nd15", "nd15/nc31", "nd0/nc0/m7.10001"} <= keys
 
@@ -151,8 +153,10 @@ def drawn(page: TextPage) -> list[str]:
 
 def test_the_tree_is_drawn_with_its_columns() -> None:
     host = two_processes()
-    scene = RenderContext.of(host, pid=TRAIN, opened=all_node_keys(RenderContext.of(host)), cursor=1)
-    assert drawn(memory_tree(scene, 72, 6)) == [
+    context = RenderContext.from_snapshot(
+        host, pid=TRAIN, opened=all_node_keys(RenderContext.from_snapshot(host)), cursor=1
+    )
+    assert drawn(memory_tree(context, 72, 6)) == [
         "─ Memory Usage Details ────────   Model ID  Device Memory    Host Memory",
         "▾ ND 0                                              178 B            5 B",
         "  ▾ NC 0  tag7                                      178 B            5 B",
@@ -160,28 +164,30 @@ def test_the_tree_is_drawn_with_its_columns() -> None:
         "        Tensors                                     100 B            5 B",
         "        Constants                                    20 B              0",
     ]
-    narrow = RenderContext.of(host, opened=frozenset({"nd0", "nd0/nc0"}))
+    narrow = RenderContext.from_snapshot(host, opened=frozenset({"nd0", "nd0/nc0"}))
     assert drawn(memory_tree(narrow, 30, 4))[3] == "    ▸ tra…     10001", "names keep ten cells"
 
 
 def test_the_tree_is_scrolled_to_its_cursor_and_its_rows_can_be_clicked() -> None:
     host = two_processes()
-    page = memory_tree(RenderContext.of(host, cursor=9), 72, 5)
+    page = memory_tree(RenderContext.from_snapshot(host, cursor=9), 72, 5)
     assert [line.split()[:3] for line in drawn(page)[1:]] == [["▸", "ND", str(index)] for index in (6, 7, 8, 9)]
     assert (page.list_count, page.list_height, page.list_top) == (16, 4, 6)
     assert [target.argument for target in page.targets] == ["6", "7", "8", "9"]
     selected = [{style for _, style in line} for line in page.lines]
     assert selected[4] != selected[3]
-    assert memory_tree(RenderContext.of(host, cursor=99), 72, 5).list_top == 12, "there are 16"
-    assert len(memory_tree(RenderContext.of(host), 72, 1).lines) == 2, "there is room for one row always"
+    assert memory_tree(RenderContext.from_snapshot(host, cursor=99), 72, 5).list_top == 12, "there are 16"
+    assert len(memory_tree(RenderContext.from_snapshot(host), 72, 1).lines) == 2, "there is room for one row always"
 
 
 def test_a_device_stands_out_and_a_model_that_does_not_run_is_dim() -> None:
     host = two_processes()
     resting = holding(TRAIN, (0,), replace(MODEL, running=False))
     host = replace(host, processes=(resting, *host.processes[1:]))
-    scene = RenderContext.of(host, pid=TRAIN, opened=all_node_keys(RenderContext.of(host)), cursor=12)
-    device, *lines = memory_tree(scene, 90, 14).lines[1:13]
+    context = RenderContext.from_snapshot(
+        host, pid=TRAIN, opened=all_node_keys(RenderContext.from_snapshot(host)), cursor=12
+    )
+    device, *lines = memory_tree(context, 90, 14).lines[1:13]
     assert [line[0][1] for line in lines] == ["text", *["dim"] * 6, *["text"] * 4]
     assert [style for _, style in device] == ["strong", "text", "text", "text"]
     assert {style for _, style in lines[1]} == {"dim"}
@@ -190,7 +196,10 @@ def test_a_device_stands_out_and_a_model_that_does_not_run_is_dim() -> None:
 
 def test_a_tree_without_rows_says_why() -> None:
     host = two_processes()
-    unused, empty = RenderContext.of(host, pid=4711), RenderContext.of(replace(host, cores=(), devices=()))
+    unused, empty = (
+        RenderContext.from_snapshot(host, pid=4711),
+        RenderContext.from_snapshot(replace(host, cores=(), devices=())),
+    )
     assert drawn(memory_tree(unused, 60, 5))[1:] == ["  no device is in use by this process"]
     assert drawn(memory_tree(empty, 60, 5))[1:] == ["  no devices"]
     assert memory_tree(empty, 60, 5).lines[1][0][1] == "dim"

@@ -29,7 +29,7 @@ def lines(page: TextPage) -> list[str]:
 
 
 def text(snapshot: Snapshot, width: int = 120, height: int = 33, **choices: Any) -> str:
-    return "\n".join(lines(overview_page(RenderContext.of(snapshot, **choices), width, height)))
+    return "\n".join(lines(overview_page(RenderContext.from_snapshot(snapshot, **choices), width, height)))
 
 
 def of_all(**fields: Any) -> Snapshot:
@@ -77,7 +77,7 @@ def test_a_core_is_marked_where_its_holder_is_to_be_looked_at() -> None:
         kind="stuck",
         job="synthetic load steady",
     )
-    page = overview_page(RenderContext.of(judged(stuck)), 120, 33)
+    page = overview_page(RenderContext.from_snapshot(judged(stuck)), 120, 33)
     (row,) = [line for line in lines(page) if "✗[" in line]
     assert row.index("✗[") < row.index("NC1 ")
     assert "✗ ▸ synthetic load" in "\n".join(lines(page))
@@ -89,7 +89,7 @@ def test_a_core_is_marked_where_its_holder_is_to_be_looked_at() -> None:
     ("ratio", "style"), [(0.97, "load4"), (0.6, "load3"), (0.3, "load2"), (0.03, "load1"), (0.0, "held")]
 )
 def test_colour_means_load_and_held_but_idle_is_told_from_free(ratio: float, style: str) -> None:
-    page = overview_page(RenderContext.of(changed_core(SNAPSHOT, 0, utilization_ratio=ratio)), 120, 33)
+    page = overview_page(RenderContext.from_snapshot(changed_core(SNAPSHOT, 0, utilization_ratio=ratio)), 120, 33)
     assert styles_of(page, f"{ratio:.2%}") == {style}
     assert styles_of(page, "free") == {"dim"}
 
@@ -99,7 +99,7 @@ def test_the_bar_of_a_device_says_how_much_of_its_memory_is_in_use() -> None:
     nearly_full = changed_core(SNAPSHOT, 0, memory=replace(SNAPSHOT.cores[0].memory, tensors_bytes=23 * 2**30))
     (row,) = [
         line
-        for line in overview_page(RenderContext.of(nearly_full), 120, 33).lines
+        for line in overview_page(RenderContext.from_snapshot(nearly_full), 120, 33).lines
         if plain_text(line).startswith("ND0")
     ]
     assert "bad" in {style for _, style in row}
@@ -108,9 +108,9 @@ def test_the_bar_of_a_device_says_how_much_of_its_memory_is_in_use() -> None:
 
 
 def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
-    folded = job_rows(RenderContext.of(SNAPSHOT))
+    folded = job_rows(RenderContext.from_snapshot(SNAPSHOT))
     assert [(row.key, row.pid) for row in folded] == [(JOB, None)]
-    unfolded = job_rows(RenderContext.of(SNAPSHOT, unfolded=frozenset({JOB})))
+    unfolded = job_rows(RenderContext.from_snapshot(SNAPSHOT, unfolded=frozenset({JOB})))
     assert [row.pid for row in unfolded] == [None, *(process.pid for process in SNAPSHOT.processes)]
     assert "1 job of 8 processes" in text(SNAPSHOT)
     assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
@@ -142,7 +142,7 @@ def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:
     alone = of_all(job=None)
     assert "Jobs: 8 processes" in text(alone)
     assert f"{PID} synthetic-0" in text(alone, 160)
-    assert [row.pid for row in job_rows(RenderContext.of(SNAPSHOT, pid=PID + 2))] == [PID + 2]
+    assert [row.pid for row in job_rows(RenderContext.from_snapshot(SNAPSHOT, pid=PID + 2))] == [PID + 2]
 
 
 def test_ranks_on_other_hosts_are_counted() -> None:
@@ -163,15 +163,15 @@ def test_compact_gives_the_room_to_the_jobs() -> None:
 
 @pytest.mark.parametrize("badge", ["LIVE", "LOST, data 12 s old"])
 def test_the_title_keeps_that_it_is_simulated_and_how_it_stands_to_the_daemon(badge: str) -> None:
-    scene = RenderContext.of(judged(finding(Severity.CRITICAL, pid=PID)), clock=ShownMoment(badge))
+    context = RenderContext.from_snapshot(judged(finding(Severity.CRITICAL, pid=PID)), clock=ShownMoment(badge))
     for width in range(20, 200, 7):
-        (shown,) = lines(title_bar(scene, width))
+        (shown,) = lines(title_bar(context, width))
         assert badge[: max(0, width - 15)] in shown, width
         assert width < 40 or "synthetic" in shown, width
 
 
 def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> None:
-    scene = RenderContext.of(
+    context = RenderContext.from_snapshot(
         judged(
             finding(Severity.CRITICAL, pid=PID),
             finding(Severity.WARNING, device_indices=(1,)),
@@ -180,14 +180,14 @@ def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> 
         ),
         clock=ShownMoment("LIVE"),
     )
-    page = draw_screen(scene, 160, 40)
+    page = draw_screen(context, 160, 40)
     shown = plain_text(page.lines[0])
     assert "✗ 1 critical  ▲ 1 · e" in shown
     target = page.target_at(shown.index("critical"), 0)
     assert target is not None
     assert (target.action, target.argument) == ("page", "health")
-    assert "critical" not in plain_text(title_bar(RenderContext.of(judged()), 160).lines[0])
-    assert plain_text(title_bar(replace(scene, glyphs=ASCII), 160).lines[0]).isascii()
+    assert "critical" not in plain_text(title_bar(RenderContext.from_snapshot(judged()), 160).lines[0])
+    assert plain_text(title_bar(replace(context, glyphs=ASCII), 160).lines[0]).isascii()
     assert UNICODE.bad in shown
 
 
@@ -229,7 +229,9 @@ def compiling(snapshot: Snapshot, *ages: tuple[float | None, float | None], is_r
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_a_job_says_that_it_compiles_and_how_long_ago_its_last_step_was(width: int) -> None:
     now = compiling(SNAPSHOT, (12.0, 30.0), (3.0, 30.5), (None, None))
-    (row,) = [line for line in lines(overview_page(RenderContext.of(now), width, 33)) if "synthetic load" in line]
+    (row,) = [
+        line for line in lines(overview_page(RenderContext.from_snapshot(now), width, 33)) if "synthetic load" in line
+    ]
     assert "compiling 12.0s" in row
     assert ("30.5s" in row) == (width >= 120)
     (job,) = top_document(now).jobs

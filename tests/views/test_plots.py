@@ -41,14 +41,14 @@ def scene_of(
 
 def of(timeline: Timeline, **choices: Any) -> RenderContext:
     index = len(timeline) - 1
-    scene = RenderContext.of(timeline.snapshot(index), **choices)
-    scene.series, scene.events = timeline.series(index), timeline.events(index)
-    return scene
+    context = RenderContext.from_snapshot(timeline.snapshot(index), **choices)
+    context.series, context.events = timeline.series(index), timeline.events(index)
+    return context
 
 
-def lines(scene: RenderContext, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
-    draw = heatmap_page if scene.page == "heatmap" else history_page
-    page = draw(scene, width, height)
+def lines(context: RenderContext, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
+    draw = heatmap_page if context.page == "heatmap" else history_page
+    page = draw(context, width, height)
     assert {line_width(line) for line in page.lines} == {width}
     assert len(page.lines) <= height
     return [plain_text(line).ljust(width) for line in page.lines]
@@ -71,13 +71,13 @@ def test_one_moment_is_at_one_column_of_all_plots(glyphs: Glyphs) -> None:
 
 
 def test_clock_times_stand_where_their_moments_are() -> None:
-    scene = scene_of()
-    axis = time_axis(scene, WIDTH)
+    context = scene_of()
+    axis = time_axis(context, WIDTH)
     assert axis is not None
-    clock = lines(scene)[-1]
+    clock = lines(context)[-1]
     labels = [at for at, character in enumerate(clock) if character == UNICODE.tick]
     assert len(labels) >= 4
-    shown = scene.snapshot.taken_at_unix_seconds
+    shown = context.snapshot.taken_at_unix_seconds
     for at in labels:
         told = clock[at + 1 : at + 9]
         cell = axis.cell_at(axis.shown_seconds - (shown % 3600 - (int(told[3:5]) * 60 + int(told[6:8]))))
@@ -91,15 +91,15 @@ def test_clock_times_stand_where_their_moments_are() -> None:
 
 
 def test_events_stand_at_their_moment_the_gravest_of_a_cell() -> None:
-    scene = scene_of()
-    shown = scene.snapshot.taken_at_unix_seconds
-    axis = time_axis(scene, WIDTH)
+    context = scene_of()
+    shown = context.snapshot.taken_at_unix_seconds
+    axis = time_axis(context, WIDTH)
     assert axis is not None
     marks = ((300.0, "CRITICAL"), (30.0, "CRITICAL"), (30.0, "INFO"), (20.0, "WARNING"), (10.0, "INFO"))
-    scene.events = tuple(
+    context.events = tuple(
         Event(shown, "error", Severity[name], "", at_seconds=axis.shown_seconds - ago) for ago, name in marks
     )
-    drawn = lines(scene)[-2]
+    drawn = lines(context)[-2]
     found = {column: character for column, character in enumerate(drawn[LEFT:]) if character != " "}
     signs = ((30.0, "✗"), (20.0, "▲"), (10.0, "•"))
     assert found == {axis.cell_at(axis.shown_seconds - ago): sign for ago, sign in signs}
@@ -117,19 +117,19 @@ def test_a_value_is_as_high_as_it_says() -> None:
 
 
 def test_plots_take_the_room_there_is() -> None:
-    scene = scene_of()
-    axis = time_axis(scene, WIDTH)
+    context = scene_of()
+    axis = time_axis(context, WIDTH)
     assert axis is not None
     plots = [Plot(f"plot {number}", quantities.utilization(), 1.0, percent_label) for number in range(5)]
-    assert all(len(plot_lines(scene, plots, axis, WIDTH, height)) == height for height in range(1, 40))
+    assert all(len(plot_lines(context, plots, axis, WIDTH, height)) == height for height in range(1, 40))
 
 
 @pytest.mark.parametrize("page", ["history", "heatmap"])
 def test_a_past_that_is_loading_says_so(page: str) -> None:
-    scene = scene_of(page=page, clock=ShownMoment(is_loading_past=True))
-    assert "loading the past" in lines(scene)[0]
-    scene.series = None
-    assert any("loading the past" in line for line in lines(scene)[1:])
+    context = scene_of(page=page, clock=ShownMoment(is_loading_past=True))
+    assert "loading the past" in lines(context)[0]
+    context.series = None
+    assert any("loading the past" in line for line in lines(context)[1:])
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
@@ -143,10 +143,10 @@ def test_the_heat_map_shows_who_the_others_wait_for(glyphs: Glyphs) -> None:
 
 
 def test_the_heat_map_marks_a_stuck_core_in_its_line() -> None:
-    scene = scene_of(range(1, 90), scenario="stuck-core", page="heatmap", window_seconds=300.0)
-    stuck = [event for event in scene.events if event.kind == "stuck"]
+    context = scene_of(range(1, 90), scenario="stuck-core", page="heatmap", window_seconds=300.0)
+    stuck = [event for event in context.events if event.kind == "stuck"]
     assert [event.core_index for event in stuck] == [0]
-    drawn = lines(scene, height=38)
+    drawn = lines(context, height=38)
     assert UNICODE.bad in drawn[2][LEFT:]
     assert not any(UNICODE.bad in line for line in drawn[3:34])
 
@@ -162,15 +162,15 @@ def test_free_idle_and_unknown_are_three_things() -> None:
 def test_the_heat_map_scrolls_and_follows_the_tab() -> None:
     host = ScenarioHost("trn2.48xlarge", "steady", lnc=1)
     timeline = StillFeed(host.at(float(second)) for second in range(1, 4)).timeline
-    scene = of(timeline, page="heatmap", cursor=127)
-    page = heatmap_page(scene, WIDTH, 30)
+    context = of(timeline, page="heatmap", cursor=127)
+    page = heatmap_page(context, WIDTH, 30)
     assert (page.list_count, page.list_top) == (128, 128 - page.list_height)
     shown = [plain_text(line) for line in page.lines]
     assert any(" NC 127 " in line for line in shown)
     assert not any(" NC 0 " in line for line in shown)
-    pid = scene.snapshot.processes[0].pid
-    mine = lines(replace(scene, pid=pid, cursor=0))
-    held = len(scene.snapshot.processes[0].core_indices)
+    pid = context.snapshot.processes[0].pid
+    mine = lines(replace(context, pid=pid, cursor=0))
+    held = len(context.snapshot.processes[0].core_indices)
     assert f" {held} NeuronCore" in mine[0]
     assert f" of PID {pid} " in mine[0]
     assert sum(" NC " in line for line in mine) == held

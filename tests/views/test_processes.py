@@ -54,24 +54,24 @@ def changed(**fields: object) -> Snapshot:
     return replace(HOST, processes=(replace(first, **fields), *others))  # type: ignore[arg-type]
 
 
-def text_of(scene: RenderContext, width: int) -> str:
-    return "\n".join("".join(part for part, _ in line) for line in process_page(scene, width, 20).lines)
+def text_of(context: RenderContext, width: int) -> str:
+    return "\n".join("".join(part for part, _ in line) for line in process_page(context, width, 20).lines)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
     snapshot = changed(attribution=PLACES[place])
-    listed = text_of(RenderContext.of(snapshot, page="processes", unfolded=OPENED), 200).splitlines()
+    listed = text_of(RenderContext.from_snapshot(snapshot, page="processes", unfolded=OPENED), 200).splitlines()
     titles = next(line for line in listed if "PID" in line and "TAG" in line)
     row = next(line for line in listed if str(snapshot.processes[0].pid) in line)
     assert row[titles.index("WHERE") :].split("  ")[0].strip() == place
-    details = text_of(RenderContext.of(snapshot, details_pid=PID), 200).splitlines()
+    details = text_of(RenderContext.from_snapshot(snapshot, details_pid=PID), 200).splitlines()
     assert [line.split()[1:] for line in details if line.split()[:1] == ["where"]] == [place.split()]
-    assert "WHERE" not in text_of(RenderContext.of(changed(attribution=None), page="processes"), 200)
+    assert "WHERE" not in text_of(RenderContext.from_snapshot(changed(attribution=None), page="processes"), 200)
 
 
 def test_every_column_has_its_title() -> None:
-    every = RenderContext.of(HOST, page="processes", columns=tuple(column.key for column in EVERY_COLUMN))
+    every = RenderContext.from_snapshot(HOST, page="processes", columns=tuple(column.key for column in EVERY_COLUMN))
     assert (
         text_of(every, 400).splitlines()[1].split()
         == (
@@ -82,7 +82,7 @@ def test_every_column_has_its_title() -> None:
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
-    busy = RenderContext.of(changed(executions_per_second=123_456.7), page="processes", unfolded=OPENED)
+    busy = RenderContext.from_snapshot(changed(executions_per_second=123_456.7), page="processes", unfolded=OPENED)
     titles, row = [line for line in text_of(busy, 200).splitlines() if "EXEC/S" in line or str(PID) in line]
     end = titles.index("EXEC/S") + len("EXEC/S")
     assert row[:end].split()[-1] == "123,457"
@@ -105,7 +105,7 @@ RATES = TrainingRates(10.0, 320.0, 0.125, 2**20, 1024.0, None)
 
 def details(counters: TrainingCounters | None, rates: TrainingRates | None) -> dict[str, str]:
     snapshot = changed(training=counters, training_rates=rates)
-    lines = text_of(RenderContext.of(snapshot, details_pid=PID), 200).splitlines()
+    lines = text_of(RenderContext.from_snapshot(snapshot, details_pid=PID), 200).splitlines()
     assert {line[12] for line in lines[1:] if line[1:2].isalpha()} == {" "}, "names have a space behind them"
     return {line[:13].strip(): line[13:].strip() for line in lines}
 
@@ -131,7 +131,7 @@ def test_since_when_it_compiles_and_how_long_ago_its_last_step_was() -> None:
 def test_who_waits_in_a_collective_for_long_says_in_which() -> None:
     told = replace(COUNTERS, collective_since_seconds=HOST.taken_at_seconds - 12.0, latest_collective="all_reduce")
     waiting = changed(training=told, reporting=True)
-    assert "in all_reduce since 12.0 s" in text_of(RenderContext.of(waiting, details_pid=PID), 200)
+    assert "in all_reduce since 12.0 s" in text_of(RenderContext.from_snapshot(waiting, details_pid=PID), 200)
     short = replace(told, collective_since_seconds=HOST.taken_at_seconds - 0.5)
     assert "collective" not in details(short, RATES)
 
@@ -169,8 +169,10 @@ TIMED = {"training": told_process.COUNTERS, "training_rates": told_process.RATES
 
 
 def page_of(snapshot: Snapshot, width: int, height: int) -> list[str]:
-    scene = RenderContext.of(snapshot, page="processes", details_pid=snapshot.processes[0].pid, is_time_shown=True)
-    page = draw_screen(scene, width, height)
+    context = RenderContext.from_snapshot(
+        snapshot, page="processes", details_pid=snapshot.processes[0].pid, is_time_shown=True
+    )
+    page = draw_screen(context, width, height)
     assert [line_width(line) for line in page.lines] == [width] * height
     return [plain_text(line) for line in page.lines]
 
@@ -215,8 +217,10 @@ def test_whatever_a_process_tells_fits_any_terminal(
     is_time_shown: bool,
 ) -> None:
     told = with_told(HOST, training=counters, training_rates=rates, operators=operators, advice=advice)
-    scene = RenderContext.of(told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown)
-    page = draw_screen(scene, *size)
+    context = RenderContext.from_snapshot(
+        told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown
+    )
+    page = draw_screen(context, *size)
     assert [line_width(line) for line in page.lines] == [size[0]] * size[1]
     assert not any(ord(character) < 32 for line in page.lines for character in plain_text(line))
 

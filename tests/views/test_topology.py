@@ -137,7 +137,7 @@ def test_what_is_not_known_is_not_drawn(index: int | None) -> None:
 
 def test_the_page_says_where_the_links_of_a_device_lead() -> None:
     def rows(snapshot: Snapshot, device: int) -> list[str]:
-        page = topology_page(RenderContext.of(snapshot, page="topology", device_index=device), 100, 40)
+        page = topology_page(RenderContext.from_snapshot(snapshot, page="topology", device_index=device), 100, 40)
         return [plain_text(line).strip() for line in page.lines]
 
     ring = rows(node_host("trn2u.48xlarge", 0), 5)
@@ -154,7 +154,9 @@ def test_devices_without_room_are_told_by_a_sign_and_those_with_room_have_their_
     narrow, wide = (
         [
             row
-            for row in map(plain_text, topology_page(RenderContext.of(snapshot, page="topology"), width, 30).lines)
+            for row in map(
+                plain_text, topology_page(RenderContext.from_snapshot(snapshot, page="topology"), width, 30).lines
+            )
             if "[ND" in row
         ]
         for width in (40, 80)

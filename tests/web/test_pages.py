@@ -39,7 +39,7 @@ def shown(page: TextPage, link: Callable[[ClickTarget], str] = by_name) -> Eleme
 def table() -> TextPage:
     page = TextPage([HEADING, TITLES])
     page.add_list([fit(((f"  {pid:>5} ", "text"), (tag, "dim")), 18) for pid, tag in ((7, "a b"), (81, "c"))], 2, 2, 0)
-    page.add(fit((("nothing more", "dim"),), 18))
+    page.add_lines(fit((("nothing more", "dim"),), 18))
     return page
 
 
@@ -59,7 +59,7 @@ def test_a_list_below_titles_is_a_table_whose_cells_are_below_them() -> None:
 def test_a_list_without_titles_is_a_list() -> None:
     page = TextPage([HEADING])
     page.add_list([(("one", "text"),), (("two", "text"),)], 2, 2, 0)
-    page.add(fit((), 20), (("below", "text"),), fit((), 20))
+    page.add_lines(fit((), 20), (("below", "text"),), fit((), 20))
     main = shown(page)
     (found,) = main.all(role="list")
     assert [each.text for each in found.all(role="listitem")] == ["one", "two"]

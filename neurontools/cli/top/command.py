@@ -235,11 +235,11 @@ def _paint(
     from neurontools.views.screen import draw_screen
 
     width, height = terminal_size()
-    scene = RenderContext.of(
+    scene = RenderContext.from_snapshot(
         snapshot,
         narrowing,
         clock=ShownMoment("STARTING", is_loading_past=True),
-        verdicts=health.verdicts(narrowing.part(snapshot)),
+        verdicts=health.verdicts(narrowing.filter_snapshot(snapshot)),
         page=settings.first_page,
         glyphs=glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
         show_flops=settings.show_flops,

@@ -94,7 +94,7 @@ def _side(
         if position == first:
             check_narrowing(narrowed, snapshot)
         if position in read:
-            side.add(narrowed.part(snapshot), passes)
+            side.add_snapshot(narrowed.filter_snapshot(snapshot), passes)
         if position >= last:
             break
     return side

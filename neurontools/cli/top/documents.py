@@ -70,7 +70,7 @@ class Source:
 
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
         """The document of what is to be shown of a snapshot."""
-        part = self.narrowing.part(snapshot)
+        part = self.narrowing.filter_snapshot(snapshot)
         return top_document(part, _pids(part, filter_text))
 
     def ended(self) -> tuple[EndedProcess, ...]:
@@ -246,9 +246,9 @@ def _scene(
 ) -> RenderContext:
     from neurontools.model import health
 
-    part = narrowing.part(snapshot)
+    part = narrowing.filter_snapshot(snapshot)
     is_ascii = "ascii" in given or not locale_is_utf8()
-    scene = RenderContext.of(
+    scene = RenderContext.from_snapshot(
         snapshot,
         narrowing,
         glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
@@ -256,7 +256,7 @@ def _scene(
         filter_text=filter_text,
         cursor=-1,
         verdicts=health.verdicts(part),
-        ended=narrowing.ended(ended, part),
+        ended=narrowing.filter_ended(ended, part),
     )
     if scene.page == "processes":  # each of them, as in the other formats
         scene.unfolded = frozenset(map(job_key, scene.figures.jobs))

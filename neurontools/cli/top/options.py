@@ -138,7 +138,7 @@ def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFi
 
 def check_narrowing(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
     """UserError when a device that was asked for is none of this host, or none of the NeuronCores is."""
-    missing = narrowing_.missing(snapshot)
+    missing = narrowing_.first_missing_device(snapshot)
     if missing:
         last = max((device.index for device in snapshot.devices), default=-1)
         raise UserError(f"--device: no device {missing} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)

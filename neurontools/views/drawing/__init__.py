@@ -1,1 +1,1 @@
-"""What pages are drawn with: glyphs, styles, lines, gauges, plots, and the scene that a page gets."""
+"""What pages are drawn with: glyphs, styles, lines, gauges, plots, and the context that a page gets."""

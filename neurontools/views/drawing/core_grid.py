@@ -72,13 +72,13 @@ def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> G
     return best or GridLayout(1, 1, 0, count)
 
 
-def grid_rows(scene: RenderContext) -> list[GridRow]:
+def grid_rows(context: RenderContext) -> list[GridRow]:
     """The places of the grid: neighbours that are alike and do nothing are one."""
     rows: list[GridRow] = []
-    for device, cores in enumerate(_cores_by_device(scene)):
-        if device in scene.figures.hidden_devices:
+    for device, cores in enumerate(_cores_by_device(context)):
+        if device in context.figures.hidden_devices:
             continue
-        word, style = _status_word(scene, device, cores)
+        word, style = _status_word(context, device, cores)
         before = rows[-1] if rows else None
         if word and before is not None and before.word == word and before.last == device - 1:
             rows[-1] = GridRow(before.first, device, word, style)
@@ -87,31 +87,31 @@ def grid_rows(scene: RenderContext) -> list[GridRow]:
     return rows
 
 
-def _cores_by_device(scene: RenderContext) -> list[list[LogicalNeuronCore]]:
-    found: list[list[LogicalNeuronCore]] = [[] for _ in scene.snapshot.devices]
-    for core in scene.figures.cores:
+def _cores_by_device(context: RenderContext) -> list[list[LogicalNeuronCore]]:
+    found: list[list[LogicalNeuronCore]] = [[] for _ in context.snapshot.devices]
+    for core in context.figures.cores:
         if core.device_index < len(found):
             found[core.device_index].append(core)
     return found
 
 
-def _status_word(scene: RenderContext, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
+def _status_word(context: RenderContext, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
     """What is to be said of a device in a word, and its style; "" where it has to be shown."""
-    if device in scene.figures.missing_devices:
+    if device in context.figures.missing_devices:
         return "missing", "bad"
     if not cores:
         return "no cores", "dim"
-    if device in scene.figures.marked_devices:
+    if device in context.figures.marked_devices:
         return "", "text"
-    if scene.pid is not None and not any(scene.pid in core.owner_pids for core in cores):
+    if context.pid is not None and not any(context.pid in core.owner_pids for core in cores):
         return "not in use by this process", "dim"
-    if all(scene.figures.free[core.index] and not core.utilization_ratio for core in cores):
+    if all(context.figures.free[core.index] and not core.utilization_ratio for core in cores):
         return "free", "dim"
     return "", "text"
 
 
 def core_grid(
-    scene: RenderContext,
+    context: RenderContext,
     width: int,
     height: int,
     places: list[GridRow],
@@ -120,10 +120,10 @@ def core_grid(
     lit_devices: frozenset[int] = frozenset(),
 ) -> TextPage:
     """The grid in at most `height` lines, its heading included. `places` are those of `device_rows`."""
-    by_device = _cores_by_device(scene)
+    by_device = _cores_by_device(context)
     cores_per_device = max(map(len, by_device), default=0)
     plan = grid_layout(len(places), cores_per_device, width, max(1, height - 1))
-    page = TextPage([_grid_heading(scene, width, plan)])
+    page = TextPage([_grid_heading(context, width, plan)])
     column_cells = width // plan.across
     rows = min(plan.rows, max(1, height - 1))
     # A grid that is taller than its room is scrolled to the device that is looked at.
@@ -136,7 +136,7 @@ def core_grid(
         runs: list[Run] = []
         for column, place in enumerate(places[row * plan.across : (row + 1) * plan.across]):
             is_lit = any(place.first <= device <= place.last for device in lit_devices)
-            part = _row_runs(scene, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
+            part = _row_runs(context, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
             line = fit(part, column_cells if plan.across > 1 else width)
             page.targets.append(
                 ClickTarget(
@@ -145,24 +145,24 @@ def core_grid(
             )
             is_selected = selected_device is not None and place.first <= selected_device <= place.last
             runs += styled(line, SELECTED) if is_selected else line
-        page.add(fit(runs, width) if runs else BLANK)
+        page.add_lines(fit(runs, width) if runs else BLANK)
     return page
 
 
-def _grid_heading(scene: RenderContext, width: int, plan: GridLayout) -> Line:
-    instance = scene.snapshot.instance
+def _grid_heading(context: RenderContext, width: int, plan: GridLayout) -> Line:
+    instance = context.snapshot.instance
     version = instance.neuroncore_version or "?"
-    average = units.percent_text(scene.figures.average_utilization(scene.pid))
-    flops = scene.figures.flops(scene.pid)
-    if scene.show_flops:
+    average = units.percent_text(context.figures.average_utilization(context.pid))
+    flops = context.figures.flops(context.pid)
+    if context.show_flops:
         text = f"NeuronCore {version} Utilization in FLOPS (Total: {units.flops_text(flops)}, Avg: {average})"
     else:
         text = f"NeuronCore {version} Utilization (Avg: {average})"
-    return heading(scene, text, width, f"{scene.glyphs.thin_full * 2} HBM in use" if plan.hbm_cells else "")
+    return heading(context, text, width, f"{context.glyphs.thin_full * 2} HBM in use" if plan.hbm_cells else "")
 
 
 def _row_runs(
-    scene: RenderContext,
+    context: RenderContext,
     place: GridRow,
     cores: list[LogicalNeuronCore],
     plan: GridLayout,
@@ -174,33 +174,33 @@ def _row_runs(
         label = f"ND {place.first}-{place.last}: "
         return [(label, "lit" if is_lit else "label"), (place.word, place.style)]
     device = place.first
-    grave = scene.figures.marked_devices.get(device)
+    grave = context.figures.marked_devices.get(device)
     label, style = f"ND{device}", "lit" if is_lit else "label"
     if grave is not None:
-        label, style = label + _severity_mark(scene, grave), _severity_style(grave)
+        label, style = label + _severity_mark(context, grave), _severity_style(grave)
     runs: list[Run] = [(label.ljust(_LABEL_CELLS), style)]
     if not cores:
         return [*runs, (place.word, place.style)]
     for core in cores:
-        runs += _core_runs(scene, core, plan.core_cells)
+        runs += _core_runs(context, core, plan.core_cells)
     room = column_cells - _LABEL_CELLS - plan.hbm_cells
     spare = room - plan.core_cells * len(cores)
     if plan.core_cells == 1 and spare >= _TEXT_CELL:
-        runs.append((f" {units.percent_text(scene.figures.device_utilization[device], 0):>4}", "dim"))
+        runs.append((f" {units.percent_text(context.figures.device_utilization[device], 0):>4}", "dim"))
         spare -= _TEXT_CELL
     if plan.hbm_cells and spare >= 0:
-        runs += [(" " * spare, "text"), *_hbm_runs(scene, device, cores, plan.hbm_cells)]
+        runs += [(" " * spare, "text"), *_hbm_runs(context, device, cores, plan.hbm_cells)]
     return runs
 
 
-def _hbm_runs(scene: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
+def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
     """How much of a device's memory is in use: by everybody, or by the process of the tab."""
-    used = scene.figures.device_used_bytes[device]
-    if scene.pid is not None:
-        parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == scene.pid]
+    used = context.figures.device_used_bytes[device]
+    if context.pid is not None:
+        parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == context.pid]
         known = [size for size in parts if size is not None]
         used = sum(known) if known else None
-    capacity = scene.snapshot.devices[device].memory_bytes
+    capacity = context.snapshot.devices[device].memory_bytes
     ratio = used / capacity if used is not None and capacity else None
     style = memory_style(ratio)
     text = ""
@@ -208,74 +208,74 @@ def _hbm_runs(scene: RenderContext, device: int, cores: list[LogicalNeuronCore],
         text = f"{units.bytes_text(used)} / {units.memory_size_text(capacity)}".replace(" GB / ", " / ")
         text = f" {text:>{_HBM_TEXT_CELLS}}"
     return [
-        *thin_bar(ratio, cells - 1 - len(text), scene.glyphs, style),
+        *thin_bar(ratio, cells - 1 - len(text), context.glyphs, style),
         (f"{text} ", "dim" if style == "memory" else style),
     ]
 
 
-def _core_runs(scene: RenderContext, core: LogicalNeuronCore, cells: int) -> list[Run]:
+def _core_runs(context: RenderContext, core: LogicalNeuronCore, cells: int) -> list[Run]:
     ratio = core.utilization_ratio
-    is_shown = scene.pid is None or scene.pid in core.owner_pids
+    is_shown = context.pid is None or context.pid in core.owner_pids
     if not is_shown:
         ratio = None
-    grave = scene.figures.marked_cores.get(core.index) if is_shown else None
-    style = _core_style(scene, core, ratio) if grave is None else _severity_style(grave)
-    mark = "" if grave is None else _severity_mark(scene, grave)
+    grave = context.figures.marked_cores.get(core.index) if is_shown else None
+    style = _core_style(context, core, ratio) if grave is None else _severity_style(grave)
+    mark = "" if grave is None else _severity_mark(context, grave)
     if cells < _TEXT_CELL:
-        return [(mark or _level_glyph(scene, core, ratio, is_shown), style)]
+        return [(mark or _level_glyph(context, core, ratio, is_shown), style)]
     if cells < _BAR_CELL:
-        figure = _figure_text(scene, core, ratio, is_shown, decimals=2 if cells > _FIGURE_CELLS else 0)
+        figure = _figure_text(context, core, ratio, is_shown, decimals=2 if cells > _FIGURE_CELLS else 0)
         return [(f"{figure:>{cells - 1}}{mark or ' '}", style)]
-    figure = _figure_text(scene, core, ratio, is_shown).rjust(_FIGURE_CELLS)
+    figure = _figure_text(context, core, ratio, is_shown).rjust(_FIGURE_CELLS)
     label = f"NC{core.index:<3}" if cells >= _BAR_CELL + 8 else ""
     room = cells - len(label) - len(figure) - 4
     runs: list[Run] = [(label, "dim")] if label else []
     spark = 0
-    if cells >= _SPARK_CELL and scene.series is not None:
+    if cells >= _SPARK_CELL and context.series is not None:
         spark = max(_LEAST_SPARK, room // 3)
         room -= spark + 1
-    runs += bar(ratio, room, scene.glyphs, style)
-    if spark and scene.series is not None:
-        values = _core_trend(scene, core, spark) if is_shown else ()
-        runs += [(" ", "text"), (sparkline(values, spark, scene.glyphs), "spark")]
+    runs += bar(ratio, room, context.glyphs, style)
+    if spark and context.series is not None:
+        values = _core_trend(context, core, spark) if is_shown else ()
+        runs += [(" ", "text"), (sparkline(values, spark, context.glyphs), "spark")]
     runs += [(mark, style), ("[", "dim")] if mark else [(" [", "dim")]
     runs += [(figure, style), ("] ", "dim")]
     return runs
 
 
-def _core_trend(scene: RenderContext, core: LogicalNeuronCore, length: int) -> list[float | None]:
-    assert scene.series is not None  # noqa: S101 - asked for by the caller
-    return scene.series.core_trend(core.cores[0].index, len(core.cores), length)
+def _core_trend(context: RenderContext, core: LogicalNeuronCore, length: int) -> list[float | None]:
+    assert context.series is not None  # noqa: S101 - asked for by the caller
+    return context.series.core_trend(core.cores[0].index, len(core.cores), length)
 
 
 def _figure_text(
-    scene: RenderContext, core: LogicalNeuronCore, ratio: float | None, is_shown: bool, *, decimals: int = 2
+    context: RenderContext, core: LogicalNeuronCore, ratio: float | None, is_shown: bool, *, decimals: int = 2
 ) -> str:
     if not is_shown:
         return units.UNKNOWN
-    if scene.figures.free[core.index] and not ratio:
+    if context.figures.free[core.index] and not ratio:
         return "free"
-    if scene.show_flops:
+    if context.show_flops:
         return units.short_flops_text(core.flops_per_second, decimals)
     return units.percent_text(ratio, decimals)
 
 
-def _level_glyph(scene: RenderContext, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
-    free = scene.figures.free[core.index]
+def _level_glyph(context: RenderContext, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
+    free = context.figures.free[core.index]
     if ratio is None or (free and not ratio):
-        return scene.glyphs.track if free or not is_shown else "?"
-    levels = scene.glyphs.levels
+        return context.glyphs.track if free or not is_shown else "?"
+    levels = context.glyphs.levels
     return levels[max(1, min(len(levels) - 1, round(ratio * (len(levels) - 1))))]
 
 
-def _core_style(scene: RenderContext, core: LogicalNeuronCore, ratio: float | None) -> str:
+def _core_style(context: RenderContext, core: LogicalNeuronCore, ratio: float | None) -> str:
     """Busy cores by their load; one that is held and does nothing is waste, one that is free is not."""
-    style = "dim" if ratio is None else load_style(ratio, scene.thresholds.idle_below_ratio)
+    style = "dim" if ratio is None else load_style(ratio, context.thresholds.idle_below_ratio)
     return style if style != "held" or core.owner_pids else "dim"
 
 
-def _severity_mark(scene: RenderContext, grave: Severity) -> str:
-    return scene.glyphs.bad if grave is Severity.CRITICAL else scene.glyphs.warn
+def _severity_mark(context: RenderContext, grave: Severity) -> str:
+    return context.glyphs.bad if grave is Severity.CRITICAL else context.glyphs.warn
 
 
 def _severity_style(grave: Severity) -> str:

@@ -104,7 +104,7 @@ class Figures:
         """The figures of all of them, by PID; those of a single one are cheaper by `of`."""
         return {pid: self._figures(rank) for pid, rank in self.ranks.items()}
 
-    def of(self, pid: int | None) -> ProcessFigures | None:
+    def process_figures(self, pid: int | None) -> ProcessFigures | None:
         """The figures of one process."""
         rank = self.ranks.get(pid) if pid is not None else None
         return None if rank is None else self._figures(rank)
@@ -143,7 +143,7 @@ class Figures:
         """The peak of one physical core for PEAK_DTYPE; None when the catalog knows none."""
         return catalog.peak_flops_per_core(self.snapshot.instance.instance_type)
 
-    def held(self, pid: int | None) -> tuple[NeuronCore, ...]:
+    def held_cores(self, pid: int | None) -> tuple[NeuronCore, ...]:
         """The physical cores of a process; of the whole host for None."""
         if pid is None:
             return self.snapshot.cores
@@ -152,35 +152,35 @@ class Figures:
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
         """Device memory by category of what a tab shows."""
-        held = self.held(pid)
+        held = self.held_cores(pid)
         return sum_device_memory(core.memory for core in held) if held or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
         """Host memory by category of what a tab shows."""
         if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver counts it by device
             return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
-        return sum_host_memory(process.host_memory for process in self.processes(pid))
+        return sum_host_memory(process.host_memory for process in self.tab_processes(pid))
 
-    def processes(self, pid: int | None) -> tuple[Process, ...]:
+    def tab_processes(self, pid: int | None) -> tuple[Process, ...]:
         """The processes of a tab."""
         ranks = self.ranks.values() if pid is None else [self.ranks[pid]] if pid in self.ranks else ()
         return tuple([rank.process for rank in ranks])
 
-    def shown(self, pid: int | None) -> tuple[ProcessFigures, ...]:
+    def tab_figures(self, pid: int | None) -> tuple[ProcessFigures, ...]:
         """The same with their figures."""
         if pid is None:
             return tuple(self.by_pid.values())
-        figures = self.of(pid)
+        figures = self.process_figures(pid)
         return (figures,) if figures is not None else ()
 
     def average_utilization(self, pid: int | None) -> float | None:
         """The mean over the cores of a tab; None when it is unknown for all of them."""
-        known = [core.utilization_ratio for core in self.held(pid) if core.utilization_ratio is not None]
+        known = [core.utilization_ratio for core in self.held_cores(pid) if core.utilization_ratio is not None]
         return sum(known) / len(known) if known else None
 
     def flops(self, pid: int | None) -> float | None:
         """FLOPS of the cores of a tab."""
-        return known_sum(core.flops_per_second for core in self.held(pid))
+        return known_sum(core.flops_per_second for core in self.held_cores(pid))
 
     def memory_ratio(self, device_index: int) -> float | None:
         """Device memory in use as a share of the device's."""
@@ -269,7 +269,7 @@ class DeviceFilter:
     def __bool__(self) -> bool:
         return bool(self.device_indices or self.bdfs or self.core_count is not None)
 
-    def missing(self, snapshot: Snapshot) -> str:
+    def first_missing_device(self, snapshot: Snapshot) -> str:
         """The first of the devices asked for that this host does not have; "" for none."""
         present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
         known = {device.bdf for device in snapshot.devices}
@@ -282,23 +282,23 @@ class DeviceFilter:
         return (
             self.core_count is None
             or not present.issuperset(snapshot.instance.expected_device_indices)
-            or any(core.index in self._visible(snapshot) for core in snapshot.cores)
+            or any(core.index in self._visible_core_range(snapshot) for core in snapshot.cores)
         )
 
-    def _visible(self, snapshot: Snapshot) -> range:
+    def _visible_core_range(self, snapshot: Snapshot) -> range:
         """The physical NeuronCores asked for; of what is not restricted nobody asks."""
         size = self.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
         return range(self.first_core * size, (self.first_core + (self.core_count or 0)) * size)
 
-    def figures(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Figures:
+    def filtered_figures(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Figures:
         """The figures of what is shown of a snapshot; `hidden`: devices that are not to be, on top of that."""
         if not self and not hidden:
             return Figures(snapshot)
-        part = self.part(snapshot, hidden)
+        part = self.filter_snapshot(snapshot, hidden)
         shown = {device.index for device in part.devices}
         return Figures(part, [device for device in snapshot.devices if device.index not in shown])
 
-    def part(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Snapshot:
+    def filter_snapshot(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Snapshot:
         """What is shown of a snapshot; with the processes that hold something of it."""
         if not self and not hidden:
             return snapshot
@@ -307,7 +307,7 @@ class DeviceFilter:
             shown &= self.device_indices | {device.index for device in snapshot.devices if device.bdf in self.bdfs}
         cores = tuple(core for core in snapshot.cores if core.device_index in shown)
         if self.core_count is not None:
-            visible = self._visible(snapshot)
+            visible = self._visible_core_range(snapshot)
             cores = tuple(core for core in cores if core.index in visible)
             shown &= {core.device_index for core in cores}
         held = {core.index for core in cores}
@@ -325,7 +325,7 @@ class DeviceFilter:
             ),
         )
 
-    def ended(
+    def filter_ended(
         self, ended: tuple[EndedProcess, ...], part: Snapshot, hidden: frozenset[int] = frozenset()
     ) -> tuple[EndedProcess, ...]:
         """Those of more that have ended, than the snapshot has, that held something of `part`, what is shown of it."""

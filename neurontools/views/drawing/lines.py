@@ -53,11 +53,11 @@ class TextPage:
     list_height: int = 0
     list_top: int = 0
 
-    def add(self, *lines: Line) -> None:
+    def add_lines(self, *lines: Line) -> None:
         """Add lines below."""
         self.lines.extend(lines)
 
-    def append(self, other: TextPage) -> None:
+    def append_page(self, other: TextPage) -> None:
         """Add another page below this one; if it has a list, that becomes this page's."""
         offset = len(self.lines)
         self.lines.extend(other.lines)

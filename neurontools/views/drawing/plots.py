@@ -39,15 +39,15 @@ class Plot:
     style: str = "spark"
 
 
-def plot_lines(scene: RenderContext, plots: Sequence[Plot], axis: Axis, width: int, height: int) -> list[Line]:
+def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: Axis, width: int, height: int) -> list[Line]:
     """As many of the plots as have room in `height` lines, below each other; then events and clock times."""
-    foot = [event_line(scene, axis, width), clock_line(scene, axis, width)] if height > _LEAST_PLOT + 1 else []
+    foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height > _LEAST_PLOT + 1 else []
     room = height - len(foot)
     count = max(1, min(len(plots), room // _LEAST_PLOT))
     lines: list[Line] = []
     for number, plot in enumerate(plots[:count]):
         rows = (number + 1) * room // count - number * room // count
-        lines += _one_plot(scene, plot, axis, width, rows)
+        lines += _one_plot(context, plot, axis, width, rows)
     return [*lines, *foot][: max(0, height)]
 
 
@@ -94,14 +94,14 @@ def _block_column(height: int, rows: int, levels: str) -> str:
     return "".join(levels[max(0, min(unit, height - at))] for at in range(unit * (rows - 1), -1, -unit))
 
 
-def _one_plot(scene: RenderContext, plot: Plot, axis: Axis, width: int, height: int) -> list[Line]:
-    assert scene.series is not None  # noqa: S101 - an axis is of a series
-    curve = scene.series.curve(plot.quantity, axis, 2 if scene.glyphs.is_dotted else 1)
-    lines = [_plot_heading(scene, plot, curve, width)]
+def _one_plot(context: RenderContext, plot: Plot, axis: Axis, width: int, height: int) -> list[Line]:
+    assert context.series is not None  # noqa: S101 - an axis is of a series
+    curve = context.series.curve(plot.quantity, axis, 2 if context.glyphs.is_dotted else 1)
+    lines = [_plot_heading(context, plot, curve, width)]
     rows = height - 1
     top = plot.highest or _round_up_scale(curve.highest or 0.0, is_binary=plot.quantity.name == "memory")
     left = scale_cells(width)
-    for number, line in enumerate(plot_columns(curve.values, max(0, rows), scene.glyphs, top)):
+    for number, line in enumerate(plot_columns(curve.values, max(0, rows), context.glyphs, top)):
         mark = ""
         if number == 0:
             mark = plot.text(top)
@@ -114,17 +114,17 @@ def _one_plot(scene: RenderContext, plot: Plot, axis: Axis, width: int, height: 
     return lines
 
 
-def _plot_heading(scene: RenderContext, plot: Plot, curve: Curve, width: int) -> Line:
+def _plot_heading(context: RenderContext, plot: Plot, curve: Curve, width: int) -> Line:
     def worded(value: float | None) -> str:
         return "-" if value is None else plot.text(value)
 
     text = f"{plot.title} {worded(curve.latest)}"
     figures = f"min {worded(curve.lowest)}  mean {worded(curve.mean)}  max {worded(curve.highest)}"
-    span = window_text(scene.window_seconds)
+    span = window_text(context.window_seconds)
     for right in (f"{figures}  {span}", figures, span):
         if len(text) + len(right) + 8 <= width:
             break
-    return heading(scene, text, width, right)
+    return heading(context, text, width, right)
 
 
 def _round_up_scale(value: float, *, is_binary: bool) -> float:
@@ -148,21 +148,21 @@ def scale_cells(width: int) -> int:
     return 20 if width >= 60 else 10 if width >= 30 else 0
 
 
-def time_axis(scene: RenderContext, width: int) -> Axis | None:
+def time_axis(context: RenderContext, width: int) -> Axis | None:
     """The axis of a page, behind the cells of the scale; None while no past is known."""
-    series = scene.series
+    series = context.series
     if series is None or not len(series):
         return None
     cells = width - scale_cells(width) - 1
-    return series.axis(cells, scene.window_seconds, scene.snapshot.taken_at_unix_seconds)
+    return series.axis(cells, context.window_seconds, context.snapshot.taken_at_unix_seconds)
 
 
-def backfill_text(scene: RenderContext) -> str:
+def backfill_text(context: RenderContext) -> str:
     """A sign that more of the past is coming; "" when all is known."""
-    return f"loading the past{scene.glyphs.ellipsis}" if scene.clock.is_loading_past else ""
+    return f"loading the past{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
 
 
-def clock_line(scene: RenderContext, axis: Axis, width: int) -> Line:
+def clock_line(context: RenderContext, axis: Axis, width: int) -> Line:
     """Clock times at round moments."""
     cells = [" "] * axis.cells
     step = next((step for step in _TICK_SECONDS if _label_cells(step) <= step / axis.cell_seconds), 86_400)
@@ -174,7 +174,7 @@ def clock_line(scene: RenderContext, axis: Axis, width: int) -> Line:
         at = axis.cell_at(number * step - offset_seconds)
         if at is None:
             break
-        label = scene.glyphs.tick + time.strftime(form, time.localtime(number * step))
+        label = context.glyphs.tick + time.strftime(form, time.localtime(number * step))
         if at >= free and at + len(label) <= axis.cells:
             cells[at : at + len(label)] = label
             free = at + len(label) + 1
@@ -185,15 +185,17 @@ def _label_cells(step: int) -> int:
     return (9 if step < 60 else 6) + _LABEL_GAP
 
 
-def event_line(scene: RenderContext, axis: Axis, width: int) -> Line:
+def event_line(context: RenderContext, axis: Axis, width: int) -> Line:
     """A mark where something happened, the gravest of a cell; and where nothing is known of the time."""
-    marks = event_severities(shown_events(scene, scene.pid if scene.details_pid is None else scene.details_pid), axis)
+    marks = event_severities(
+        shown_events(context, context.pid if context.details_pid is None else context.details_pid), axis
+    )
     runs: list[Run] = [(cell(" events", scale_cells(width)), "label")]
     gaps = _gap_labels(axis)
     for position in range(axis.cells):
         gravity = marks.get(position)
         text, style = (
-            (event_mark(scene.glyphs, gravity), _SEVERITY_STYLES[gravity])
+            (event_mark(context.glyphs, gravity), _SEVERITY_STYLES[gravity])
             if gravity is not None
             else (gaps[position], "dim")
         )

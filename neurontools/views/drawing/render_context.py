@@ -100,9 +100,11 @@ class RenderContext:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, narrowing: DeviceFilter | None = None, **choices: object) -> RenderContext:
-        """A scene of a snapshot alone, or of a part of it."""
-        figures = Figures(snapshot) if narrowing is None else narrowing.figures(snapshot)
+    def from_snapshot(
+        cls, snapshot: Snapshot, narrowing: DeviceFilter | None = None, **choices: object
+    ) -> RenderContext:
+        """A context of a snapshot alone, or of a part of it."""
+        figures = Figures(snapshot) if narrowing is None else narrowing.filtered_figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
     def key_hint(self, text: str) -> str:
@@ -110,9 +112,9 @@ class RenderContext:
         return text if self.has_keys else ""
 
 
-def heading(scene: RenderContext, text: str, width: int, right: str = "") -> Line:
+def heading(context: RenderContext, text: str, width: int, right: str = "") -> Line:
     """A section's heading: its text in a rule over the whole width."""
-    rule = scene.glyphs.rule
+    rule = context.glyphs.rule
     text = clip(text, max(1, width - 3), mark=True)
     runs: list[Run] = [(rule + " ", "rule"), (text, "heading"), (" ", "rule")]
     used = 3 + len(text)
@@ -134,20 +136,20 @@ def visible_top(cursor: int, top: int, height: int, count: int) -> int:
     return top
 
 
-def shown_devices(scene: RenderContext, pid: int | None) -> set[int] | None:
+def shown_devices(context: RenderContext, pid: int | None) -> set[int] | None:
     """The devices of a process; None, all of them, where none is chosen."""
     if pid is None:
         return None
-    return {device for figures in scene.figures.shown(pid) for device in figures.process.device_indices}
+    return {device for figures in context.figures.tab_figures(pid) for device in figures.process.device_indices}
 
 
-def shown_events(scene: RenderContext, pid: int | None) -> tuple[Event, ...]:
+def shown_events(context: RenderContext, pid: int | None) -> tuple[Event, ...]:
     """What has happened to a process and to its devices; all for None."""
-    devices = shown_devices(scene, pid)
+    devices = shown_devices(context, pid)
     if devices is None:
-        return scene.events
+        return context.events
     return tuple(
-        event for event in scene.events if (event.device_index in devices if event.pid is None else event.pid == pid)
+        event for event in context.events if (event.device_index in devices if event.pid is None else event.pid == pid)
     )
 
 
