@@ -45,12 +45,12 @@ def main() -> None:
                 kernel.write(noise if number % 1000 else noise + error)
 
         def read_log(_number: int) -> None:
-            tuple(errors.look(quiet, log.read(), 300.0))
+            tuple(errors.update(quiet, log.read(), 300.0))
 
         def act(number: int) -> None:
             health = healths[number // A_FINDING_BEGINS_EVERY_TICKS % 2]
             audit.record_attaches(quiet, (), 1.0)
-            began, ended = changes.look(health)
+            began, ended = changes.update(health)
             audit.record_findings(began, ended, 1.0)
             actions.tell(began, ended, quiet)
 

@@ -39,8 +39,8 @@ def measure(scenario: str) -> None:
     judged, spent = [], []
     for one in bare:
         began = time.thread_time()
-        found = judge.judge(one)
-        announcer.tell(found)
+        found = judge.evaluate(one)
+        announcer.log_new(found)
         spent.append(time.thread_time() - began)
         judged.append(found)
     sample = range(0, SECONDS, 10)

@@ -1,4 +1,4 @@
-"""The shape of a host: how many cores and HBM stacks it has, and which core belongs where."""
+"""Allocates NeuronCores to processes and keeps the latest report of each process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from neurontools.util.units import bytes_text
 
 @dataclass(frozen=True, slots=True)
 class HostShape:
-    """Cores and HBM of a host. Cores are physical and numbered across devices, in the logical order of each device."""
+    """Cores and HBM stacks of a host.
+
+    Core indices are physical and count across devices, in the logical order of each device.
+    """
 
     device_count: int
     cores_per_device: int
@@ -25,38 +28,34 @@ class HostShape:
 
     @property
     def core_count(self) -> int:
-        """Physical cores of the host."""
         return self.device_count * self.cores_per_device
 
     def logical_core_count(self, lnc: int) -> int:
-        """Logical cores of the host when `lnc` physical ones make one."""
+        """Logical cores of the host at this LNC."""
         return self.core_count // lnc
 
     def device_of(self, core_index: int) -> int:
-        """The device of a physical core."""
         return core_index // self.cores_per_device
 
     @property
     def cores_per_stack(self) -> int:
-        """Physical cores that allocate from one HBM stack."""
+        """Physical cores that share one HBM stack."""
         return self.cores_per_device // self.stacks_per_device
 
     def stack_of(self, core_index: int) -> int:
-        """The HBM stack of a physical core, numbered across devices."""
+        """The HBM stack of a physical core, counted across devices."""
         return core_index // self.cores_per_stack
 
     def cores_of_stack(self, stack: int) -> range:
-        """The physical cores that allocate from a stack."""
         return range(stack * self.cores_per_stack, (stack + 1) * self.cores_per_stack)
 
     def physical_cores(self, logical_index: int, lnc: int) -> tuple[int, ...]:
-        """The physical cores behind a logical one."""
         return tuple(range(logical_index * lnc, (logical_index + 1) * lnc))
 
 
 @dataclass(frozen=True, slots=True)
 class CoreReport:
-    """What a process measured on one of its logical cores, in the count of its process."""
+    """The counters of one logical core, as its process reports them."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -68,7 +67,7 @@ class CoreReport:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeReport:
-    """One report of a process, checked; `cores` by process-local index. Subgraphs name process-local cores."""
+    """One validated report of a process. Core indices are local to the process, also those of subgraphs."""
 
     measured_at_seconds: float
     cores: dict[int, CoreReport]
@@ -79,16 +78,16 @@ class RuntimeReport:
     total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     training: model.TrainingCounters | None = None
-    counted_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: the process does not tell
+    counted_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not reported
     operators: tuple[model.OperatorTime, ...] = ()
     advice: tuple[model.ScriptAdvice, ...] = ()
 
 
 @dataclass(slots=True)
 class CoreLease:
-    """One attached process: who it is, the logical cores it holds, and its latest report.
+    """One attached process: its identity, the logical cores it holds, and its latest report.
 
-    Without cores it is an observer. The range of logical cores is under its own LNC.
+    An observer holds no cores. `first` and `count` are logical cores under the LNC of this lease.
     """
 
     token: str
@@ -102,30 +101,30 @@ class CoreLease:
     tag: str = ""
     runtime_version: str | None = None
     report: RuntimeReport | None = None
-    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest by local index
+    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
-    """By local index: what a process that is older than the allocator had counted on a core when it first told."""
-    peak_device_memory_bytes: int | None = None  # the most that it reported at once; None before it did
+    """First report by local index, for a process that is older than the daemon: its counters start from here."""
+    peak_device_memory_bytes: int | None = None  # None before the first report
 
     @property
     def logical_cores(self) -> range:
-        """The global logical cores it holds; empty for an observer."""
+        """The host-wide logical cores of this lease; empty for an observer."""
         return range(self.first, self.first + self.count)
 
     def physical_cores(self) -> range:
-        """The global physical cores it holds; empty for an observer."""
+        """The host-wide physical cores of this lease; empty for an observer."""
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:
-        """The devices of its cores; all devices for an observer, which watches the whole host."""
+        """The devices of its cores. An observer watches the whole host, so it gets all devices."""
         if not self.count:
             return tuple(range(shape.device_count))
         return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))
 
     def memory_of(self, core_index: int) -> model.DeviceMemory:
-        """Its memory on one of its physical cores: an equal share of what it reported of the logical core.
+        """Its memory on one of its physical cores: an equal share of the logical core's.
 
-        Unknown in every category before it has reported of that core.
+        All categories are None before the first report about that core.
         """
         local, position = divmod(core_index - self.first * self.lnc, self.lnc)
         report = self.cores.get(local)
@@ -138,7 +137,7 @@ _UNKNOWN = model.DeviceMemory(*[None] * len(model.DeviceMemory.__slots__))
 
 
 def share(memory: model.DeviceMemory, position: int, parts: int) -> model.DeviceMemory:
-    """One of `parts` equal parts of a memory, the remainder in the first; together they are the whole."""
+    """Returns one of `parts` equal shares of a memory. The first share gets the remainder, so the sum is exact."""
     shares: dict[str, int | None] = {}
     for name, size_bytes in model.memory_categories(memory).items():
         if size_bytes is None:
@@ -152,15 +151,15 @@ def share(memory: model.DeviceMemory, position: int, parts: int) -> model.Device
 def memory_table(
     shape: HostShape, stack: int, holders: Sequence[tuple[CoreLease, int]], asking: CoreLease, asked_bytes: int
 ) -> str:
-    """What is asked for and who holds the stack, a line each; sizes as text and, to the byte, as numbers.
+    """Formats an out-of-memory error: the request, then one line per holder of the stack, with exact bytes.
 
-    `holders` has everybody who holds a core of the stack, with the bytes it has there.
+    `holders` are all leases with a core of the stack, and their bytes on it.
     """
     device, stack_on_device = divmod(stack, shape.stacks_per_device)
     free_bytes = shape.stack_bytes - sum(size_bytes for holder, size_bytes in holders if holder is not asking)
     headline = (
         f"out of device memory: PID {asking.pid} asks for {bytes_text(asked_bytes)} on device {device} HBM "
-        f"{stack_on_device}, which has {bytes_text(shape.stack_bytes)} and {bytes_text(free_bytes)} for it; "
+        f"{stack_on_device}, which has {bytes_text(shape.stack_bytes)}, of which {bytes_text(free_bytes)} are free; "
         "free memory or use more NeuronCores"
     )
     lines = [
@@ -176,40 +175,40 @@ def memory_table(
 
 _NOTHING = CoreReport()
 _MOST_DEPARTED = 4096
-_LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
+_LARGEST_COUNT = 2**63 - 1  # counters of a core stop here, because the messages carry int64
 
 
 class Refusal(Exception):
-    """The allocator refuses; the text says why and what to do. The kind decides the gRPC status."""
+    """A refused request. The message says why and what to do; the subclass decides the gRPC status."""
 
 
 class UnknownToken(Refusal):
-    """Nobody with this token is attached."""
+    """No attached process has this token."""
 
 
 class AlreadyAttached(Refusal):
-    """The process holds cores already."""
+    """The process already holds cores."""
 
 
 class ImpossibleRequest(Refusal):
-    """The host can't have what is asked for, whoever holds what."""
+    """The host can never satisfy the request."""
 
 
 class CoresInUse(Refusal):
-    """The cores exist but are held by others."""
+    """Other processes hold the cores."""
 
 
 class DeviceMemoryExhausted(Refusal):
-    """More memory than an HBM stack has."""
+    """A report exceeds the memory of an HBM stack."""
 
 
 class InvalidReport(Refusal):
-    """A value of a report is out of its range or contradicts an earlier one."""
+    """A value of a report is out of range or contradicts an earlier report."""
 
 
 @dataclass(slots=True)
 class CoreCounters:
-    """What a physical core had counted when its latest owner left, or never had one."""
+    """The totals of a physical core up to the end of its last lease."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -218,10 +217,10 @@ class CoreCounters:
 
 
 class CoreAllocator:
-    """Ownership and reports of one host. Not safe for threads: the daemon calls it from its event loop.
+    """The leases and reports of one host. Belongs to the event loop's thread.
 
-    `began_seconds`: CLOCK_MONOTONIC since when it counts. What a process counted before, attached to an earlier daemon
-    or to none, is its own and no core's here.
+    Counters start at `began_seconds` (CLOCK_MONOTONIC). Counts that a process made before, under an earlier daemon,
+    stay with the process and are not added to its cores.
     """
 
     def __init__(
@@ -237,17 +236,17 @@ class CoreAllocator:
 
     @property
     def leases(self) -> Iterable[CoreLease]:
-        """Everyone who is attached, observers too, in the order they came."""
+        """All attached processes, observers included, in order of arrival."""
         return self._leases.values()
 
     def owner(self, core_index: int) -> CoreLease | None:
-        """Who holds a physical core; None: it is free."""
+        """The lease of a physical core; None when the core is free."""
         return self._owners[core_index]
 
     def enter(
         self, token: str, pid: int, uid: int | None, now_unix_seconds: float, *, synthetic: bool = False
     ) -> CoreLease:
-        """Takes in a process as an observer; `token` is its secret and must be new."""
+        """Adds a process as an observer. `token` is its secret and must be new."""
         if token in self._leases:
             raise AlreadyAttached("this token is in use; connect to the attach socket for a new one")
         lease = CoreLease(token, pid, uid, now_unix_seconds, self.shape.default_lnc, synthetic=synthetic, tag=str(pid))
@@ -256,7 +255,7 @@ class CoreAllocator:
         return lease
 
     def leave(self, token: str) -> None:
-        """Lets a process go: its cores are free at once. Nothing happens for an unknown token."""
+        """Removes a process and frees its cores at once. An unknown token is ignored."""
         lease = self._leases.pop(token, None)
         if lease is None:
             return
@@ -268,16 +267,16 @@ class CoreAllocator:
         self._on_ownership_change()
 
     def take_departed(self) -> tuple[CoreLease, ...]:
-        """Who held cores and has left since this was last asked: nobody else sees what it told last."""
+        """Returns the leases that ended since the last call. Only here is their last report visible."""
         departed = tuple(self._departed)
         self._departed.clear()
         return departed
 
     def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> CoreLease:
-        """Gives a process the cores it asks for; Refusal when it can't have them, and then nothing changes."""
+        """Gives a process the cores it asks for. Raises Refusal, and then nothing changes."""
         lease = self.known(token)
         if any(other.count and other.pid == lease.pid for other in self._leases.values()):
-            raise AlreadyAttached(f"PID {lease.pid} holds cores already; a process attaches once")
+            raise AlreadyAttached(f"PID {lease.pid} already holds cores; a process attaches once")
         lnc = self._checked_lnc(request.logical_neuroncore_config)
         first, count = self._chosen(request, lnc)
         lease.lnc, lease.first, lease.count = lnc, first, count
@@ -289,7 +288,7 @@ class CoreAllocator:
         return lease
 
     def report(self, token: str, report: RuntimeReport) -> None:
-        """Takes a report as a whole, or refuses it as a whole."""
+        """Stores a report. Raises Refusal, and then nothing changes."""
         lease = self.known(token)
         if not lease.count:
             raise InvalidReport("this process holds no cores; call Attach before Report")
@@ -310,9 +309,9 @@ class CoreAllocator:
         lease.peak_device_memory_bytes = max(used_bytes, lease.peak_device_memory_bytes or 0)
 
     def counters_of(self, core_index: int, lease: CoreLease) -> CoreCounters:
-        """The counters of a physical core that `lease` holds, its report included.
+        """The counters of a physical core under this lease, its latest report included.
 
-        Busy time and executions of a logical core are those of each of its physical cores; FLOPs are shared out.
+        Each physical core has the busy time and executions of its logical core; FLOPs are divided among them.
         """
         base = self.counters[core_index]
         local, position = divmod(core_index - lease.first * lease.lnc, lease.lnc)
@@ -329,7 +328,7 @@ class CoreAllocator:
         )
 
     def known(self, token: str) -> CoreLease:
-        """Who has this token; UnknownToken when nobody has."""
+        """The lease of this token; raises UnknownToken."""
         try:
             return self._leases[token]
         except KeyError:
@@ -346,7 +345,7 @@ class CoreAllocator:
         return lnc
 
     def _chosen(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
-        """First logical core and count of what a request gets."""
+        """Returns the first logical core and the count that satisfy a request."""
         available = self.shape.logical_core_count(lnc)
         if request.first is None and request.count is not None:
             return self._first_fit(request.count, lnc), request.count
@@ -364,7 +363,7 @@ class CoreAllocator:
         return first, count
 
     def _first_fit(self, count: int, lnc: int) -> int:
-        """The first logical core of the lowest run of `count` free ones."""
+        """Returns the start of the lowest run of `count` free logical cores."""
         total = self.shape.logical_core_count(lnc)
         if not 1 <= count <= total:
             raise ImpossibleRequest(f"{NUM_CORES}={count}: this host has {total} NeuronCores; ask for 1 to {total}")
@@ -394,7 +393,7 @@ class CoreAllocator:
         return f"held by PID {', '.join(listed[:4])}{more}; end them or ask for other cores"
 
     def _check_memory(self, lease: CoreLease, cores: dict[int, CoreReport]) -> None:
-        """OutOfDeviceMemory when a stack would hold more than it can, counting everybody who shares it."""
+        """Raises DeviceMemoryExhausted when the processes on a stack together exceed its size."""
         asked: dict[int, int] = {}
         for local_index in {*lease.cores, *cores}:
             core = cores.get(local_index) or lease.cores[local_index]
@@ -408,12 +407,12 @@ class CoreAllocator:
                 raise DeviceMemoryExhausted(memory_table(self.shape, stack, holders, lease, size_bytes))
 
     def holders_of_stack(self, stack: int) -> list[CoreLease]:
-        """Those who hold a core that allocates from this stack."""
+        """The leases with a core on this stack."""
         holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
         return list({holder.token: holder for holder in holders if holder is not None}.values())
 
     def stack_bytes_of(self, lease: CoreLease, stack: int) -> int:
-        """What a process has on a stack, by its latest report."""
+        """The bytes of a process on a stack, by its latest report."""
         return sum(
             core.memory.total_bytes or 0
             for local_index, core in lease.cores.items()
@@ -430,7 +429,7 @@ def _check_counters(before: CoreReport | None, now: CoreReport, local_index: int
 
 def _check_progress(before: RuntimeReport, now: RuntimeReport) -> None:
     if before.counted_since_seconds != now.counted_since_seconds:
-        raise InvalidReport("counted_since_seconds is another than in the report before; a new count attaches anew")
+        raise InvalidReport("counted_since_seconds differs from the report before; attach again after a counter reset")
     if now.measured_at_seconds < before.measured_at_seconds:
         raise InvalidReport("measured_at_seconds is earlier than in the report before")
     for part in ("executions", "errors", "training"):

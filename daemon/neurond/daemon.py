@@ -110,15 +110,15 @@ class Daemon:
         # The processes of a simulated host are those of this one.
         proc_root = "/proc" if settings.simulate else settings.proc_root
         self._attributions = ProcessAttributor(proc_root)
-        self._judge = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self._rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._kernel_log = open_kernel_log(settings)
-        self._announcer = FindingLogger()
+        self._finding_log = FindingLogger()
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exporters(settings, self._store)
         self._accounts = ProcessAccounts(partial(is_alive, proc_root))
         group = None if settings.group is None else group_id(settings.group)
         self._ended = EndedLog(time.time(), open_state_file(settings.state_directory, group, "what ended", EndedFile))
-        self._changes = FindingDiff()
+        self._finding_diff = FindingDiff()
         self._audit = AuditLog(open_state_file(settings.state_directory, group, "the audit", open_audit_file))
         self._network: NetworkApi | None = None
         self._actions = FindingActions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
@@ -153,7 +153,9 @@ class Daemon:
         server, health = build_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
-            first = self._store.put(self._judge.judge(self._sampler.sample(warnings=self._refresher.warnings))).snapshot
+            first = self._store.put(
+                self._rules.evaluate(self._sampler.sample(warnings=self._refresher.warnings))
+            ).snapshot
             if self._settings.export_sysfs is not None:
                 self._export = _export(self._settings, first)
             self._written_kernel_log = _written_kernel_log(self._settings, first)
@@ -254,7 +256,7 @@ class Daemon:
         if after.log_level != before.log_level:
             set_log_level(after.log_level)
         if after.health_thresholds != before.health_thresholds:
-            self._judge.change(HealthThresholds(**after.health_thresholds))  # type: ignore[arg-type]
+            self._rules.set_thresholds(HealthThresholds(**after.health_thresholds))  # type: ignore[arg-type]
         if after.actions != before.actions:
             if self._actions is not None:
                 self._actions.close()
@@ -327,9 +329,9 @@ class Daemon:
             attributed = self._attributions.attribute(snapshot)
             if whole:
                 logged = () if self._kernel_log is None else self._kernel_log.read()
-                judged = self._judge.judge(attributed, self._sampler.ended, logged)
+                judged = self._rules.evaluate(attributed, self._sampler.ended, logged)
             else:
-                judged = self._judge.carry(attributed)
+                judged = self._rules.carry_over(attributed)
             moved_seconds = self._clock.moved_seconds()
             self._note_ended(attributed, moved_seconds)
             self._audit.record_attaches(
@@ -339,7 +341,7 @@ class Daemon:
             self._audit.record_faults(shown)
             entry = self._store.put(shown, remember=whole)
             if whole:
-                self._announcer.tell(entry.snapshot)
+                self._finding_log.log_new(entry.snapshot)
                 self._act(entry.snapshot)
                 self._exports.observe(entry.snapshot)
                 if self._network is not None:
@@ -356,7 +358,7 @@ class Daemon:
 
     def _act(self, snapshot: Snapshot) -> None:
         """Has done what is to be done about findings that have begun or ended with this snapshot."""
-        began, ended = self._changes.look(snapshot.health)
+        began, ended = self._finding_diff.update(snapshot.health)
         if began or ended:
             self._audit.record_findings(began, ended, snapshot.taken_at_unix_seconds)
             if self._actions is not None:

@@ -1,7 +1,7 @@
-"""The faults of a simulated host: what holds when, whom it meets, what the devices show of it.
+"""Injected faults of a simulated host: their life cycle, the processes they affect, and what the devices show.
 
-Pure but for what it is given: `now` tells CLOCK_MONOTONIC, `say` writes a line to an attached process, `log` a text to
-the kernel's log. The state depends on these, the requests and the executions that meet them alone.
+There is no I/O here. Clocks and callbacks come from `FaultEffects`, so the state depends only on them, on the requests
+and on the executions that meet a fault.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from neurontools.faults.request import FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, ReportedHealth, StatusCounters
 
 MOST_FAULTS = 1000
-_HEARD = re.compile(rb"(armed|met|told) (\d{1,9})(?: (\d{1,4}))?")
+_PROCESS_LINE = re.compile(rb"(armed|met|told) (\d{1,9})(?: (\d{1,4}))?")
 
 
 class NoTarget(Exception):
-    """The host has not what a fault is asked for; the text says what it has."""
+    """The target of a fault does not exist; the message names valid ones."""
 
 
 class TooMany(Exception):
-    """There are as many faults as may be; the text says what to do."""
+    """The host already has MOST_FAULTS faults."""
 
 
 class NoSuchFault(Exception):
-    """There is no fault of this number; the text says so."""
+    """No fault has this number."""
 
 
 OnHealed = Callable[[Sequence[InjectedFault], int | None, int | None], None]
@@ -57,9 +57,9 @@ class FaultEffects:
 
 
 class FaultInjector:
-    """All faults that were injected and not healed. Belongs to the event loop's thread.
+    """All injected faults that are not healed. Belongs to the event loop's thread.
 
-    `tells_health`: the driver of such devices says which parts are unhealthy. `lost_devices` are those that are gone.
+    `tells_health`: the simulated driver reports unhealthy components. `lost_devices` are the devices missing now.
     """
 
     def __init__(self, allocator: CoreAllocator, effects: FaultEffects, *, tells_health: bool = True) -> None:
@@ -72,24 +72,24 @@ class FaultInjector:
         self._traces = FaultCounters()
         self._shown: tuple[InjectedFault, ...] = ()
         self._health: dict[int, ReportedHealth] = {}
-        self._unarmed: set[tuple[str, int]] = set()  # processes that have not said yet that they know of a fault
+        self._unarmed: set[tuple[str, int]] = set()  # token and fault number, not acknowledged yet
 
     @property
     def shown(self) -> tuple[InjectedFault, ...]:
-        """As snapshots have them, by number."""
+        """The faults for snapshots, by number."""
         return self._shown
 
     @property
     def next_seconds(self) -> float | None:
-        """When time alone changes something next; None: it doesn't."""
+        """When a fault next changes by time alone (CLOCK_MONOTONIC); None: never."""
         return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
 
     def inject(
         self, requests: Sequence[FaultRequest], by_uid: int | None = None, by_pid: int | None = None
     ) -> tuple[InjectedFault, ...]:
-        """Takes in faults, all or none, from a user and a process; NoTarget, TooMany."""
+        """Adds all faults or none, for a user and a process. Raises NoTarget or TooMany."""
         if len(self._held) + len(requests) > MOST_FAULTS:
-            raise TooMany(f"{len(self._held)} faults are there, and {MOST_FAULTS} can be; heal some first")
+            raise TooMany(f"this host has {len(self._held)} faults, and {MOST_FAULTS} is the limit; heal some first")
         placed = [(request, *self._locate(request)) for request in requests]
         made = []
         for request, devices, cores in placed:
@@ -103,13 +103,13 @@ class FaultInjector:
         return tuple(fault for fault in self._shown if fault.number in numbers)
 
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
-        """Takes faults back, with their traces, for a user and a process; no numbers: all. How many there were.
+        """Removes faults and the counts they caused; without numbers, all faults. Returns how many it removed.
 
-        NoSuchFault.
+        Raises NoSuchFault.
         """
         missing = sorted(set(numbers) - self._held.keys())
         if missing:
-            raise NoSuchFault(f"there is no fault {missing[0]}; neuron-fault list shows those that are there")
+            raise NoSuchFault(f"there is no fault {missing[0]}; neuron-fault list shows the faults")
         healed = [self._held.pop(number) for number in sorted(set(numbers) or self._held)]
         for fault in healed:
             self._traces.forget(fault.number)
@@ -121,7 +121,7 @@ class FaultInjector:
         return len(healed)
 
     def advance(self) -> None:
-        """Brings all up to now."""
+        """Advances all faults to now."""
         now_seconds, has_changed = self.effects.now(), False
         for fault in sorted(self._held.values(), key=lambda fault: fault.due_seconds):
             was_armed, had_begun = fault.is_armed, fault.began_seconds is not None
@@ -139,19 +139,19 @@ class FaultInjector:
             self._publish_change()
 
     def send_active_faults(self, token: str) -> None:
-        """A process has got its cores: it is told which faults it is to meet."""
+        """Sends the faults that affect its cores to a process that has just attached."""
         lease = self._allocator.known(token)
         for fault in self._held.values():
             if fault.is_armed and fault.ended_seconds is None:
                 self._send_fault(fault, lease)
 
     def forget_process(self, token: str) -> None:
-        """A process has gone."""
+        """Forgets a process that has left."""
         self._unarmed = {pair for pair in self._unarmed if pair[0] != token}
 
     def handle_line(self, token: str, line: bytes) -> None:
-        """Takes a line of an attached process; one that can't be meant is passed over."""
-        said = _HEARD.fullmatch(line)
+        """Handles a line of an attached process; ignores an invalid one."""
+        said = _PROCESS_LINE.fullmatch(line)
         try:
             lease = self._allocator.known(token)
         except UnknownToken:
@@ -174,60 +174,60 @@ class FaultInjector:
         self._publish_change()
 
     def is_known_to_all(self, numbers: Collection[int]) -> bool:
-        """Whether all processes that are to meet these faults have said that they know."""
+        """Whether every affected process has acknowledged these faults."""
         return not any(number in numbers for _, number in self._unarmed)
 
     def ecc(self, device_index: int) -> EccCounters | None:
-        """The ECC events of a device that faults have caused; None: none."""
+        """The ECC events that faults caused on a device, if any."""
         return self._traces.ecc(device_index)
 
     def status(self, core_index: int) -> StatusCounters | None:
-        """The driver's counters of a physical core as faults have moved them; None: they have not."""
+        """The driver counters that faults caused on a physical core, if any."""
         return self._traces.status(core_index)
 
     def reported_health(self, device_index: int) -> ReportedHealth | None:
-        """The parts of a device that the driver calls unhealthy; None: faults make it say nothing."""
+        """The components of a device that faults make unhealthy; None when no fault does."""
         return self._health.get(device_index)
 
     def loses_reports(self, token: str) -> bool:
-        """Whether what a process reports is lost."""
+        """Whether a fault discards the reports of this process."""
         losing = [fault for fault in self._held.values() if fault.kind.loses_reports and fault.holds]
         return bool(losing) and any(self._cores_on(fault, self._allocator.known(token)) for fault in losing)
 
     def _locate(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
-        """The devices and physical cores of a target; NoTarget."""
+        """The devices and physical cores of a target. Raises NoTarget."""
         shape = self._allocator.shape
         if request.definition.loses_host:
             if self.effects.lose_host is None:
-                raise NoTarget("this host can't be lost: it is none of a simulated fleet; see neuron-fleet-sim")
+                raise NoTarget("this host can't be lost: it is not part of a simulated fleet; see neuron-fleet-sim")
             return (), frozenset()
         if request.definition.takes_part and not self._tells_health:
-            raise NoTarget("the driver of such devices tells no health of their parts; simulate trn2.48xlarge or later")
+            raise NoTarget("the driver of these devices reports no component health; simulate trn2.48xlarge or later")
         if request.device_index is not None:
             if request.device_index >= shape.device_count:
-                raise NoTarget(f"no device {request.device_index}: there are devices 0 to {shape.device_count - 1}")
+                raise NoTarget(f"no device {request.device_index}: this host has devices 0 to {shape.device_count - 1}")
             first = request.device_index * shape.cores_per_device
             return (request.device_index,), frozenset(range(first, first + shape.cores_per_device))
         if request.neuroncore_index is not None:
             count = shape.logical_core_count(shape.default_lnc)
             if request.neuroncore_index >= count:
-                raise NoTarget(f"no NeuronCore {request.neuroncore_index}: there are NeuronCores 0 to {count - 1}")
+                raise NoTarget(f"no NeuronCore {request.neuroncore_index}: this host has NeuronCores 0 to {count - 1}")
             cores = shape.physical_cores(request.neuroncore_index, shape.default_lnc)
         else:
             holder = next((one for one in self._allocator.leases if one.pid == request.pid and one.count), None)
             if holder is None:
-                raise NoTarget(f"PID {request.pid} holds no NeuronCores; neuron-ls shows who does")
+                raise NoTarget(f"PID {request.pid} holds no NeuronCores; neuron-ls shows which processes do")
             if holder.synthetic:
-                raise NoTarget(f"PID {request.pid} is invented by the synthetic load and executes nothing")
+                raise NoTarget(f"PID {request.pid} belongs to the synthetic load and executes nothing")
             cores = tuple(holder.physical_cores())
         return tuple(dict.fromkeys(map(shape.device_of, cores))), frozenset(cores)
 
     def _affected_cores(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
-        """The cores of a process, by local index, whose executions are to meet a fault."""
+        """Local indices of the process's cores whose executions the fault affects."""
         return self._cores_on(fault, lease) if fault.kind.is_met and not lease.synthetic else []
 
     def _cores_on(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
-        """The cores of a process, by local index, that a fault is on."""
+        """Local indices of the process's cores in the range of the fault."""
         if fault.request.pid is not None and fault.request.pid != lease.pid:
             return []
         physical = lease.physical_cores()
@@ -238,7 +238,7 @@ class FaultInjector:
         ]
 
     def _position(self, lease: CoreLease, local: int) -> tuple[int, int]:
-        """The device of a core of a process, and which NeuronCore of it that is under the process's LNC."""
+        """The device of a process's core, and the NeuronCore on that device under the process's LNC."""
         core_index, per_device = lease.physical_cores()[local * lease.lnc], self._allocator.shape.cores_per_device
         return core_index // per_device, core_index % per_device // lease.lnc
 
@@ -255,7 +255,7 @@ class FaultInjector:
                 self.effects.send(lease.token, b"heal %d\n" % fault.number)
 
     def _apply_fault(self, fault: ActiveFault) -> None:
-        """What the hardware counts at once, whether or not anybody uses it."""
+        """Applies the effects that need no execution."""
         kind = fault.kind
         events = int(fault.request.effective_amount or 1) if kind.amount is not None else 1
         if kind.loses_host and self.effects.lose_host is not None:
@@ -264,7 +264,7 @@ class FaultInjector:
             self._traces.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
 
     def _pending_requests(self) -> tuple[FaultRequest, ...]:
-        """What was asked for and has not begun, as it would be asked for now."""
+        """The requests that have not begun, with their remaining delay."""
         now_seconds = self.effects.now()
         return tuple(
             fault.request
@@ -282,7 +282,7 @@ class FaultInjector:
         self._apply_fault(fault)
         for lease in self._allocator.leases:
             if lease.token != token and fault.kind.outlives_process:
-                self._send_fault(fault, lease)  # it is there from now on
+                self._send_fault(fault, lease)  # from now on it affects other processes too
 
     def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
         kind = fault.kind
@@ -323,7 +323,7 @@ class FaultInjector:
 
 
 def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
-    """ECC counters with the events of faults among them."""
+    """Adds the ECC events of faults to ECC counters."""
     if more is None:
         return counted
     sums = {name: (getattr(counted, name) or 0) + (getattr(more, name) or 0) for name in EccCounters.__slots__}
@@ -332,7 +332,7 @@ def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
 
 @dataclass(slots=True)
 class ActiveFault:
-    """A fault, where it is, and how far it has come. `core_indices` are physical; those of a process go with it."""
+    """One fault and its life cycle. `core_indices` are physical; a fault on a process covers that process's cores."""
 
     number: int
     request: FaultRequest
@@ -344,7 +344,7 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
-    is_armed: bool = False  # its time has come: processes know of it
+    is_armed: bool = False  # its delay is over and the processes know it
 
     @property
     def kind(self) -> FaultKind:

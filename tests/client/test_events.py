@@ -70,7 +70,7 @@ def test_a_clock_that_was_set_is_told(seconds: float, moved_seconds: float, text
 
 
 def judged(judge: RuleEvaluator, snapshot: Snapshot) -> Snapshot:
-    return judge.judge(replace(snapshot, health=None))
+    return judge.evaluate(replace(snapshot, health=None))
 
 
 def test_what_the_daemon_judges_is_told_when_it_begins_to_and_in_its_words() -> None:

@@ -126,7 +126,7 @@ def _held(path: str, method: str, streams: int, window_bytes: int) -> list[socke
 
 
 def stalled(path: str) -> list[socket.socket]:
-    """2,000 readers of the past that never read."""
+    """2,000 history readers that never read."""
     return _held(path, "ListHistory", 50, 65535)
 
 

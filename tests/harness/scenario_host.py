@@ -88,7 +88,7 @@ class ScenarioHost:
             daemon_version="0.0.0",
             daemon_pid=1,
         )
-        return self._judge.judge(self._rates.derive(snapshot, processes_read=True))
+        return self._judge.evaluate(self._rates.derive(snapshot, processes_read=True))
 
 
 def _host(seconds: float) -> Host:

@@ -115,7 +115,7 @@ def test_a_process_attaches_once_and_observers_of_it_are_no_reason_against() -> 
     host = CoreAllocator(TRN1)
     host.enter("watching", 7, 0, 1.0)
     host.attach(entered(host, "a", 7), CoreRequest(0, 1))
-    with pytest.raises(AlreadyAttached, match="PID 7 holds cores already"):
+    with pytest.raises(AlreadyAttached, match="PID 7 already holds cores"):
         host.attach("a", CoreRequest(1, 1))
     with pytest.raises(AlreadyAttached):
         host.enter("a", 8, 0, 1.0)
@@ -209,7 +209,7 @@ def test_a_core_without_executions_keeps_when_its_owners_before_last_executed() 
             "training.steps_total fell from 3 to 2",
         ),
         ({}, {"measured_at_seconds": 1.5}, "measured_at_seconds is earlier"),
-        ({"counted_since_seconds": 0.5}, {"counted_since_seconds": 0.75}, "counted_since_seconds is another"),
+        ({"counted_since_seconds": 0.5}, {"counted_since_seconds": 0.75}, "counted_since_seconds differs"),
     ],
 )
 def test_a_report_that_contradicts_the_one_before_is_refused(
@@ -281,8 +281,8 @@ def test_out_of_memory_tells_who_holds_the_stack() -> None:
     with pytest.raises(DeviceMemoryExhausted) as refused:
         host.report("b", report_of({0: tensors(401)}))
     headline, titles, *rows = str(refused.value).splitlines()
-    assert headline.startswith("out of device memory: PID 12 asks for 401 B on device 0 HBM 0, which has 1000 B and")
-    assert "400 B for it" in headline
+    assert headline.startswith("out of device memory: PID 12 asks for 401 B on device 0 HBM 0, which has 1000 B")
+    assert "of which 400 B are free" in headline
     assert titles.split() == ["PID", "NEURONCORES", "BYTES", "SIZE"]
     assert [row.split()[:3] for row in rows] == [["11", "0-0", "600"], ["12", "1-1", "400"], ["12", "asks", "for"]]
     assert host.known("b").memory_of(1).tensors_bytes == 400, "what was accepted stays"

@@ -124,7 +124,7 @@ def test_as_many_connections_as_a_process_may_have(daemon: RunningDaemon) -> Non
     refused = Attachment(daemon)
     refused.close()
     assert refused.line == (
-        f"error: PID {os.getpid()} has 16 connections to the attach socket open, as many as it may; end some of them\n"
+        f"error: PID {os.getpid()} has 16 connections to the attach socket open, which is its limit; end some of them\n"
     )
     (process,) = daemon.snapshot().processes
     assert process.pid == os.getpid(), "one process, however often it is connected"

@@ -246,7 +246,7 @@ def test_who_has_too_many_connections_is_told_so_and_others_have_their_share(sta
         ask(daemon.socket, f"{MONITOR}/GetSnapshot", b"", HANG_SECONDS)
     assert re.fullmatch(
         rf"the monitor daemon at unix:{daemon.socket} can't answer \(PID {os.getpid()} has \d connections open, "
-        r"as many as it may; end some of them\); retry, or see its log",
+        r"which is its limit; end some of them\); retry, or see its log",
         str(refused.value),
     )
     with AttachedProcess(daemon, "1") as other:  # which calls it too
@@ -293,7 +293,7 @@ def test_a_fifth_reader_of_the_past_is_refused(daemon: RunningDaemon) -> None:
         return refused()
 
     text = wait_until(refused_beside_stalled)
-    assert text == f"PID {os.getpid()} has 4 readers of the past open, as many as it may; end some of them"
+    assert text == f"PID {os.getpid()} has 4 history readers open, which is its limit; end some of them"
     for connection in stalled:
         connection.close()
     wait_until(lambda: refused() is None)
@@ -375,7 +375,7 @@ def test_health_and_reflection_are_calls_like_others(daemon: RunningDaemon) -> N
             with pytest.raises(grpc.RpcError) as refused:
                 asked()
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            limit = f"{most} calls open, as many as it may; end some of them"
+            limit = f"{most} calls open, which is its limit; end some of them"
             assert refused.value.details() == f"PID {os.getpid()} has {limit}"
         watches.pop().cancel()
         assert wait_until(lambda: answered(daemon.socket))

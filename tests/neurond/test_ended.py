@@ -262,12 +262,12 @@ FILLED = """
 import resource, sys
 from dataclasses import replace
 from neurond.journal.state_files import EndedFile
-from neurond.journal.state_files import from_line
+from neurond.journal.state_files import decode_ended
 line = sys.stdin.buffer.read()
 resource.setrlimit(resource.RLIMIT_FSIZE, (len(line) * 5 // 2, resource.RLIM_INFINITY))
 file = EndedFile(sys.argv[1])
 for pid in range(1, 6):
-    file.add(replace(from_line(line), pid=pid))
+    file.add(replace(decode_ended(line), pid=pid))
 file.close(300)
 """
 

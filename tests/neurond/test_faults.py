@@ -173,7 +173,7 @@ def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fle
     made = fault_calls.inject(daemon.socket, [FaultRequest(name, device_index=0) for name in names])
     assert [fault.kind for fault in made] == names
     assert fault_calls.heal(daemon.socket) == len(names)
-    with pytest.raises(UserError, match="it is none of a simulated fleet; see neuron-fleet-sim"):
+    with pytest.raises(UserError, match="it is not part of a simulated fleet; see neuron-fleet-sim"):
         fault_calls.inject(daemon.socket, [FaultRequest("host-lost")])
 
 
@@ -341,8 +341,8 @@ def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"kind": "dma-abort", "device_index": 2}, "no device 2: there are devices 0 to 1"),
-        ({"kind": "dma-abort", "neuroncore_index": 4}, "no NeuronCore 4: there are NeuronCores 0 to 3"),
+        ({"kind": "dma-abort", "device_index": 2}, "no device 2: this host has devices 0 to 1"),
+        ({"kind": "dma-abort", "neuroncore_index": 4}, "no NeuronCore 4: this host has NeuronCores 0 to 3"),
         ({"kind": "dma-abort", "pid": 4711}, "PID 4711 holds no NeuronCores"),
     ],
 )
@@ -377,7 +377,7 @@ def test_the_driver_says_which_part_is_unhealthy_where_it_tells_health(host: Hos
     assert told.unhealthy_components == ("hbm", "link_intraserver")
     assert host.faults.reported_health(1) is None
     silent = FaultInjector(CoreAllocator(TRN1), host.faults.effects, tells_health=False)
-    with pytest.raises(NoTarget, match="tells no health of their parts"):
+    with pytest.raises(NoTarget, match="reports no component health"):
         silent.inject([FaultRequest("part-unhealthy", device_index=0)])
     silent.inject([FaultRequest("link-down", device_index=0)])
     assert silent.reported_health(0) is None

@@ -224,7 +224,7 @@ def test_a_file_that_comes_later_is_found_and_its_lack_is_told_once(
     with caplog.at_level(logging.WARNING):
         assert not any(log.read() for _ in range(50))
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: the kernel's log is not read: No such file or directory"
+        f"{path}: the kernel log is not read: No such file or directory"
     ]
     add(path, TEXT)
     assert [text for _ in range(12) for text in texts(log)] == [TEXT]
@@ -288,7 +288,7 @@ def test_an_error_is_a_finding_with_device_core_and_process_until_the_driver_is_
     attached.close()
     wait_until(lambda: daemon.find(os.getpid()) is None)
     assert daemon.findings(*KERNEL) == [error]
-    assert "the kernel log tells of HBM_UNCORRECTABLE_ERROR on NeuronCore 2" in daemon.log
+    assert "the kernel log reports HBM_UNCORRECTABLE_ERROR on NeuronCore 2" in daemon.log
     add(path, "Neuron Driver Started with Version:2.30")
     wait_until(lambda: not daemon.findings(*KERNEL))
 

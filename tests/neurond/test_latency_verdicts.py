@@ -53,7 +53,7 @@ class Watched:
                     replace(core, last_execution_at_unix_seconds=now_unix_seconds) for core in self._still.cores
                 ),
             )
-            self.snapshots.append(self._judge.judge(snapshot))
+            self.snapshots.append(self._judge.evaluate(snapshot))
 
     @property
     def found(self) -> list[Finding | None]:
@@ -147,5 +147,5 @@ def test_a_state_changes_only_after_as_long_of_the_contrary(periods: list[tuple[
             assert since in (None, before), "the time at which it began stays"
         before = since
         assert hysteresis.is_known("it") or since is None
-    hysteresis.keep(())
+    hysteresis.forget_others(())
     assert not hysteresis.is_known("it")

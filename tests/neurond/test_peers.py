@@ -39,13 +39,11 @@ def test_a_process_and_a_user_have_their_share() -> None:
     most = limits.open[ResourceKind.HISTORY]
     for _ in range(most.by_process):
         peers.take(A, ResourceKind.HISTORY)
-    with pytest.raises(
-        LimitReached, match=r"^PID 1 has 4 readers of the past open, as many as it may; end some of them$"
-    ):
+    with pytest.raises(LimitReached, match=r"^PID 1 has 4 history readers open, which is its limit; end some of them$"):
         peers.take(A, ResourceKind.HISTORY)
     for pid in range(10, 10 + most.by_user - most.by_process):
         peers.take(PeerCredentials(pid, 1000), ResourceKind.HISTORY)
-    with pytest.raises(LimitReached, match=r"^user 1000 has 16 readers"):
+    with pytest.raises(LimitReached, match=r"^user 1000 has 16 history readers"):
         peers.take(B, ResourceKind.HISTORY)
     peers.take(OTHER, ResourceKind.HISTORY)
     peers.give_back(A, ResourceKind.HISTORY)

@@ -290,7 +290,7 @@ def test_another_lnc_and_a_second_attach(trn2: RunningDaemon, on_trn2: Attachmen
     with closing(Attachment(trn2)) as other:
         assert code_of(other.attach) == (
             Status.FAILED_PRECONDITION,
-            f"PID {os.getpid()} holds cores already; a process attaches once",
+            f"PID {os.getpid()} already holds cores; a process attaches once",
         )
 
 

@@ -32,7 +32,7 @@ from tests.harness.snapshots import rank_of, snapshot_of
 
 def findings(judge: RuleEvaluator, snapshot: Snapshot, *kinds: str) -> list[Finding]:
     """What this judge finds in the next snapshot, of these kinds or of all."""
-    judged = judge.judge(snapshot).health
+    judged = judge.evaluate(snapshot).health
     assert judged is not None
     return [finding for finding in judged.findings if not kinds or finding.kind in kinds]
 
@@ -43,8 +43,8 @@ def verdicts(
     """The verdicts of a daemon that had seen the earlier snapshot too."""
     judge = RuleEvaluator(limits)
     if earlier is not None:
-        judge.judge(earlier)
-    return health.verdicts(judge.judge(snapshot))
+        judge.evaluate(earlier)
+    return health.verdicts(judge.evaluate(snapshot))
 
 
 def kinds(found: tuple[health.Verdict, ...]) -> dict[int, list[str]]:
@@ -199,8 +199,8 @@ def test_cores_that_the_kubelet_has_given_and_nobody_holds_are_orphaned() -> Non
     assert orphans(1) == []
     assert orphans(300) == [], "a pod may take a while"
     told = [
-        ((1,), "the kubelet has given NeuronCore 3 to pod ml/train-0, container main, where nobody holds it"),
-        ((4,), "the kubelet has given NeuronCores 8-9 to pod ml/whole, container main, where nobody holds them"),
+        ((1,), "the kubelet has given NeuronCore 3 to pod ml/train-0, container main, where no process holds it"),
+        ((4,), "the kubelet has given NeuronCores 8-9 to pod ml/whole, container main, where no process holds them"),
     ]
     assert orphans(302) == told
     assert orphans(303, given[:2]) == told[:1]
@@ -265,9 +265,9 @@ def test_memory_near_its_threshold_is_one_finding_until_it_is_clearly_less() -> 
 def test_memory_that_is_unknown_is_not_nearly_full() -> None:
     judge = RuleEvaluator()
     assert [finding is not None for finding in nearly_full(judge, 95, None, 94, 95)] == [True, False, False, True]
-    judge.change(HealthThresholds(memory_used_ratio=None))
+    judge.set_thresholds(HealthThresholds(memory_used_ratio=None))
     assert nearly_full(judge, 100) == [None]
-    judge.change(HealthThresholds(memory_used_ratio=1.0))
+    judge.set_thresholds(HealthThresholds(memory_used_ratio=1.0))
     assert [finding is not None for finding in nearly_full(judge, 99, 100, 96, 94)] == [False, True, True, False]
 
 
@@ -315,7 +315,7 @@ def test_a_process_that_is_younger_than_the_window_is_judged_over_its_life(count
 def test_errors_from_long_before_the_daemon_started_are_no_news() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=1)
     judge = RuleEvaluator(HealthThresholds(idle_seconds=None))
-    judge.judge(replace(host.at(1), processes=()))  # the process has not come back yet
+    judge.evaluate(replace(host.at(1), processes=()))  # the process has not come back yet
     for seconds, numerical_total, found in ((2, 5, []), (61, 5, []), (62, 5, []), (63, 6, ["numerical_errors"])):
         now = failing(host.at(seconds), age_seconds=9000 + seconds, counted=True, numerical_total=numerical_total)
         assert [finding.kind for finding in findings(judge, now)] == found
@@ -343,10 +343,10 @@ def test_between_two_ticks_nothing_is_said_of_processes_that_have_ended() -> Non
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=2)
     judge = RuleEvaluator(HealthThresholds(stuck_seconds=5))
     host.at(5)
-    now = judge.judge(host.at(20))
+    now = judge.evaluate(host.at(20))
     assert kinds(health.verdicts(now)) == {0: ["stuck"]}
-    assert judge.carry(replace(now, health=None)).health == now.health
-    assert kinds(health.verdicts(judge.carry(replace(now, processes=now.processes[1:])))) == {}
+    assert judge.carry_over(replace(now, health=None)).health == now.health
+    assert kinds(health.verdicts(judge.carry_over(replace(now, processes=now.processes[1:])))) == {}
 
 
 WAITS = (0.4, 0.1, 0.4, 0.4)  # seconds a step
@@ -396,7 +396,7 @@ def test_a_rank_that_holds_up_the_others_twice_in_a_row_is_named_for_as_long_as_
     assert found.pids == (100, 101, 102, 103)
     assert found.reason == (
         "the ranks of Slurm job 7 wait for rank 1, PID 101, which takes longer in input wait: "
-        "without it each step would be a fifth shorter or more"
+        "without it each step would be at least a fifth shorter"
     )
     assert found.action.startswith("its loader is slower")
     assert len(host.slow(19)) == 1, "until there are new steps to judge by"
@@ -500,7 +500,8 @@ def test_the_limit_grows_with_steps_and_for_work_on_a_vcpu() -> None:
 def test_ranks_in_different_collectives_and_on_other_hosts_are_told_one_by_one() -> None:
     (one,) = found(*THREE, waiting(2, latest_collective="broadcast"))
     assert one.reason == (
-        f"no rank of {JOB} gets on: 3 ranks in all_reduce (number 412), rank 2, PID 102 in broadcast (number 412)"
+        f"no rank of {JOB} makes progress: 3 ranks in all_reduce (number 412), "
+        "rank 2, PID 102 in broadcast (number 412)"
     )
     assert (one.pid, one.severity) == (102, Severity.CRITICAL)
     (here,) = found(*(replace(waiting(number), job=Job(JOB, number, 8)) for number in range(4)))

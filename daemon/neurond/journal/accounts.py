@@ -1,4 +1,4 @@
-"""Who held cores and holds them no more, with what they used: found by comparing snapshots. Pure: no I/O, no clock."""
+"""Accounts of the processes that held cores, made by comparing snapshots. No I/O and no clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_WAITING = 4096
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """An attached process that has left, by its token: its last record and what it used."""
+    """An attached process that has left: its token, its last record and its core usage."""
 
     token: str
     process: Process
@@ -25,22 +25,22 @@ class Departure:
 
 
 class ProcessAccounts:
-    """The accounts of the processes on one host. `is_alive` asks whether the process of a record goes on.
+    """The accounts of one host's processes. `is_alive` tells whether the process of a record still runs.
 
-    Feed it every snapshot in order, each with the departures since the one before, and by `end` how each attached
-    process ended: it is told of as ended when both are known.
+    `observe` takes every snapshot in order, with the departures since the one before. `end` takes the exit status of
+    each attached process. A process is reported as ended once its last snapshot and its exit status are known.
     """
 
     def __init__(self, is_alive: Callable[[Process], bool]) -> None:
         self._is_alive = is_alive
-        self._attached: dict[int, Process] = {}  # by PID, as last seen
+        self._attached: dict[int, Process] = {}  # by PID, from the latest snapshot
         self._found: dict[int, DriverAccount] = {}
-        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token: how it ended isn't known yet
-        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()  # and those that no snapshot was taken of yet
+        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token; the exit status is not known yet
+        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()  # by token; no snapshot since the end yet
         self._finished: list[EndedProcess] = []
 
     def end(self, token: str, outcome: ProcessOutcome) -> None:
-        """Takes note of how an attached process ended."""
+        """Records how an attached process ended."""
         ended = self._waiting.pop(token, None)
         if ended is not None:
             self._finished.append(_with(ended, outcome))
@@ -50,7 +50,7 @@ class ProcessAccounts:
                 self._outcomes.popitem(last=False)
 
     def observe(self, snapshot: Snapshot, departures: Iterable[Departure]) -> list[EndedProcess]:
-        """Those that are known to have ended since the snapshot before."""
+        """Returns the processes that ended since the last call."""
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         for departure in departures:
             self._depart(departure, snapshot, peak_flops)
@@ -93,7 +93,7 @@ class ProcessAccounts:
             if process is not None and process.started_at_unix_seconds == account.process.started_at_unix_seconds:
                 continue
             del self._found[pid]
-            if pid in self._attached:  # it has attached since, and tells of itself
+            if pid in self._attached:  # it has attached since, and reports for itself
                 continue
             ended = _ended(
                 account.process,
@@ -111,7 +111,7 @@ class ProcessAccounts:
 
 
 def _completed(last: Process, seen: Process) -> Process:
-    """The last record of a process, with what only snapshots are told of it."""
+    """Adds to a process's last record what only snapshots contain."""
     return replace(
         last,
         user=last.user if last.user is not None else seen.user,
@@ -160,7 +160,7 @@ def _with(ended: EndedProcess, outcome: ProcessOutcome) -> EndedProcess:
 
 
 class DriverAccount:
-    """One process that was found on its devices, from the snapshot on in which it was first seen with its cores."""
+    """The account of a process that does not attach, from the driver's counters of its cores while it held them."""
 
     def __init__(self, process: Process, began_at_unix_seconds: float) -> None:
         self.process = process
@@ -174,12 +174,12 @@ class DriverAccount:
 
     @property
     def use(self) -> CoreUsage:
-        """Up to the last snapshot. The driver counts physical cores; a logical one is as busy as their mean."""
+        """Usage up to the last snapshot. The driver counts physical cores; a logical core is as busy as their mean."""
         busy = None if self._busy_seconds is None else self._busy_seconds / self._lnc
         return CoreUsage(busy, self._flop, self._peak_bytes)
 
     def observe(self, process: Process, snapshot: Snapshot) -> None:
-        """Takes in what its cores have counted since the snapshot before."""
+        """Adds the counter growth of its cores since the last call."""
         self.process = process
         used_bytes = None
         for core in snapshot.cores_of(process):
@@ -193,7 +193,7 @@ class DriverAccount:
         if core.busy_seconds_total is not None:
             before = self._busy_before.get(core.index, core.busy_seconds_total)
             self._busy_before[core.index] = core.busy_seconds_total
-            # A counter that fell began anew: the driver was loaded again.
+            # A counter that fell restarted at 0: the driver was reloaded.
             self._busy_seconds = (self._busy_seconds or 0.0) + max(0.0, core.busy_seconds_total - before)
         if core.flop_total is not None:
             flop_before = self._flop_before.get(core.index, core.flop_total)
@@ -203,15 +203,15 @@ class DriverAccount:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """`exit_status` as subprocess has it: a code, or the negative number of a signal; None where it is not known."""
+    """How a process ended. `exit_status` follows subprocess: exit code, or negative signal number; None: unknown."""
 
     exit_status: int | None = None
-    lives_on: bool = False  # it let its cores go and goes on
+    lives_on: bool = False  # it released its cores and still runs
 
 
 @dataclass(frozen=True, slots=True)
 class CoreUsage:
-    """`busy_seconds_total` is summed over its logical cores. None: not known."""
+    """Use of a process's cores. `busy_seconds_total` is summed over its logical cores. None: unknown."""
 
     busy_seconds_total: float | None = None
     flop_total: int | None = None
@@ -219,7 +219,7 @@ class CoreUsage:
 
 
 def reported_usage(lease: CoreLease) -> CoreUsage:
-    """What an attached process has told of itself, in its own count."""
+    """The usage that an attached process reported for itself."""
     if not lease.cores:
         return CoreUsage()
     return CoreUsage(

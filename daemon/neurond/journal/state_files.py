@@ -1,7 +1,7 @@
-"""Lines of JSON in two files below the state directory, bounded: what outlives the daemon.
+"""The files in the state directory: the log of ended processes and the audit log, as bounded files of JSON lines.
 
-A line is there whole or not at all: what a kill or a full disk cut off is cut off at the next start, or at once.
-Written in a thread of its own, so that a disk that hangs keeps nobody waiting.
+Every line is complete: a line cut by a kill is removed at the next start, one cut by a full disk at once. A thread
+writes the lines, so a disk that hangs blocks nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.units import ranges_text
 
 MOST_LINE_BYTES = 8192
-MOST_FILE_BYTES = 2**20  # of each of the two
+MOST_FILE_BYTES = 2**20  # of each of the two files
 _MOST_WAITING = 4096
 CLOSE_SECONDS = 1.0
 
@@ -52,10 +52,10 @@ _log = logging.getLogger(__name__)
 
 
 class LineFile:
-    """The files NAME.jsonl and NAME.1.jsonl in one directory, for one daemon at a time; OSError when they can't be had.
+    """The files NAME.jsonl and NAME.1.jsonl in one directory. Raises OSError, BlockingIOError for a second daemon.
 
-    `what` is kept there, in words. `group_id`: its members may read them (0640, else 0600). `content` is what they held
-    when they were opened, the older first, in whole lines.
+    `what` names the content in log messages. With `group_id` the group may read the files (0640, else 0600). `content`
+    has the complete lines from before, oldest first.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class LineFile:
         self._thread.start()
 
     def add(self, line: Callable[[], bytes]) -> None:
-        """Has the line written that this makes in the thread; where too many wait for a disk that hangs it is not.
+        """Queues a line for the thread. `line` returns it; the thread logs its ValueError.
 
-        It ends with a newline and has MOST_LINE_BYTES at most; ValueError is told and stops nothing.
+        A line ends with a newline and has at most MOST_LINE_BYTES. When the queue is full, the line is dropped.
         """
         try:
             self._waiting.put_nowait(line)
@@ -93,7 +93,7 @@ class LineFile:
             self._tell_trouble("%s: the disk does not answer; %s is not kept", self._directory.path, self._what)
 
     def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
-        """Writes what waits, and closes the files; does not wait long for a disk that hangs."""
+        """Writes the queued lines and closes the files. Waits at most `wait_seconds` for a disk that hangs."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
         self._thread.join(wait_seconds)
@@ -105,7 +105,7 @@ class LineFile:
         return self._most_file_bytes + MOST_LINE_BYTES
 
     def _check_directory(self) -> None:
-        """NotTrusted where others could put their own files in the place of ours."""
+        """Raises NotTrusted when other users could replace the files."""
         directory = self._directory
         if directory.exposed is not None:
             raise NotTrusted(directory.exposed, "may be changed by everybody")
@@ -115,7 +115,7 @@ class LineFile:
             directory.set_mode(0o750, self._group_id)
 
     def _opened(self) -> int:
-        """The descriptor of the current file, locked; BlockingIOError when another daemon has it."""
+        """Opens and locks the current file. Raises BlockingIOError when another daemon has locked it."""
         descriptor = self._directory.open_lock(self._name)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +128,7 @@ class LineFile:
         return descriptor
 
     def _mended(self) -> bytes:
-        """The content of the current file, from which a line that was cut off is taken away."""
+        """Returns the content of the current file after removing an incomplete last line."""
         content = b""
         if os.fstat(self._file).st_size <= self._most_bytes:
             content = os.pread(self._file, self._most_bytes, 0)
@@ -158,7 +158,7 @@ class LineFile:
             raise
 
     def _turn_over(self) -> None:
-        """The current file becomes the older one, which is gone."""
+        """Renames the current file over the older one and starts a new one."""
         descriptor = self._directory.descriptor
         os.rename(self._name, self._older_name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         before, self._file = self._file, -1
@@ -176,7 +176,7 @@ T = TypeVar("T")
 
 
 def open_audit_file(path: str, group: int | None) -> LineFile:
-    """The file of the audit, below this directory, for the members of a group too; what it has is not read."""
+    """Opens the audit file in this directory without reading the old lines."""
     file = LineFile(path, _AUDIT_NAME, "the audit", group)
     file.content = b""
     return file
@@ -185,7 +185,7 @@ def open_audit_file(path: str, group: int | None) -> LineFile:
 def open_state_file(
     directory: str | None, group: int | None, what: str, opened: Callable[[str, int | None], T]
 ) -> T | None:
-    """What `opened` makes of the directory; None where nothing is kept, or can't be, which is told."""
+    """Returns `opened(directory, group)`; None without a directory, or when it fails, which is logged."""
     if directory is None:
         return None
     try:
@@ -207,7 +207,7 @@ _NAMES = frozenset(field.name for field in fields(EndedProcess))
 
 
 def encode_ended(process: EndedProcess) -> bytes:
-    """The line, its end included; ValueError for one that is too long or has a number that JSON has not."""
+    """Encodes a process as one JSON line. Raises ValueError when it is too long or contains NaN or infinity."""
     line = json_text(asdict(process)).encode("ascii") + b"\n"
     if len(line) > MOST_LINE_BYTES:
         raise ValueError(f"a record of {len(line)} bytes is too long")
@@ -215,9 +215,9 @@ def encode_ended(process: EndedProcess) -> bytes:
 
 
 def decode_ended(line: bytes) -> EndedProcess:
-    """The process of a line, with or without its end; ValueError where it is none that could be sent and shown.
+    """Decodes a line of `encode_ended`. Raises ValueError when it is not a valid process.
 
-    Keys of a later version are passed over.
+    Unknown keys of later versions are ignored.
     """
     try:
         told = json.loads(line, parse_constant=_refuse)
@@ -252,7 +252,7 @@ ENDED_FILE, OLDER_ENDED_FILE = f"{_ENDED_NAME}.jsonl", f"{_ENDED_NAME}.1.jsonl"
 
 
 class EndedFile:
-    """The log in one directory, as LineFile has it. `ended` is what it held when it was opened."""
+    """The log of ended processes on disk. `ended` are the processes from before."""
 
     def __init__(self, path: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES) -> None:
         self._lines = LineFile(path, _ENDED_NAME, "what ended", group_id, most_file_bytes)
@@ -260,11 +260,11 @@ class EndedFile:
         self._lines.content = b""
 
     def add(self, process: EndedProcess) -> None:
-        """Has it written."""
+        """Queues a process for writing."""
         self._lines.add(partial(encode_ended, process))
 
     def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
-        """Writes what waits, and closes the files."""
+        """Writes the queued processes and closes the files."""
         self._lines.close(wait_seconds)
 
 
@@ -280,7 +280,7 @@ MOST_RECENT = 128
 
 
 class EndedLog:
-    """The latest MOST_ENDED processes, oldest first; nothing is known of the time before `known_since_unix_seconds`."""
+    """The latest MOST_ENDED ended processes, oldest first. The log is complete since `known_since_unix_seconds`."""
 
     def __init__(self, known_since_unix_seconds: float, file: EndedFile | None = None) -> None:
         self.known_since_unix_seconds = known_since_unix_seconds
@@ -291,7 +291,7 @@ class EndedLog:
             self.known_since_unix_seconds = min(known_since_unix_seconds, self._ended[0].began_at_unix_seconds)
 
     def add(self, ended: Iterable[EndedProcess]) -> None:
-        """Adds some that have just ended."""
+        """Adds processes that have just ended."""
         for process in ended:
             if len(self._ended) == MOST_ENDED:
                 self.known_since_unix_seconds = self._ended[0].ended_at_unix_seconds
@@ -300,16 +300,16 @@ class EndedLog:
                 self._file.add(process)
 
     def close(self) -> None:
-        """Writes what is still to be written."""
+        """Writes the queued processes and closes the files."""
         if self._file is not None:
             self._file.close()
 
     def since(self, unix_seconds: float) -> list[EndedProcess]:
-        """Those that ended at this time or later, oldest first."""
+        """The processes that ended at this time or later, oldest first."""
         return [process for process in self._ended if process.ended_at_unix_seconds >= unix_seconds]
 
     def recent(self, now_unix_seconds: float) -> tuple[EndedProcess, ...]:
-        """What a snapshot shows: the latest MOST_RECENT of the last RECENT_SECONDS."""
+        """The ended processes for snapshots: the latest MOST_RECENT of the last RECENT_SECONDS."""
         last = self._ended[-1] if self._ended else None
         if last is None or last.ended_at_unix_seconds < now_unix_seconds - RECENT_SECONDS:
             return ()
@@ -322,7 +322,7 @@ _MOST_CHARACTERS = 500  # of a text
 
 
 class AuditLog:
-    """Writes what it is told; without a file it keeps nothing. `note` may be called from any thread."""
+    """Writes events to the audit file, if there is one. `record` may be called from any thread."""
 
     def __init__(self, file: LineFile | None = None) -> None:
         self._file = file
@@ -330,18 +330,18 @@ class AuditLog:
         self._faults: dict[int, InjectedFault] = {}
 
     def record(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
-        """One line: the moment, the event, and what is to be said of it."""
+        """Writes one line."""
         if self._file is not None:
             self._file.add(partial(_line, {"at_unix_seconds": round(at_unix_seconds, 6), "event": event, **fields}))
 
     def record_findings(self, began: Iterable[Finding], ended: Iterable[Finding], at_unix_seconds: float) -> None:
-        """Notes what has begun and what has ended."""
+        """Records the findings that began and ended."""
         for event, findings in (("finding_begins", began), ("finding_ends", ended)):
             for finding in findings:
                 self.record(event, at_unix_seconds, described(finding))
 
     def record_attaches(self, snapshot: Snapshot, departures: Iterable[Departure], at_unix_seconds: float) -> None:
-        """Notes who has got cores, and who has them no more; `at_unix_seconds` by the clock that the host shows."""
+        """Records which processes got or released cores. `at_unix_seconds` is by the host's clock."""
         if self._file is None:
             return
         now: dict[tuple[int, float | None], Process] = {
@@ -363,7 +363,7 @@ class AuditLog:
         self._attached = now
 
     def record_faults(self, snapshot: Snapshot) -> None:
-        """Notes which faults were injected; of each also when it has begun to hold, and has ended."""
+        """Records injected faults, and when they take effect or end."""
         for fault in snapshot.injected_faults:
             self._fault(fault, snapshot.taken_at_unix_seconds)
         self._faults = {fault.number: fault for fault in snapshot.injected_faults}
@@ -371,7 +371,7 @@ class AuditLog:
     def record_healed(
         self, faults: Iterable[InjectedFault], by_uid: int | None, by_pid: int | None, at_unix_seconds: float
     ) -> None:
-        """Notes which faults were taken back, and by whom; also those that no snapshot has shown."""
+        """Records healed faults and who healed them, also faults that no snapshot contained."""
         for fault in faults:
             self._fault(fault, at_unix_seconds)
             by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
@@ -386,11 +386,11 @@ class AuditLog:
             self.record(_STATES[fault.state], at_unix_seconds, _what(fault))
 
     def record_profile_request(self, by_pid: int, by_uid: int, pid: int) -> None:
-        """Notes that a process asked for a profile of another now, and was let."""
+        """Records that a process may profile another one."""
         self.record("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
 
     def close(self) -> None:
-        """Writes what is still to be written."""
+        """Writes the queued lines and closes the file."""
         if self._file is not None:
             self._file.close()
 

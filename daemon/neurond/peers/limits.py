@@ -1,4 +1,4 @@
-"""How much one process, one user and everybody together may have open, and how much work they may ask for."""
+"""Limits per process, per user and in total: open connections and calls, and the rate of requests."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from neurontools.net.client_roles import Role
 
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096
-_FILES_OF_A_CONNECTION = 3  # the client's, ours to the server and the server's
-_FILES_OF_AN_ATTACHMENT = 2  # the connection and the process
+_FILES_OF_A_CONNECTION = 3  # the client's socket, and both ends of the socket to the server
+_FILES_OF_AN_ATTACHMENT = 2  # the socket and the pidfd
 
 
 class ResourceKind(Enum):
-    """What can be open; the value is what it is called to those who have too many."""
+    """What counts against a limit; the value is its name in error messages."""
 
     CONNECTION = "connections"
     CALL = "calls"
-    HISTORY = "readers of the past"
+    HISTORY = "history readers"
     ATTACHMENT = "connections to the attach socket"
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """How many may be open at a time."""
+    """How many may be open at the same time."""
 
-    by_process: int  # on the network by address
-    by_user: int  # on the network by the name of the certificate
+    by_process: int  # over the network: by address
+    by_user: int  # over the network: by certificate name
     together: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRate:
-    """Work a second, and how much of it at once. The unit is one call with a small request."""
+    """A token bucket: work per second and burst. The unit is one call with a small request."""
 
     per_second: float
     at_once: float
@@ -48,17 +48,15 @@ class WorkRate:
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
-    """The limits of one daemon."""
-
     open: dict[ResourceKind, ResourceLimit]
     process_pace: WorkRate = WorkRate(1000.0, 500.0)
     user_pace: WorkRate = WorkRate(2000.0, 1000.0)
 
 
 def limits_for(most_files: int) -> PeerLimits:
-    """Limits that leave no process without a descriptor, for a daemon that may have so many files open.
+    """Returns limits for a daemon that may open `most_files` files.
 
-    A user gets half of what there is and a process a quarter at most, so that nobody can take it all.
+    A user gets at most half of them and a process a quarter, so that nobody can take all.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
     attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_OF_AN_ATTACHMENT))
@@ -73,9 +71,9 @@ def limits_for(most_files: int) -> PeerLimits:
 
 
 def network_limits(most_files: int) -> PeerLimits:
-    """Limits for those who read over the network, for as many files of the daemon's.
+    """Returns limits for readers over the network, for a share of `most_files` files.
 
-    Many readers share an address: those on a login host, and those behind one that translates addresses.
+    Many readers may share an address: those on a login host or behind NAT.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
     return PeerLimits(
@@ -95,23 +93,23 @@ _SWEEP_EVERY = 256  # new accounts
 
 
 class Peer(Protocol):
-    """Who is at the other end of a connection."""
+    """The other end of a connection."""
 
     @property
     def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:
-        """What to call it and what tells it from others: itself, where that is known, and the many it is one of."""
+        """Kind and key of its accounts: its process or address, if known, and its user or certificate name."""
 
     @property
     def role(self) -> Role:
-        """How much it may see."""
+        """What it may see."""
 
 
 class LimitReached(Exception):
-    """Somebody has as much open as may be; the text says who, what and what to do."""
+    """A limit is reached; the message says whose, which and what to do."""
 
 
 class _Account:
-    """What one process or one user has open, and the work it may still ask for."""
+    """What one process or user has open, and its token bucket."""
 
     __slots__ = ("at_seconds", "left", "name", "open", "pace")
 
@@ -123,25 +121,25 @@ class _Account:
         self.at_seconds = now_seconds
 
     def spend(self, work: float, now_seconds: float) -> float:
-        """Takes work off what is left, and never owes more than may be asked for at once; returns `wait_seconds`."""
+        """Takes work from the bucket, down to one burst of debt. Returns `wait_seconds`."""
         self.left = min(self.pace.at_once, self.left + (now_seconds - self.at_seconds) * self.pace.per_second)
         self.left = max(self.left - work, -self.pace.at_once)
         self.at_seconds = now_seconds
         return self.wait_seconds(now_seconds)
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """How long until nothing is owed."""
+        """Seconds until the debt is paid."""
         return max(-self.left / self.pace.per_second - (now_seconds - self.at_seconds), 0.0)
 
     def is_forgotten(self, now_seconds: float) -> bool:
-        """Whether nothing is open and nothing is owed: a new account would be the same."""
+        """Whether the account equals a new one: nothing is open and the bucket is full."""
         if any(self.open.values()):
             return False
         return self.left + (now_seconds - self.at_seconds) * self.pace.per_second >= self.pace.at_once
 
 
 class PeerLimiter:
-    """Everybody at the daemon's sockets. Belongs to the event loop's thread; `clock` tells CLOCK_MONOTONIC."""
+    """Counts what each peer has open and limits its rate. Belongs to the event loop's thread."""
 
     def __init__(self, limits: PeerLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
@@ -152,32 +150,33 @@ class PeerLimiter:
         self.closed_total = 0
 
     def take(self, who: Peer, kind: ResourceKind) -> None:
-        """Counts one more as open; AtLimit when there are as many as may be."""
+        """Counts one more as open. Raises LimitReached."""
         most = self.limits.open[kind]
         accounts = list(self._accounts_of(who))
         for account in accounts:
             allowed = most.by_user if account.pace is self.limits.user_pace else most.by_process
             if account.open[kind] >= allowed:
                 raise LimitReached(
-                    f"{account.name} has {allowed} {kind.value} open, as many as it may; end some of them"
+                    f"{account.name} has {allowed} {kind.value} open, which is its limit; end some of them"
                 )
         if self._together[kind] >= most.together:
-            raise LimitReached(f"the daemon has {most.together} {kind.value} open, as many as it can; end some of them")
+            raise LimitReached(
+                f"the daemon has {most.together} {kind.value} open, which is its limit; end some of them"
+            )
         for account in accounts:
             account.open[kind] += 1
         self._together[kind] += 1
 
     def give_back(self, who: Peer, kind: ResourceKind) -> None:
-        """Counts one less as open."""
         for account in self._accounts_of(who):
             account.open[kind] -= 1
         self._together[kind] -= 1
         self.closed_total += 1
 
     def spend(self, who: Peer, work: float) -> float:
-        """Takes note of work that is asked for; returns the seconds that its peer has to wait before it asks again.
+        """Charges work to a peer and returns the seconds it has to wait before its next request.
 
-        What a process asks for while it has to wait is its own debt, and none of its user's.
+        Work of a process that is already waiting is not charged to its user.
         """
         now_seconds = self._clock()
         wait_seconds = 0.0
@@ -214,9 +213,9 @@ _SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """A process and its user as they were when it connected.
+    """Process and user of a Unix socket's peer, at the time of its connect.
 
-    `pid` is None where the process is in a PID namespace that the daemon can't see.
+    `pid` is None for a process in a PID namespace that the daemon can't see.
     """
 
     pid: int | None
@@ -224,25 +223,25 @@ class PeerCredentials:
 
     @property
     def role(self) -> Role:
-        """Who may use the socket may see all."""
+        """Full: the mode of the socket has already decided who may connect."""
         return Role.FULL
 
     @property
     def accounts(self) -> tuple[tuple[str, int] | None, tuple[str, int]]:
-        """Whose limits hold for it: its process, where that is known, and its user."""
+        """As in `Peer`."""
         return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 
 def read_peer_credentials(connection: socket.socket) -> PeerCredentials:
-    """Who connected; OSError when the kernel doesn't tell."""
+    """Reads who connected, from SO_PEERCRED. Raises OSError."""
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return PeerCredentials(pid or None, uid)
 
 
 def open_pidfd(connection: socket.socket, pid: int) -> int:
-    """A descriptor that becomes readable when the peer ends; -1 where the kernel offers none.
+    """Opens a descriptor that becomes readable when the peer's process ends; -1 when the kernel has no pidfds.
 
-    OSError when the peer has ended already or no more files can be opened.
+    Raises OSError when the peer has already ended or no more files can be opened.
     """
     try:
         return int(struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0])

@@ -90,8 +90,8 @@ class OpenCalls(Generic[P]):
         """Ends all streams and takes no more calls; waits so long at most until their readers know."""
         self._is_ending = True
         streams = set(self._streams)
-        for stream_handler in streams:
-            stream_handler.cancel()
+        for stream in streams:
+            stream.cancel()
         if streams:
             await asyncio.wait(streams, timeout=patience_seconds)
 

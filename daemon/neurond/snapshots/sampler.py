@@ -125,18 +125,18 @@ class Sampler:
             else:
                 facts = self._table.facts(lease.pid, lease.attached_at_unix_seconds)
                 if lease.count:
-                    facts = facts.within(self._jobs.of(lease.pid, lease.attached_at_unix_seconds))
+                    facts = facts.within(self._jobs.job_of(lease.pid, lease.attached_at_unix_seconds))
             records[lease.pid] = build_process(lease, facts, self._allocator.shape, now_seconds, self._interval_seconds)
         for process in found:
             record = records.get(process.pid)
             if record is not None and record.core_indices:
                 records[process.pid] = _merged(record, process)
             elif process.core_indices:
-                job = self._jobs.of(process.pid, process.started_at_unix_seconds)
+                job = self._jobs.job_of(process.pid, process.started_at_unix_seconds)
                 records[process.pid] = process if job is None else replace(process, job=job)
             else:
                 records[process.pid] = process
-        self._jobs.keep(records)
+        self._jobs.forget_others(records)
         return tuple(records[pid] for pid in sorted(records))
 
     def _departure(self, lease: CoreLease) -> Departure:

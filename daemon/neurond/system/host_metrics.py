@@ -1,4 +1,4 @@
-"""vCPUs, memory, network and disks of the machine the daemon runs on."""
+"""CPU, memory, network, disks and EFA ports of the host that the daemon runs on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SWAP_SECONDS = 4.5
 
 
 class HostReader:
-    """Reads the host. Shares and rates are over the time since the read before; the first read has none.
+    """Reads the host's metrics. Shares and rates are over the time since the last read; the first read has none.
 
-    `sys` and `proc` are where network, disks and EFA devices are read.
+    `sys` and `proc` are the roots for network, disks and EFA devices.
     """
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
@@ -35,7 +35,7 @@ class HostReader:
         self._before: tuple[VcpuTimes, ...] = ()
 
     def read(self) -> tuple[Host, tuple[str, ...]]:
-        """The host now, and a warning for each reason why parts of it could not be read."""
+        """Returns the host's metrics, and a warning for each reason why parts can't be read."""
         values: dict[str, Any] = {}
         unread: dict[str, list[str]] = {}
         for name, part in (
@@ -59,14 +59,14 @@ class HostReader:
             "vcpu_times": now,
             "context_switches_total": psutil.cpu_stats().ctx_switches,
         }
-        # None: the first read, a vCPU came or went, or the clock of the kernel has not moved.
+        # None: the first read, a vCPU came or went, or the kernel's counters have not moved.
         usage = vcpu_time.difference(now, before)
         if usage is not None:
             values["vcpu_average"], _ = usage
         return values
 
     def _read_swap(self) -> dict[str, int]:
-        """Every few seconds: it changes slowly, and costs more to read than all else here."""
+        """Reads swap every few seconds: it changes slowly and costs more than everything else here."""
         now_seconds = time.monotonic()
         if now_seconds - self._swap[0] >= _SWAP_SECONDS:
             self._swap = now_seconds, _swap()
@@ -109,7 +109,7 @@ _COUNTERS = {
 
 
 class RdmaReader:
-    """The ports under `sys`, as of a few seconds ago. Nothing is started while there are none."""
+    """Reads RDMA ports below `sys` in a thread, every few seconds. There is no thread while there are no ports."""
 
     def __init__(self, sys: str = "/sys") -> None:
         self._directory = f"{sys}/class/infiniband"
@@ -118,7 +118,7 @@ class RdmaReader:
         self._thread: threading.Thread | None = None
 
     def read(self, now_seconds: float) -> tuple[RdmaPort, ...]:
-        """The ports by device and number, at CLOCK_MONOTONIC; none when the devices have not answered for long."""
+        """The ports by device and number, at CLOCK_MONOTONIC; empty when the devices have not answered for long."""
         if self._thread is None:
             if now_seconds - self._looked_at_seconds >= _LOOK_SECONDS:
                 self._looked_at_seconds = now_seconds
@@ -139,7 +139,7 @@ class RdmaReader:
 
 
 def port_paths(directory: str) -> list[tuple[str, int, str]]:
-    """Device, number and directory of each port, in this order."""
+    """Returns (device, port number, directory) of each port, sorted."""
     found = []
     for device in _names(directory):
         ports = f"{directory}/{device}/ports"
@@ -148,7 +148,7 @@ def port_paths(directory: str) -> list[tuple[str, int, str]]:
 
 
 def read_ports(directory: str) -> tuple[RdmaPort, ...]:
-    """The ports with their counters; what can't be read is None."""
+    """Reads the ports with their counters; a counter that can't be read is None."""
     return tuple(
         RdmaPort(
             device[:_MAX_NAME_CHARACTERS],
@@ -161,7 +161,7 @@ def read_ports(directory: str) -> tuple[RdmaPort, ...]:
 
 
 def with_rates(now: tuple[RdmaPort, ...], before: tuple[RdmaPort, ...], passed_seconds: float) -> tuple[RdmaPort, ...]:
-    """With the bytes a second since `before`; unknown of what is new, and of counters that fell."""
+    """Adds bytes per second since `before`; None for new ports and for counters that fell."""
     earlier = {(port.device, port.port): port for port in before}
 
     def rate(port: RdmaPort, name: str) -> float | None:
@@ -202,7 +202,7 @@ def _count(path: str) -> int | None:
 
 
 def _state(text: str | None) -> str | None:
-    """The word behind the number: "4: ACTIVE"."""
+    """Returns the word after the number: ACTIVE from "4: ACTIVE"."""
     word = (text or "").rpartition(":")[2].strip()
     return word[:_MAX_NAME_CHARACTERS] or None
 
@@ -210,11 +210,11 @@ def _state(text: str | None) -> str | None:
 TRAFFIC_READ_SECONDS = 5.0
 MOST_SHOWN = 32
 _MAX_BYTES = 2**20
-_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk has
-_READS_BETWEEN_LOOKS = 15  # for other hardware, where the number of lines doesn't tell
-_MOST = 2**54  # in sectors it fits the messages
+_SECTOR_BYTES = 512  # the unit of /proc/diskstats, whatever the disk's sector size
+_READS_BETWEEN_SCANS = 15  # scans for other hardware, which may keep the number of lines
+_MOST = 2**54  # sectors; in bytes it still fits the messages
 
-_Pair = tuple[int, int]  # in and out, or read and written
+_Pair = tuple[int, int]  # received and sent, or read and written
 _Rates = tuple[float | None, float | None]
 _Parse = Callable[[list[bytes], frozenset[bytes] | None], dict[bytes, _Pair]]
 
@@ -223,7 +223,7 @@ class TrafficReader:
     """Reads network interfaces and disks below `sys` and `proc`, at most every TRAFFIC_READ_SECONDS."""
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
-        # /proc/net is of the reader's network; where the host's /proc is elsewhere, the host's first process has its.
+        # /proc/net belongs to the reader's network namespace. Below another root, PID 1 has the host's.
         network = ("/proc/net/dev",) if proc == "/proc" else (f"{proc}/1/net/dev", f"{proc}/net/dev")
         self._network = _CounterFile(network, f"{sys}/class/net", is_all_without=True)
         self._disks = _CounterFile((f"{proc}/diskstats",), f"{sys}/block", is_all_without=False)
@@ -231,9 +231,9 @@ class TrafficReader:
         self._latest: tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]] = ((), ())
 
     def read(self, now_seconds: float) -> tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]]:
-        """Interfaces and disks at CLOCK_MONOTONIC; none where there are no such files. OSError otherwise."""
+        """Interfaces and disks at CLOCK_MONOTONIC; empty without the files. Raises OSError otherwise."""
         seconds = now_seconds - self._read_at_seconds
-        # A tick that comes a little early is one too.
+        # A tick may come a little early.
         if seconds < 0.9 * TRAFFIC_READ_SECONDS:
             return self._latest
         self._read_at_seconds = now_seconds
@@ -247,7 +247,7 @@ class TrafficReader:
 
 
 class _CounterFile:
-    """The counters of one file, of those names that are hardware: that have a device behind them."""
+    """The counters in one file, for names that have hardware behind them: bridges and partitions would count twice."""
 
     def __init__(self, paths: tuple[str, ...], directory: str, *, is_all_without: bool) -> None:
         self._paths = paths
@@ -259,9 +259,9 @@ class _CounterFile:
         self._before: dict[bytes, _Pair] = {}
 
     def read(self, parse: _Parse, seconds: float) -> list[tuple[str, _Pair, _Rates]]:
-        """By name: what was counted, and how much of it a second since the read before."""
+        """Returns name, counters, and rates per second since the last read."""
         lines = _content(self._paths).split(b"\n")
-        if self._reads % _READS_BETWEEN_LOOKS == 0 or len(lines) != self._line_count:
+        if self._reads % _READS_BETWEEN_SCANS == 0 or len(lines) != self._line_count:
             self._reads, self._line_count = 0, len(lines)
             self._names = self._hardware(parse(lines, None))
         self._reads += 1
@@ -282,7 +282,7 @@ class _CounterFile:
 
 
 def interface_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict[bytes, _Pair]:
-    """Bytes received and sent by interface, of lines of /proc/net/dev; of these names, or of all."""
+    """Parses received and sent bytes per interface from lines of /proc/net/dev, for these names or all."""
     counts: dict[bytes, _Pair] = {}
     for line in lines:
         name, _, rest = line.partition(b":")
@@ -295,7 +295,7 @@ def interface_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict
 
 
 def disk_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict[bytes, _Pair]:
-    """Bytes read and written by disk, of lines of /proc/diskstats; of these names, or of all."""
+    """Parses read and written bytes per disk from lines of /proc/diskstats, for these names or all."""
     counts: dict[bytes, _Pair] = {}
     for line in lines:
         fields = line.split(None, 10)
@@ -310,7 +310,7 @@ def _put(counts: dict[bytes, _Pair], name: bytes, first: bytes, second: bytes, u
 
 
 def _rate(before: int, now: int, seconds: float) -> float | None:
-    """Growth a second; None where the counter fell: it began anew."""
+    """Growth per second; None when the counter fell, because it restarted."""
     return (now - before) / seconds if now >= before else None
 
 

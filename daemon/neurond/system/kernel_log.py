@@ -1,7 +1,7 @@
-"""The kernel's log, read a little at each tick: /dev/kmsg, or a file or FIFO of the same form.
+"""The kernel log: reads /dev/kmsg, or a file or FIFO of the same format; writes such a file for a simulated host.
 
-Not by the event loop's selector: a plain file can't be waited for, and whoever floods the log would wake the daemon for
-each line. What is read at a tick is bounded; what is more waits for the next one.
+The daemon reads at each tick instead of waiting in the selector: a regular file can't be waited for, and a flood of
+lines would wake the daemon for each one. Each tick reads a bounded amount.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from pathlib import Path
 from neurontools.driver.kernel_log import TERMINATE_INSTANCE, HardwareError, KernelRecord, parse_kernel_record
 from neurontools.util.errors import UserError
 
-_MOST_RECORDS = 2000  # at a tick
+_MOST_RECORDS = 2000  # per tick
 _MOST_BYTES = 256 * 1024
-_LONGEST_RECORD_BYTES = 8192  # of the kernel; a longer line of a file is no record
-_AGAIN_TICKS = 10
-# What a line must hold to be looked at: the log of a kernel has much that is not about us.
-_OURS = (b"NEURON_HW_ERR", b"nd", b"Neuron Driver")
+_LONGEST_RECORD_BYTES = 8192  # the kernel's limit; longer lines of a file are skipped
+_RETRY_TICKS = 10
+# A line without one of these is not parsed: most kernel messages are about other devices.
+_MARKS = (b"NEURON_HW_ERR", b"nd", b"Neuron Driver")
 
 _log = logging.getLogger(__name__)
 
 
 class KernelLogReader:
-    """Reads on from where it stopped; belongs to the event loop's thread.
+    """Reads new records at each call. Belongs to the event loop's thread.
 
-    Without the file it is silent, and looks for it again. `is_named`: somebody asked for this file, who is told once
-    when it can't be read.
+    A missing file is tried again later. `is_named`: the user named this file, so a failure to read it is logged once.
     """
 
     def __init__(self, path: str, *, is_named: bool = True) -> None:
         self.path = path
         self._is_named = is_named
-        self._is_told = False
+        self._has_warned = False
         self._file = -1
         self._is_device = False
         self._identity: tuple[int, int] | None = None
@@ -51,7 +50,7 @@ class KernelLogReader:
         return self._file >= 0
 
     def read(self) -> list[KernelRecord]:
-        """The records about Neuron devices that have come since the last call."""
+        """Returns the records about Neuron devices since the last call."""
         if self._file < 0 and not self._open():
             return []
         try:
@@ -62,14 +61,14 @@ class KernelLogReader:
             return []
         found = []
         for line in lines:
-            if any(mark in line for mark in _OURS):
+            if any(mark in line for mark in _MARKS):
                 record = parse_kernel_record(line)
                 if record is not None:
                     found.append(record)
         return found
 
     def close(self) -> None:
-        """Let go of the file; reading opens it again."""
+        """Closes the file; the next read opens it again."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._rest = -1, b""
@@ -87,27 +86,27 @@ class KernelLogReader:
                 raise OSError(22, "neither a file, nor a FIFO, nor a device of the kernel's log")
         except OSError as error:
             self._tell(error.strerror or "it can't be opened")
-            self._waits_ticks = _AGAIN_TICKS
+            self._waits_ticks = _RETRY_TICKS
             return False
         self._is_device = stat.S_ISCHR(status.st_mode)
         self._identity = (status.st_dev, status.st_ino)
-        self._is_told = False
+        self._has_warned = False
         return True
 
     def _tell(self, cause: str) -> None:
-        if self._is_named and not self._is_told:
-            _log.warning("%s: the kernel's log is not read: %s", self.path, cause)
-            self._is_told = True
+        if self._is_named and not self._has_warned:
+            _log.warning("%s: the kernel log is not read: %s", self.path, cause)
+            self._has_warned = True
 
     def _device_lines(self) -> list[bytes]:
-        """A record is what one read gives; the lines after its first are variables."""
+        """One read returns one record; its further lines are variables."""
         lines: list[bytes] = []
         while len(lines) < _MOST_RECORDS:
             try:
                 record = os.read(self._file, _LONGEST_RECORD_BYTES)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # records were overwritten before they were read: the next read has the oldest
+            except BrokenPipeError:  # records were overwritten: the next read starts at the oldest
                 continue
             if not record:
                 break
@@ -126,7 +125,7 @@ class KernelLogReader:
         return []
 
     def _follow(self) -> None:
-        """At its end: begins anew with a file that was cut, or that another was put in the place of."""
+        """At the end of the file: starts over when it was truncated or replaced."""
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
             return
@@ -140,14 +139,14 @@ class KernelLogReader:
                 self.close()
 
 
-MOST_BYTES = 16 * 2**20  # a script that meets a fault again and again must not fill the disk
+MOST_BYTES = 16 * 2**20  # a loop that keeps causing a fault must not fill the disk
 _ORIGIN = "neuron[injected]:"
 
 
 class KernelLogWriter:
-    """The file at `path`, to which records are added; UserError when it can't be had. `close` leaves it.
+    """Appends kernel log records to the file at `path`, which `close` keeps. Raises UserError.
 
-    `serial_numbers` are those of the devices, by index.
+    `serial_numbers` are by device index.
     """
 
     def __init__(self, path: str, instance_id: str, serial_numbers: dict[int, str | None]) -> None:
@@ -164,15 +163,15 @@ class KernelLogWriter:
             raise _no_file(path, error) from None
 
     def write(self, error: HardwareError) -> None:
-        """Adds an error of the hardware, as the runtime has the driver print it. A disk that is full loses it."""
-        told = replace(
+        """Appends a hardware error in the driver's format. The record is dropped when the disk is full."""
+        complete = replace(
             error,
             instance_id=self._instance_id,
             hostname=os.uname().nodename,
             serial_number=self._serial_numbers.get(error.device_index) if error.device_index is not None else None,
             action=TERMINATE_INSTANCE,
         )
-        record = KernelRecord(self._sequence, int(time.monotonic() * 1e6), told.text(_ORIGIN))
+        record = KernelRecord(self._sequence, int(time.monotonic() * 1e6), complete.text(_ORIGIN))
         self._sequence += 1
         try:
             if os.fstat(self._descriptor).st_size >= MOST_BYTES:
@@ -187,12 +186,11 @@ class KernelLogWriter:
             _log.warning("%s: the kernel log takes no more records: %s", self._path, reason)
 
     def close(self) -> None:
-        """Closes the file."""
         os.close(self._descriptor)
 
 
 def check_writable(path: str) -> None:
-    """UserError when the file could not be had; it is neither made nor opened."""
+    """Raises UserError when the file could not be written; does not open or create it."""
     try:
         whole = Path(path).resolve()
         directory = whole.parent

@@ -1,4 +1,4 @@
-"""The end of the daemon: what asks for it, and the time that others get."""
+"""The daemon as an operating system process: signals, service manager, event loop timing and log format."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from neurontools.util.terminal import escape_controls
 
 
 async def finish_other_tasks(patience_seconds: float) -> None:
-    """Lets all other tasks end by themselves: those of grpcio print a traceback when the loop's end cancels them."""
+    """Waits for all other tasks to end. grpcio's tasks print a traceback when the loop cancels them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=patience_seconds)
 
 
 def termination_event(*, by_hang_up: bool) -> asyncio.Event:
-    """Set by SIGTERM and SIGINT, and where that is meant by SIGHUP, unless nohup had it ignored."""
+    """Returns an event that SIGTERM and SIGINT set; SIGHUP too with `by_hang_up`, unless nohup ignores it."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -37,9 +37,9 @@ def termination_event(*, by_hang_up: bool) -> asyncio.Event:
 
 
 class LoopTurns:
-    """The turns of an event loop, by the CPU time of its thread. A turn is all that runs between two looks at files.
+    """Measures the CPU time of event loop iterations, which costs one microsecond each.
 
-    Each costs a microsecond to time. `longest_cpu_seconds` is None while none was timed.
+    `longest_cpu_seconds` is None before `begin`.
     """
 
     def __init__(self) -> None:
@@ -47,23 +47,23 @@ class LoopTurns:
         self._began_seconds = 0.0
 
     def begin(self) -> None:
-        """The loop begins to serve: how long it took to come so far doesn't count."""
+        """Starts measuring. The start of the daemon does not count."""
         self.longest_cpu_seconds = 0.0
         self._began_seconds = time.thread_time()
 
     def end_turn(self) -> None:
-        """All that was ready has run."""
+        """Called before the loop waits for events."""
         longest_seconds = self.longest_cpu_seconds
         if longest_seconds is not None:
             self.longest_cpu_seconds = max(longest_seconds, time.thread_time() - self._began_seconds)
 
     def begin_turn(self) -> None:
-        """Something is ready."""
+        """Called when events are ready."""
         self._began_seconds = time.thread_time()
 
 
 turns = LoopTurns()
-"""Those of this process's event loop."""
+"""The iterations of this process's event loop."""
 
 
 class _TimedSelector(selectors.DefaultSelector):
@@ -75,31 +75,31 @@ class _TimedSelector(selectors.DefaultSelector):
 
 
 def timed_loop() -> asyncio.AbstractEventLoop:
-    """An event loop whose turns are timed."""
+    """Returns an event loop that measures its iterations."""
     return asyncio.SelectorEventLoop(_TimedSelector())
 
 
 def notify_ready(ready_fd: int | None) -> bool:
-    """Says that the daemon serves: a line to `ready_fd`, and READY=1 to systemd where it started us.
+    """Writes a line to `ready_fd` and sends READY=1 to systemd.
 
-    False when who wanted to read that line is gone.
+    Returns False when the reader of `ready_fd` has gone.
     """
-    is_heard = True
+    has_reader = True
     if ready_fd is not None:
         try:
             os.write(ready_fd, b"ready\n")
         except BrokenPipeError:
-            is_heard = False
+            has_reader = False
         except OSError:
             pass
         with contextlib.suppress(OSError):
             os.close(ready_fd)
     notify_systemd("READY=1")
-    return is_heard
+    return has_reader
 
 
 def notify_systemd(state: str) -> None:
-    """Tells systemd, where it started us (sd_notify(3)); one that doesn't listen is no trouble of ours."""
+    """Sends a state to systemd, if it started this process (sd_notify(3)). Errors are ignored."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -108,7 +108,7 @@ def notify_systemd(state: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """How often systemd wants to hear of this process, with time to spare; None where it doesn't wait for that."""
+    """Seconds between watchdog messages: half of systemd's limit. None without a watchdog."""
     microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not (microseconds.isascii() and microseconds.isdigit() and len(microseconds) <= 16) or int(microseconds) == 0:
         return None
@@ -116,7 +116,7 @@ def watchdog_seconds() -> float | None:
 
 
 def has_terminal() -> bool:
-    """Whether a terminal controls this process: then SIGHUP says that it is gone."""
+    """Whether this process has a controlling terminal. SIGHUP then means that the terminal has closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
@@ -125,7 +125,7 @@ def has_terminal() -> bool:
 
 
 def raise_file_limit() -> int:
-    """How many files this process may have open, raised to the highest the system allows it."""
+    """Raises the limit of open files to the hard limit and returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -134,7 +134,7 @@ def raise_file_limit() -> int:
 
 
 def exit_with_parent(parent_pid: int) -> None:
-    """Has the kernel send SIGTERM when the parent ends; ends at once if it has ended already."""
+    """Asks the kernel for SIGTERM when the parent ends. Exits if the parent has already ended."""
     if not set_parent_death_signal(parent_pid, signal.SIGTERM):
         raise SystemExit(0)
 
@@ -145,14 +145,13 @@ _STDERR = 2
 
 
 def configure_logging(level: str) -> None:
-    """From here on, what is logged at this level (error, warning, info, debug) or above goes to standard error."""
+    """Logs records of this level (error, warning, info, debug) and above to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JournalFormatter("%(message)s") if is_journal() else VisibleFormatter(_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def set_log_level(level: str) -> None:
-    """From here on this level holds."""
     logging.getLogger().setLevel(level.upper())
 
 
@@ -166,24 +165,21 @@ def is_journal() -> bool:
 
 
 class VisibleFormatter(logging.Formatter):
-    """A record is one line, whatever commands, paths and replies are in its text; a traceback follows in its lines."""
+    """Formats a record as one line with control characters escaped. A traceback follows in its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """The line."""
         return escape_controls(super().formatMessage(record))
 
     def formatException(  # noqa: N802
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
     ) -> str:
-        """The lines of the traceback."""
         return "\n".join(map(escape_controls, super().formatException(ei).split("\n")))
 
 
 class JournalFormatter(VisibleFormatter):
-    """The same with a priority before each line (sd-daemon(3)); the journal knows whose lines they are."""
+    """Adds a priority to each line (sd-daemon(3)), and leaves out the program name, which the journal knows."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines."""
         priority = f"<{_PRIORITIES.get(record.levelname, 6)}>"
         return "\n".join(priority + line for line in super().format(record).split("\n"))

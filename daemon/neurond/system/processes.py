@@ -1,4 +1,4 @@
-"""What the operating system knows of the attached processes."""
+"""Processes: command, user, CPU time and memory, exit status, and the job and rank that a launcher gave them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from neurontools.driver.processes import ProcessFiles, read_boot_time
 from neurontools.model import Job, Process
 
 MAX_COMMAND_CHARACTERS = 4096
-_SAME_START_SECONDS = 2.0  # the clock may have been set a little since
+_SAME_START_SECONDS = 2.0  # tolerance for small changes of the clock
 _UNREADABLE = (psutil.Error, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One process; None where the operating system doesn't tell, "" for a command line that can't be read."""
+    """Facts about one process. None: unknown; "" is a command line that can't be read."""
 
     user: str | None = None
     command: str = ""
@@ -38,14 +38,14 @@ class ProcessFacts:
     job: Job | None = None
 
     def within(self, job: Job | None) -> ProcessFacts:
-        """The same of a process that is part of a job."""
+        """A copy with this job."""
         return self if job is None else replace(self, job=job)
 
 
 class ProcessTable:
-    """Facts about processes by PID. What never changes is read once, what changes at each `refresh`.
+    """Facts by PID. Constant facts are read once, the others at each `refresh`.
 
-    A PID that another process has got since is noticed by its start time.
+    A reused PID is recognized by its start time.
     """
 
     def __init__(self, clock: SteadyClock | None = None) -> None:
@@ -55,7 +55,7 @@ class ProcessTable:
         self._checked_at_unix_seconds: dict[int, float] = {}
 
     def refresh(self, pids: Iterable[int]) -> None:
-        """Reads the changing facts of these processes again and forgets all others."""
+        """Reads the changing facts of these processes and forgets all others."""
         wanted = set(pids)
         for pid in self._facts.keys() - wanted:
             del self._facts[pid], self._processes[pid], self._checked_at_unix_seconds[pid]
@@ -63,22 +63,22 @@ class ProcessTable:
             self._check(pid)
 
     def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
-        """What is known of a process that was seen at this time; where nothing is as new as that, it is read now."""
+        """The facts of a process that existed at this time. Reads them now if the known ones are older."""
         if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
             self._check(pid)
         return self._facts[pid]
 
     def last_facts(self, pid: int) -> ProcessFacts:
-        """What is known of a process that may have ended."""
+        """The last known facts of a process that may have ended."""
         return self._facts.get(pid) or ProcessFacts()
 
     def _check(self, pid: int) -> None:
         self._checked_at_unix_seconds[pid] = self._clock.now()
         known, process = self._facts.get(pid), self._processes.get(pid)
-        if known is None or process is None:  # new, or it couldn't be read the last time
+        if known is None or process is None:  # new, or unreadable the last time
             self._facts[pid] = self._identified(pid)
             return
-        with contextlib.suppress(*_UNREADABLE):  # out of descriptors: what was known stays
+        with contextlib.suppress(*_UNREADABLE):  # out of descriptors: keep the known facts
             if process.is_running():
                 self._facts[pid] = self._measured(process, known)
             elif psutil.pid_exists(pid):  # another process has the PID now
@@ -108,7 +108,7 @@ class ProcessTable:
 
 
 def is_alive(proc: str, process: Process) -> bool:
-    """Whether there is still a process of this PID that began when this one did; `proc`: where /proc is."""
+    """Whether this PID still has the same start time. `proc` is where /proc is mounted."""
     times = ProcessFiles(proc, process.pid).times()
     if times is None or process.started_at_unix_seconds is None:
         return times is not None
@@ -118,7 +118,6 @@ def is_alive(proc: str, process: Process) -> bool:
 
 
 def user_name(uid: int) -> str | None:
-    """The name of a user; None where there is none."""
     try:
         return _utf8_text(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
@@ -126,7 +125,7 @@ def user_name(uid: int) -> str | None:
 
 
 def _utf8_text(raw: str) -> str:
-    """Text that can be sent as UTF-8: bytes that were none, which may stand in any command line, become U+FFFD."""
+    """Returns valid UTF-8. Command lines may contain any bytes; invalid ones become U+FFFD."""
     return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -139,17 +138,17 @@ _CAP_SYS_PTRACE = 19
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether the process has ended, waited for or not."""
+    """Whether the process has ended, even if its parent has not waited for it yet."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def exit_status(pidfd: int, pid: int, uid: int) -> int | None:
-    """The code that a process ended with, or the negative number of the signal that ended it; None: not known (yet).
+    """Exit code of a process, or the negative number of the signal that ended it; None when unknown.
 
-    The kernel tells it of a pidfd from Linux 6.15 on and once the process was waited for; before that /proc has it, for
-    those who may trace the process: others read a 0 there.
+    From Linux 6.15 a pidfd has it once the parent has waited. Before, /proc/PID/stat has it until the parent waits, but
+    shows 0 to users who may not trace the process.
     """
     status = _from_pidfd(pidfd)
     if status is None and (uid == os.geteuid() or _may_trace()):
@@ -161,14 +160,13 @@ def _from_pidfd(pidfd: int) -> int | None:
     info = bytearray(_INFO.pack(_WITH_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, info)
-    except OSError:  # older than 6.13, or it has not ended
+    except OSError:  # Linux before 6.13, or the process still runs
         return None
     fields = _INFO.unpack(info)
     return int(fields[-1]) if fields[0] & _WITH_EXIT else None
 
 
 def _from_stat(pid: int) -> int | None:
-    """The last field of the stat of a zombie; None for anything else."""
     try:
         with Path(f"/proc/{pid}/stat").open("rb") as file:
             fields = file.read(_MAX_STAT_BYTES).rpartition(b")")[2].split()
@@ -188,32 +186,32 @@ def _may_trace() -> bool:
     return False
 
 
-_LOOKS = 3  # a process that was just started may still move into a group of its own
+_READS = 3  # a new process may still move into a process group of its own
 _BOOT_ID = "sys/kernel/random/boot_id"
-_OF_THE_HOST = b"0 0 4294967295"  # what a process sees in uid_map whose users are those of the host
+_HOST_UID_MAP = b"0 0 4294967295"  # of a process in the host's user namespace
 
 
 class JobReader:
-    """Remembers each process's job. Belongs to the event loop's thread. `proc` is where the /proc file system is."""
+    """Reads and remembers the job of each process. Belongs to the event loop's thread."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
         self._known: dict[int, tuple[float | None, int, Job | None]] = {}
 
-    def keep(self, pids: Iterable[int]) -> None:
+    def forget_others(self, pids: Iterable[int]) -> None:
         """Forgets all processes but these."""
         for gone in self._known.keys() - set(pids):
             del self._known[gone]
 
-    def of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
-        """The job of the process that has had this PID since then; None where nothing tells."""
+    def job_of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
+        """The job of the process that has had this PID since then; None when unknown."""
         known = self._known.get(pid)
         if known is None or known[0] != seen_at_unix_seconds:
             known = seen_at_unix_seconds, 0, None
-        seen_at, looks, job = known
-        if looks < _LOOKS:
+        seen_at, reads, job = known
+        if reads < _READS:
             job = self._read(pid)
-            self._known[pid] = seen_at, looks + 1, job
+            self._known[pid] = seen_at, reads + 1, job
         return job
 
     def _read(self, pid: int) -> Job | None:
@@ -221,7 +219,7 @@ class JobReader:
         name = group_of(pid, read_limited(directory / "stat", _MAX_STAT_BYTES))
         if not name:
             return None
-        launch = parse_launch(read_environment(directory, VARIABLES), self._machine())
+        launch = parse_launch(read_environment(directory, VARIABLES), self._boot_id())
         run = None
         if launch.run is not None:
             run = run_id(*launch.run, self._owner(directory))
@@ -234,21 +232,21 @@ class JobReader:
             ranks_here=launch.local_world_size,
         )
 
-    def _machine(self) -> str:
+    def _boot_id(self) -> str:
         return read_limited(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
 
     def _owner(self, directory: Path) -> str:
-        """Whose process it is: nobody else's says that it is of the same run. "" where its users are not the host's."""
-        if read_limited(directory / "uid_map", 256).split() == _OF_THE_HOST.split():
+        """The user, as part of the run id, so that no other user can claim the run; "" in a user namespace."""
+        if read_limited(directory / "uid_map", 256).split() == _HOST_UID_MAP.split():
             with contextlib.suppress(OSError):
                 return f"user {directory.stat().st_uid}"
         return ""
 
 
 def group_of(pid: int, stat: bytes) -> str:
-    """The name of a process's job by the text of /proc/PID/stat; "" where that tells none.
+    """The name of a process's job from /proc/PID/stat; "" when unknown.
 
-    A launcher like torchrun gives each worker a session of its own; otherwise the workers are in one process group.
+    torchrun starts each worker in its own session; other launchers keep the workers in one process group.
     """
     parts = stat.rpartition(b")")[2].split()
     try:
@@ -267,11 +265,11 @@ _RUN_ID_BYTES = 6
 
 _RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"NEURON_PJRT_PROCESS_INDEX")
 _WORLD_SIZES = (b"WORLD_SIZE", b"SLURM_NTASKS", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
-_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # of each process, with commas
+_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # comma-separated, one number per process
 _TORCHRUN = b"TORCHELASTIC_RUN_ID"
 _STORE = (b"MASTER_ADDR", b"MASTER_PORT")
-_ROOT = b"NEURON_RT_ROOT_COMM_ID"  # "address:port" of rank 0, for the collectives of the original runtime
-_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # Open MPI 5, Open MPI 4 beside it, MPICH
+_ROOT = b"NEURON_RT_ROOT_COMM_ID"  # "address:port" of rank 0 for the original runtime's collectives
+_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # Open MPI 5, Open MPI 4, MPICH
 _SLURM = (b"SLURM_CLUSTER_NAME", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
 _LOCAL_RANK, _LOCAL_WORLD_SIZE = b"LOCAL_RANK", b"LOCAL_WORLD_SIZE"
 _LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS")
@@ -279,17 +277,16 @@ _LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LO
 VARIABLES = frozenset(
     (*_RANKS, *_WORLD_SIZES, _PJRT_DEVICES, _TORCHRUN, *_STORE, _ROOT, *_MPI, *_SLURM, _LOCAL_RANK, *_LOCAL_WORLD_SIZES)
 )
-_NO_ID = "none"  # what torchrun calls a run that was given no id
-_LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - as somebody may have written it
+_NO_ID = "none"  # torchrun's run id by default
+_LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - only compared with
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One rank as its launcher has it; None is what that does not tell.
+    """Rank and run of a process, from its launcher's environment variables; None: not set.
 
-    `run` names a run that is on several hosts, the same on all of them, and `name` is what to call it; None for a run
-    of one host. `first_rank` and `local_world_size` are those of the ranks that were started beside it: torchrun's
-    are without gaps.
+    `run` identifies a run on several hosts, equal on all of them; `name` is its display name. Both are None for a
+    run on one host. `first_rank` and `local_world_size` are about this host, whose ranks torchrun numbers without gaps.
     """
 
     rank: int | None = None
@@ -300,65 +297,65 @@ class Launch:
     name: str | None = None
 
 
-def parse_launch(read_environment: Mapping[bytes, bytes], machine: str) -> Launch:
-    """What the environment of a process tells. `machine` names the one that an address of the host itself is on."""
-    rank, world_size = _first_number(read_environment, _RANKS), _first_number(read_environment, _WORLD_SIZES)
-    if world_size is None and _PJRT_DEVICES in read_environment:
-        world_size = read_environment[_PJRT_DEVICES].count(b",") + 1
-    here = _first_number(read_environment, _LOCAL_WORLD_SIZES)
-    local_rank = _first_number(read_environment, (_LOCAL_RANK,))
+def parse_launch(environment: Mapping[bytes, bytes], boot_id: str) -> Launch:
+    """Parses a launcher's environment variables. `boot_id` tells apart loopback addresses of different hosts."""
+    rank, world_size = _first_number(environment, _RANKS), _first_number(environment, _WORLD_SIZES)
+    if world_size is None and _PJRT_DEVICES in environment:
+        world_size = environment[_PJRT_DEVICES].count(b",") + 1
+    here = _first_number(environment, _LOCAL_WORLD_SIZES)
+    local_rank = _first_number(environment, (_LOCAL_RANK,))
     first = None
-    if _TORCHRUN in read_environment and rank is not None and local_rank is not None and local_rank <= rank:
+    if _TORCHRUN in environment and rank is not None and local_rank is not None and local_rank <= rank:
         first = rank - local_rank
     told = Launch(rank, world_size, first, None if first is None else here)
     is_of_one_host = world_size is not None and here is not None and world_size <= here
     if rank is None or is_of_one_host or world_size == 1:
         return told
-    run, name = _run(read_environment, machine)
+    run, name = _run(environment, boot_id)
     return replace(told, run=run, name=name)
 
 
 def run_id(*parts: str) -> str:
-    """The parts that together name a run, as 12 hexadecimal digits."""
+    """Hashes the parts that identify a run to 12 hexadecimal digits."""
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=_RUN_ID_BYTES).hexdigest()
 
 
-def _run(read_environment: Mapping[bytes, bytes], machine: str) -> tuple[tuple[str, ...] | None, str | None]:
-    """What names the run, and what to call it."""
-    address, port = (_one_line_value(read_environment, name) for name in _STORE)
+def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, ...] | None, str | None]:
+    """The parts that identify the run, and its display name."""
+    address, port = (_one_line_value(environment, name) for name in _STORE)
     store = f"{address}:{port}" if address and port else ""
-    if _TORCHRUN in read_environment and store:
-        # Many runs have the id "none", and a run id may be used again: where its store is tells them apart.
-        told = _one_line_value(read_environment, _TORCHRUN)
+    if _TORCHRUN in environment and store:
+        # Many runs have the id "none", and ids are reused, so the address of the store is part of the identity.
+        told = _one_line_value(environment, _TORCHRUN)
         name = f"torchrun at {store}" if told in ("", _NO_ID) else f"torchrun {told}"
-        return ("torchrun", told, store, _place(store, machine)), _cut(name)
-    if any(variable in read_environment for variable in _MPI):
-        return ("MPI", *(_one_line_value(read_environment, variable) for variable in _MPI)), None
-    if b"SLURM_PROCID" in read_environment and _one_line_value(read_environment, b"SLURM_JOB_ID"):
-        return ("Slurm", *(_one_line_value(read_environment, variable) for variable in _SLURM)), None
-    root = store or _one_line_value(read_environment, _ROOT)
-    return (("store", root, _place(root, machine)), _cut(f"ranks of {root}")) if root else (None, None)
+        return ("torchrun", told, store, _place(store, boot_id)), _cut(name)
+    if any(variable in environment for variable in _MPI):
+        return ("MPI", *(_one_line_value(environment, variable) for variable in _MPI)), None
+    if b"SLURM_PROCID" in environment and _one_line_value(environment, b"SLURM_JOB_ID"):
+        return ("Slurm", *(_one_line_value(environment, variable) for variable in _SLURM)), None
+    root = store or _one_line_value(environment, _ROOT)
+    return (("store", root, _place(root, boot_id)), _cut(f"ranks of {root}")) if root else (None, None)
 
 
-def _place(store: str, machine: str) -> str:
-    """The machine whose own address this is; "" for an address that all hosts know."""
-    return machine if store.lower().startswith(_LOOPBACK) else ""
+def _place(store: str, boot_id: str) -> str:
+    """The boot id for a loopback address; "" for an address that is valid on all hosts."""
+    return boot_id if store.lower().startswith(_LOOPBACK) else ""
 
 
 def _cut(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def _one_line_value(read_environment: Mapping[bytes, bytes], name: bytes) -> str:
-    """A value, harmless in one line; "" where there is none or it can't be an id."""
-    value = read_environment.get(name, b"")
+def _one_line_value(environment: Mapping[bytes, bytes], name: bytes) -> str:
+    """A printable value; "" when it is missing, too long or not printable."""
+    value = environment.get(name, b"")
     text = value.decode("utf-8", "replace")
     return text if len(value) <= _LONGEST_ID and text.isprintable() else ""
 
 
-def _first_number(read_environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> int | None:
+def _first_number(environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> int | None:
     for name in names:
-        text = read_environment.get(name, b"")
+        text = environment.get(name, b"")
         if text.isdigit() and len(text) <= 7 and int(text) < _MOST_RANKS:
             return int(text)
     return None
@@ -368,7 +365,7 @@ MAX_ENVIRONMENT_BYTES = 512 * 2**10
 
 
 def read_limited(path: Path, most_bytes: int) -> bytes:
-    """What a file holds, up to so many bytes; nothing where it can't be read."""
+    """Reads at most `most_bytes` of a file; b"" when it can't be read."""
     try:
         with path.open("rb") as file:
             return file.read(most_bytes)
@@ -377,6 +374,6 @@ def read_limited(path: Path, most_bytes: int) -> bytes:
 
 
 def read_environment(directory: Path, names: Container[bytes]) -> dict[bytes, bytes]:
-    """These variables of the process with this /proc/PID directory, as far as they are there."""
+    """Reads these environment variables of the process with this /proc/PID directory."""
     entries = read_limited(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
     return {name: value for name, _, value in (entry.partition(b"=") for entry in entries) if name in names}

@@ -1,4 +1,4 @@
-"""Rules about devices: those that are missing, their ECC counters, their memory."""
+"""Rules about devices: missing devices, ECC, memory, the driver's counters, and the kernel log."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from neurontools.model.finding import Kind
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import bytes_text, ranges_text
 
-_BETTER_RATIO = 0.95  # of the share from which on a stack is nearly full: below it, it clearly is not
-_TOLD_STEP_PERCENT = 2  # by less, what is told stays
+_BETTER_RATIO = 0.95  # of the limit: below this, a stack is clearly not nearly full
+_UPDATE_PERCENT = 2  # a smaller change does not change the text
 
-_Stack = tuple[int, int]  # indices of the device and of the stack
+_Stack = tuple[int, int]  # device index, stack index
 
 
-def missing_devices(evidence: RuleContext) -> Iterator[Finding]:
-    """Devices that should be here, for this reader, and that the driver doesn't show, or that nobody can open."""
-    present = {device.index for device in evidence.snapshot.devices}
-    instance = evidence.snapshot.instance
+def missing_devices(context: RuleContext) -> Iterator[Finding]:
+    """Reports expected devices that the driver doesn't show, or whose device file is gone."""
+    present = {device.index for device in context.snapshot.devices}
+    instance = context.snapshot.instance
     whose = "this container was given it" if instance.foreign_device_count > 0 else "the instance has it"
     for index in instance.expected_device_indices:
         if index in present:
             continue
         if index in instance.fileless_device_indices:
             why = f"the driver shows it, its device file /dev/neuron{index} is gone, and nobody can open it"
-            action = f"make the file again (as root: udevadm trigger --name-match=neuron{index}) or reload the driver"
+            action = f"recreate the file (as root: udevadm trigger --name-match=neuron{index}) or reload the driver"
         else:
             why = f"{whose}, the driver doesn't show it"
             action = "see dmesg for its failure; stop and start the instance to get another host"
@@ -55,36 +55,36 @@ def missing_devices(evidence: RuleContext) -> Iterator[Finding]:
             Severity.CRITICAL,
             f"device {index} is missing: {why}",
             action,
-            evidence.snapshot.taken_at_unix_seconds,
+            context.snapshot.taken_at_unix_seconds,
             (index,),
         )
 
 
 class EccRule:
-    """ECC errors: uncorrected ones since the driver was loaded, corrected ones that are many.
+    """Reports uncorrected ECC errors since the driver was loaded, and many corrected ones in the window.
 
-    Counters seldom move, so what was found of a device is kept for as long as they stand still.
+    The counters seldom change, so findings are reused until they do.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
 
-    def __call__(self, evidence: RuleContext) -> Iterator[Finding]:
-        """The findings of this moment."""
+    def __call__(self, context: RuleContext) -> Iterator[Finding]:
+        """Returns the current findings."""
         found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
-        for device in evidence.snapshot.devices:
-            before = evidence.devices.get(device.index)
+        for device in context.snapshot.devices:
+            before = context.devices.get(device.index)
             past = None if before is None else before.ecc
             known = self._found.get(device.index)
             if known is None or known[0] is not device.ecc or known[1] is not past:
-                known = device.ecc, past, tuple(_ecc(device, past, evidence))
+                known = device.ecc, past, tuple(_ecc(device, past, context))
             found[device.index] = known
             yield from known[2]
         self._found = found
 
 
-def _ecc(device: Device, before: EccCounters | None, evidence: RuleContext) -> Iterator[Finding]:
-    at, limit = evidence.snapshot.taken_at_unix_seconds, evidence.limits.ecc_corrected_events
+def _ecc(device: Device, before: EccCounters | None, context: RuleContext) -> Iterator[Finding]:
+    at, limit = context.snapshot.taken_at_unix_seconds, context.limits.ecc_corrected_events
     now, where = device.ecc, (device.index,)
     for part, uncorrected in (("hbm", now.mem_uncorrected_total), ("sram", now.sram_uncorrected_total)):
         if uncorrected:
@@ -122,17 +122,17 @@ def _ecc(device: Device, before: EccCounters | None, evidence: RuleContext) -> I
 
 
 class MemoryRule:
-    """Remembers which HBM stacks it has found nearly full. Show it every snapshot of a tick, in order."""
+    """Reports HBM stacks that are nearly full. Call it with every tick's snapshot, in order."""
 
     def __init__(self) -> None:
         self._full: Hysteresis[_Stack] = Hysteresis()
-        self._told_percent: dict[_Stack, int] = {}
+        self._shown_percent: dict[_Stack, int] = {}
 
-    def __call__(self, evidence: RuleContext) -> Iterator[Finding]:
-        """The findings of this moment."""
-        limit_ratio, now_seconds = evidence.limits.memory_used_ratio, evidence.snapshot.taken_at_unix_seconds
-        told_percent: dict[_Stack, int] = {}
-        for device in evidence.snapshot.devices if limit_ratio else ():
+    def __call__(self, context: RuleContext) -> Iterator[Finding]:
+        """Returns the current findings."""
+        limit_ratio, now_seconds = context.limits.memory_used_ratio, context.snapshot.taken_at_unix_seconds
+        shown_percent: dict[_Stack, int] = {}
+        for device in context.snapshot.devices if limit_ratio else ():
             for stack in device.hbm_stacks:
                 if not limit_ratio or stack.used_bytes is None or stack.capacity_bytes <= 0:
                     continue
@@ -141,16 +141,16 @@ class MemoryRule:
                     key, _level(used_ratio, limit_ratio), now_seconds, begins_after_seconds=0.0, ends_after_seconds=0.0
                 )
                 if since is not None:
-                    percent = self._worth_telling(key, int(100 * stack.used_bytes / stack.capacity_bytes))
-                    told_percent[key] = percent
+                    percent = self._stable_percent(key, int(100 * stack.used_bytes / stack.capacity_bytes))
+                    shown_percent[key] = percent
                     yield _nearly_full(device, stack, percent, since)
-        self._full.keep(told_percent)
-        self._told_percent = told_percent
+        self._full.forget_others(shown_percent)
+        self._shown_percent = shown_percent
 
-    def _worth_telling(self, key: _Stack, percent: int) -> int:
-        """What was told, unless it has become quite another: the text of a finding is a label, and stays."""
-        told = self._told_percent.get(key)
-        return percent if told is None or abs(percent - told) >= _TOLD_STEP_PERCENT else told
+    def _stable_percent(self, key: _Stack, percent: int) -> int:
+        """The percentage shown before, unless it changed much: the text is a metric label and should stay."""
+        shown = self._shown_percent.get(key)
+        return percent if shown is None or abs(percent - shown) >= _UPDATE_PERCENT else shown
 
 
 def _level(used_ratio: float, limit_ratio: float) -> HysteresisLevel:
@@ -175,33 +175,33 @@ _LINKS = "link_"
 _COMPONENTS = {
     "hbm": "its HBM",
     "sram": "its SRAM",
-    "firmware_service_api": "the API of its firmware",
-    "firmware_service_processor": "the processor of its firmware",
+    "firmware_service_api": "its firmware's API",
+    "firmware_service_processor": "its firmware's processor",
     "link_intraserver": "its NeuronLinks within the server",
     "link_host": "its link to the host",
     "link_efa": "its link to EFA",
     "link_interserver": "its NeuronLinks to other servers",
     "link_switch": "its link to the switch",
-    "axi_fabric": "the fabric on the chip",
+    "axi_fabric": "its on-chip fabric",
 }
 
 
-def unhealthy_components(evidence: RuleContext) -> Iterator[Finding]:
-    """Parts that the driver itself calls unhealthy. A bad link leaves a device fit for work of its own."""
-    for device in evidence.snapshot.devices:
+def unhealthy_components(context: RuleContext) -> Iterator[Finding]:
+    """Reports components that the driver calls unhealthy. With a bad link, a device still works on its own."""
+    for device in context.snapshot.devices:
         told = device.reported_health
         for component in told.unhealthy_components if told is not None else ():
             is_link = component.startswith(_LINKS)
             yield Finding(
                 Kind.UNHEALTHY_COMPONENT,
                 Severity.WARNING if is_link else Severity.CRITICAL,
-                f"the driver reports {_COMPONENTS.get(component, 'a part of it')} as unhealthy ({component})",
+                f"the driver reports {_COMPONENTS.get(component, 'a component')} as unhealthy ({component})",
                 (
                     "keep work that needs it away from this device; stop and start the instance to get another host"
                     if is_link
                     else "move the work off this device; stop and start the instance to get another host"
                 ),
-                evidence.snapshot.taken_at_unix_seconds,
+                context.snapshot.taken_at_unix_seconds,
                 (device.index,),
                 part=component,
             )
@@ -209,13 +209,13 @@ def unhealthy_components(evidence: RuleContext) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _CoreError:
-    """A counter of cores that tells of a sick part: what it counts, and whether its level says enough."""
+    """A core counter that indicates broken hardware."""
 
     name: str
     what: str
     severity: Severity
     action: str
-    lasts: bool  # True: one since the driver was loaded is a finding; else what came in the window
+    lasts: bool  # True: counts since the driver was loaded; False: counts in the window
 
 
 _MOVE = "move the work off this device; stop and start the instance to get another host"
@@ -231,7 +231,7 @@ _CORE_ERRORS = (
     ),
     _CoreError(
         "hw_dma_abort_error",
-        "aborted DMA_ERROR transfer",
+        "aborted DMA transfer",
         Severity.CRITICAL,
         "restart the job; if its executions go on failing, end it and reset the device",
         lasts=False,
@@ -241,23 +241,23 @@ _CORE_ERRORS = (
         "hw_collectives_error",
         "collective without an answer",
         Severity.WARNING,
-        "the cause is on another worker: look for the one that hangs or has ended, then restart the job",
+        "the cause is on another rank: find the rank that hangs or has ended, then restart the job",
         lasts=False,
     ),
 )
 
 
-def core_errors(evidence: RuleContext) -> Iterator[Finding]:
-    """Status counters of the driver that tell of sick hardware, a device and counter at a time."""
-    lnc = evidence.snapshot.instance.logical_neuroncore_config
+def core_errors(context: RuleContext) -> Iterator[Finding]:
+    """Reports the driver's error counters, one finding per device and counter."""
+    lnc = context.snapshot.instance.logical_neuroncore_config
     for error in _CORE_ERRORS:
         read = attrgetter(f"{error.name}_total")
         found: dict[int, list[tuple[int, int]]] = {}
-        for core in evidence.snapshot.cores:
+        for core in context.snapshot.cores:
             count = read(core.status) if core.status is not None else None
             if count and not error.lasts:
-                before = evidence.cores_before.get(core.index)
-                count = growth(_counted(before, read, evidence), count) if before is not None else 0
+                before = context.cores_before.get(core.index)
+                count = growth(_counted(before, read, context), count) if before is not None else 0
             if count:
                 found.setdefault(core.device_index, []).append((core.index // lnc, count))
         for device_index, counts in found.items():
@@ -271,25 +271,25 @@ def core_errors(evidence: RuleContext) -> Iterator[Finding]:
                 error.severity,
                 f"{names}: {many} {since} ({error.name})",
                 error.action,
-                evidence.snapshot.taken_at_unix_seconds,
+                context.snapshot.taken_at_unix_seconds,
                 (device_index,),
                 neuroncore_index=cores[0] if len(cores) == 1 else None,
                 part=error.name,
             )
 
 
-def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], evidence: RuleContext) -> int | None:
-    """What a counter of a core said; where devices are simulated it counts nothing until a fault is injected."""
+def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], context: RuleContext) -> int | None:
+    """The earlier value of a core's counter. Simulated counters are 0 until a fault is injected."""
     if core.status is None:
-        return 0 if evidence.snapshot.source is SourceKind.SIMULATED else None
+        return 0 if context.snapshot.source is SourceKind.SIMULATED else None
     count = read(core.status)
-    return 0 if count is None and evidence.snapshot.source is SourceKind.SIMULATED else count
+    return 0 if count is None and context.snapshot.source is SourceKind.SIMULATED else count
 
 
-def device_resets(evidence: RuleContext) -> Iterator[Finding]:
-    """Devices whose resets have failed; a failed one is counted on each of their cores."""
+def device_resets(context: RuleContext) -> Iterator[Finding]:
+    """Reports devices with failed resets. The driver counts a failed reset on each core of the device."""
     failed: dict[int, int] = {}
-    for core in evidence.snapshot.cores:
+    for core in context.snapshot.cores:
         if core.reset_failures_total:
             failed[core.device_index] = max(failed.get(core.device_index, 0), core.reset_failures_total)
     for device_index, count in failed.items():
@@ -298,17 +298,17 @@ def device_resets(evidence: RuleContext) -> Iterator[Finding]:
             Severity.WARNING,
             f"{count_text(count, 'reset')} of the device failed since the driver was loaded",
             "if its executions fail: end the processes on it and reload the driver; else stop and start the instance",
-            evidence.snapshot.taken_at_unix_seconds,
+            context.snapshot.taken_at_unix_seconds,
             (device_index,),
         )
 
 
 _MOST_KEPT = 256
 _MOST_NAME_CHARACTERS = 40
-_KNOWN_PARTS = {
+_DRIVER_EVENTS = {
     DriverEvent.DMA_TIMEOUT: (
         Severity.WARNING,
-        "a DMA_ERROR transfer of the device timed out (kernel log)",
+        "a DMA transfer of the device timed out (kernel log)",
         "if executions on it fail or hang, end its processes and reset it or reload the driver",
     ),
     DriverEvent.RESET_FAILED: (
@@ -316,32 +316,32 @@ _KNOWN_PARTS = {
         "a reset of the device failed (kernel log)",
         "if its executions fail: end the processes on it and reload the driver; else stop and start the instance",
     ),
-    DriverEvent.RESET_DONE: (Severity.NOTICE, "the device was reset (kernel log)", "nothing has to be done"),
+    DriverEvent.RESET_DONE: (Severity.NOTICE, "the device was reset (kernel log)", "no action is needed"),
 }
 
-_Key = tuple[str, int | None, int | None]  # what, the device, the core on it
+_Key = tuple[str, int | None, int | None]  # error name, device index, core index on the device
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A line that counts, with its finding; `lasts`: until the driver is loaded anew, not for the window alone."""
+    """A log line's finding. `lasts`: it holds until the driver is loaded again, not only in the window."""
 
-    at_seconds: float  # by the clock that nobody sets
+    at_seconds: float  # CLOCK_MONOTONIC
     finding: Finding
     lasts: bool
 
 
 class KernelErrorRule:
-    """Remembers what the log has told. Show it every snapshot of a tick, with what was logged since the one before."""
+    """Reports errors from the kernel log. Call it with every tick's snapshot and the records since the last one."""
 
     def __init__(self) -> None:
         self._kept: dict[_Key, _Kept] = {}
         self._before: Snapshot | None = None
 
-    def look(self, snapshot: Snapshot, records: Iterable[KernelRecord], window_seconds: float) -> Iterator[Finding]:
-        """The findings of this moment."""
+    def update(self, snapshot: Snapshot, records: Iterable[KernelRecord], window_seconds: float) -> Iterator[Finding]:
+        """Returns the current findings."""
         for record in records:
-            self._take(record, snapshot)
+            self._handle_record(record, snapshot)
         self._before = snapshot
         self._forget_healed(snapshot)
         oldest = snapshot.taken_at_seconds - window_seconds
@@ -351,13 +351,13 @@ class KernelErrorRule:
         for kept in self._kept.values():
             yield kept.finding
 
-    def _take(self, record: KernelRecord, snapshot: Snapshot) -> None:
+    def _handle_record(self, record: KernelRecord, snapshot: Snapshot) -> None:
         at_seconds = min(record.microseconds / 1e6, snapshot.taken_at_seconds)
         error = parse_hardware_error(record.text)
         if error is not None:
             part = excerpt(error.name, _MOST_NAME_CHARACTERS)
             key = part, error.device_index, error.core_index
-            self._keep(key, _Kept(at_seconds, self._of_hardware(error, part, at_seconds, snapshot), lasts=True))
+            self._keep(key, _Kept(at_seconds, self._hardware_finding(error, part, at_seconds, snapshot), lasts=True))
             return
         line = parse_driver_line(record.text)
         if line is None:
@@ -365,12 +365,12 @@ class KernelErrorRule:
         if line.told is DriverEvent.STARTED:
             self._kept.clear()
             return
-        if line.told is DriverEvent.RESET_DONE:  # which is what helps against an aborted transfer
+        if line.told is DriverEvent.RESET_DONE:  # a reset recovers from an aborted transfer
             for key in [
                 key for key in self._kept if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
             ]:
                 del self._kept[key]
-        severity, reason, action = _KNOWN_PARTS[line.told]
+        severity, reason, action = _DRIVER_EVENTS[line.told]
         finding = Finding(
             Kind.WAS_RESET if line.told is DriverEvent.RESET_DONE else Kind.KERNEL_ERROR,
             severity,
@@ -383,13 +383,13 @@ class KernelErrorRule:
         self._keep((str(line.told), line.device_index, None), _Kept(at_seconds, finding, lasts=False))
 
     def _forget_healed(self, snapshot: Snapshot) -> None:
-        """What an injected fault has had logged is over when that was healed: no driver is there to be loaded anew."""
+        """Removes the findings of a healed fault. A simulated host has no driver that could be reloaded."""
         for key, kept in [*self._kept.items()]:
             if kept.finding.injected and not _is_injected(kept.finding.device_indices, snapshot):
                 del self._kept[key]
 
     def _keep(self, key: _Key, kept: _Kept) -> None:
-        """The first of a kind stays as it is, so that a log that repeats itself changes no finding but its end."""
+        """Keeps the first finding of a key, so that repeated lines only extend it."""
         before = self._kept.get(key)
         if before is not None:
             kept = _Kept(kept.at_seconds, before.finding, kept.lasts)
@@ -397,7 +397,7 @@ class KernelErrorRule:
             return
         self._kept[key] = kept
 
-    def _of_hardware(self, error: HardwareError, part: str, at_seconds: float, snapshot: Snapshot) -> Finding:
+    def _hardware_finding(self, error: HardwareError, part: str, at_seconds: float, snapshot: Snapshot) -> Finding:
         core = self._core(error, snapshot)
         lnc = snapshot.instance.logical_neuroncore_config
         pid = None if core is None else self._owner(core)
@@ -407,7 +407,7 @@ class KernelErrorRule:
         return Finding(
             Kind.KERNEL_ERROR,
             Severity.CRITICAL,
-            f"the kernel log tells of {part}{where}{whose}",
+            f"the kernel log reports {part}{where}{whose}",
             "end the processes on this device and reset it"
             if error.name == DMA_ERROR
             else "move the work off this device; stop and start the instance to get another host",
@@ -426,7 +426,7 @@ class KernelErrorRule:
         return None
 
     def _owner(self, core: NeuronCore) -> int | None:
-        """Who has the core, or had it a tick ago: who meets such an error seldom lives on."""
+        """The PID that holds the core, or held it one tick ago: such an error usually ends the process."""
         if core.owner_pid is not None or self._before is None:
             return core.owner_pid
         return next((before.owner_pid for before in self._before.cores if before.index == core.index), None)

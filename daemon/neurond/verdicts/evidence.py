@@ -1,4 +1,4 @@
-"""What rules judge by: a snapshot, and what of it was already there when the window began."""
+"""The input of the health rules: a snapshot, its past, and the limits; and hysteresis for their findings."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from neurontools.model.counting import continues, counted_since_unix_seconds
 
 NO_ERRORS = ErrorCounters()
 ProcessIdentity = tuple[int, float | None]
-"""A process, and not the next one with its PID."""
+"""PID and start, because PIDs are reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """One moment with its past; `devices`, `processes` and `cores_before` are those of the past, still the same.
+    """A snapshot and the state at the beginning of the window.
 
-    `met` are the processes that the past has not, as they were when they were first seen after it.
+    `devices`, `processes` and `cores_before` are from the beginning of the window, if they still exist. `met` has the
+    processes that appeared later, as they were at first.
     """
 
     snapshot: Snapshot
     limits: HealthThresholds
-    cores: dict[int, NeuronCore]  # of now, physical
+    cores: dict[int, NeuronCore]  # now, by physical index
     devices: dict[int, Device] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     cores_before: dict[int, NeuronCore] = field(default_factory=dict)
     met: dict[int, Process] = field(default_factory=dict)
 
     def errors_before(self, process: Process) -> ErrorCounters | None:
-        """The errors that a process had when the window began: none where it began to count later; None: not known."""
+        """The errors of a process at the beginning of the window; none when it is younger; None: unknown."""
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
-        if since is None:  # the driver counts, and the process is credited with that from when it was first seen
+        if since is None:  # the driver counts: the process has had its counters since it was first seen
             return NO_ERRORS if before is None else before.errors
         if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
             return NO_ERRORS
@@ -43,7 +44,7 @@ class RuleContext:
 
 
 def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: HealthThresholds) -> RuleContext:
-    """What is to be judged, with earlier snapshots, oldest first: the first is of when the window began, or later."""
+    """Builds the context from a snapshot and earlier ones, oldest first. The first is from the window's beginning."""
     cores = {core.index: core for core in snapshot.cores}
     past = [each for each in past if each.sequence != snapshot.sequence]
     if not past:
@@ -66,7 +67,7 @@ def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: Hea
 
 
 def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process]:
-    """Those of an earlier snapshot from whose counters these go on."""
+    """The processes of an earlier snapshot whose counters continue now."""
     return {
         process.pid: process
         for process in earlier.processes
@@ -75,22 +76,21 @@ def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process
 
 
 def process_identity(process: Process) -> ProcessIdentity:
-    """Which process it is."""
     return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
 
 
 def growth(before: int | None, now: int | None) -> int:
-    """By how much a counter grew; 0 where an end is unknown or it began anew."""
+    """Growth of a counter; 0 when either value is unknown or the counter restarted."""
     return max(0, now - before) if before is not None and now is not None else 0
 
 
 def count_text(count: int, what: str) -> str:
-    """A number of things: "1 error", "3 errors"."""
+    """Formats a count: "1 error", "3 errors"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def at_least_text(count: int, what: str) -> str:
-    """A number that goes on growing, as a sentence that does not change with every one: "at least 20 errors"."""
+    """Formats a growing count so that the text seldom changes: "at least 20 errors"."""
     if count < 10:
         return count_text(count, what)
     power = 10 ** (len(str(count)) - 1)
@@ -99,25 +99,25 @@ def at_least_text(count: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HealthThresholds:
-    """The limits of the rules, [health] in the configuration file; None switches a check off."""
+    """The limits of the rules: [health] in the configuration file. None switches a rule off."""
 
-    window_seconds: float = 300.0  # over which growth is judged
-    idle_seconds: float | None = 300.0  # a core is held and has finished nothing for so long
+    window_seconds: float = 300.0  # the period for growth
+    idle_seconds: float | None = 300.0  # a held core has finished nothing for so long
     stuck_seconds: float | None = 60.0  # an execution has been in flight for so long
     memory_used_ratio: float | None = 0.95  # of an HBM stack
     ecc_corrected_events: int | None = 10  # corrected ECC events in the window
     numerical_errors: int | None = 1  # numerical errors in the window
     hardware_errors: int | None = 1  # hardware errors of executions in the window
-    latency_growth_ratio: float | None = 1.5  # median of the window against that of the time before it
-    latency_executions: int = 20  # fewer than these on either side say nothing about latency
-    silent_seconds: float | None = 30.0  # a process that reported has not done so for so long
+    latency_growth_ratio: float | None = 1.5  # median in the window, divided by the median before it
+    latency_executions: int = 20  # with fewer on either side, latencies are not compared
+    silent_seconds: float | None = 30.0  # a reporting process has not reported for so long
 
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class HysteresisLevel(Enum):
-    """Where something is that was measured: over its limit, clearly better, or between the two."""
+    """A measurement: over its limit, clearly better, or between the two."""
 
     OVER = auto()
     BETWEEN = auto()
@@ -126,14 +126,14 @@ class HysteresisLevel(Enum):
 
 @dataclass(slots=True)
 class _State:
-    holds_since_seconds: float | None = None  # from when on it was over the limit; None: it does not hold
-    otherwise_since_seconds: float | None = None  # since when everything measured says the contrary
+    holds_since_seconds: float | None = None  # None: the condition does not hold
+    otherwise_since_seconds: float | None = None  # since when all measurements contradict the state
 
 
 class Hysteresis(Generic[Key]):
-    """Something holds once it has been over its limit for a while, until it has been clearly better for a while.
+    """A condition begins after measurements over its limit for a while, and ends after clearly better ones for a while.
 
-    Show it every measurement, in order; times are by a clock that nobody sets.
+    `holds_since` takes every measurement, in order, with times of a clock that is never set.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Hysteresis(Generic[Key]):
         begins_after_seconds: float,
         ends_after_seconds: float,
     ) -> float | None:
-        """Since when it holds, with this measurement; None where it does not."""
+        """Takes a measurement; returns since when the condition holds, or None."""
         state = self._states.get(key)
         if state is None:
             if level is not HysteresisLevel.OVER:
@@ -168,10 +168,10 @@ class Hysteresis(Generic[Key]):
         return state.holds_since_seconds
 
     def is_known(self, key: Key) -> bool:
-        """Whether it holds, or is over its limit: of others only what is over it has to be shown."""
+        """Whether the key has state. Keys without state need only measurements that are over the limit."""
         return key in self._states
 
-    def keep(self, keys: Collection[Key]) -> None:
-        """Forgets all others."""
+    def forget_others(self, keys: Collection[Key]) -> None:
+        """Forgets all keys but these."""
         for key in self._states.keys() - set(keys):
             del self._states[key]

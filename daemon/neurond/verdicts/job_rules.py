@@ -1,4 +1,4 @@
-"""The rank of a job on this host that the others wait for."""
+"""Rules about training jobs: stragglers, stalled jobs, and stuck or idle cores."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from neurontools.util.units import ranges_text
 
 _ACTIONS = {
     "compute": "its device is slower or its batches are larger: compare shapes, power and ECC errors",
-    "host": "its script does something that others don't, such as logging or saving, or its vCPU is shared: "
+    "host": "its script does extra work, such as logging or saving, or shares its vCPU: "
     "see neuron-top and py-spy dump --pid {pid}",
-    "input wait": "its loader is slower: compare num_workers, the storage, and the sizes of what is in its shard",
-    "transfer": "it reads more values back or copies more than others: keep them on the device",
-    "compile": "it meets shapes that others don't: pad its batches to the same sizes",
-    None: "it is a little slower in all: compare the vCPUs and the device that it has with those of the others",
+    "input wait": "its loader is slower: compare num_workers, the storage, and the sample sizes of its shard",
+    "transfer": "it reads back or copies more values than the others: keep them on the device",
+    "compile": "it compiles for shapes that the others don't have: pad its batches to the same sizes",
+    None: "it is slightly slower in everything: compare its vCPUs and its device with those of the others",
 }
 _SHARES = ((0.5, "half"), (1 / 3, "a third"), (0.2, "a fifth"), (0.0, "a tenth"))
 
 
-def stragglers(evidence: RuleContext) -> Iterator[Finding]:
-    """A finding for each job whose ranks wait for one of them. Of one on several hosts no host alone can tell."""
-    for ranks in together(process for process in evidence.snapshot.processes if process.training is not None):
+def stragglers(context: RuleContext) -> Iterator[Finding]:
+    """Reports each job on this host that waits for one of its ranks. The client finds stragglers across hosts."""
+    for ranks in together(process for process in context.snapshot.processes if process.training is not None):
         if world_size(ranks) not in (None, len(ranks)):
             continue
         steps = recent_steps(ranks)
         slow = slow_rank((steps,)) if steps is not None else None
         if slow is not None and (job := ranks[0].job) is not None:
-            yield _finding(job.name, ranks, slow, evidence.snapshot.taken_at_unix_seconds)
+            yield _finding(job.name, ranks, slow, context.snapshot.taken_at_unix_seconds)
 
 
 def _finding(job: str, ranks: list[Process], slow: SlowRank, at_unix_seconds: float) -> Finding:
@@ -44,7 +44,7 @@ def _finding(job: str, ranks: list[Process], slow: SlowRank, at_unix_seconds: fl
     return Finding(
         Kind.SLOW_RANK,
         Severity.NOTICE,
-        f"the ranks of {job} wait for {who}{longer}: without it each step would be {share} shorter or more",
+        f"the ranks of {job} wait for {who}{longer}: without it each step would be at least {share} shorter",
         _ACTIONS.get(slow.part, _ACTIONS[None]).format(pid=found.pid),
         at_unix_seconds,
         found.device_indices,
@@ -56,17 +56,17 @@ def _finding(job: str, ranks: list[Process], slow: SlowRank, at_unix_seconds: fl
     )
 
 
-_STEPS = 10.0  # as long as the latest ones: without any for so long it stands still
+_STEPS = 10.0  # times the latest step time: a job without a step for so long is stalled
 _BUSY_VCPU_RATIO = 0.2
-_PATIENCE_WITH_BUSY = 5.0  # times as long for a rank that uses its vCPU
+_PATIENCE_WITH_BUSY = 5.0  # a rank that uses its vCPU gets this many times as long
 _MOST_NAMED = 4
-Told = tuple[str, Severity, Process, Sequence[Process]]
-"""What is wrong, how gravely, who is to be looked at, and whose devices it is about."""
+StallCause = tuple[str, Severity, Process, Sequence[Process]]
+"""Reason, severity, the process to look at, and the processes whose devices the finding names."""
 
 
-def stalled_job(processes: Sequence[Process], evidence: RuleContext) -> Finding | None:
-    """The finding on a job whose ranks on this host stand still; None: they don't, or one of them is at work."""
-    limit = evidence.limits.stuck_seconds
+def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding | None:
+    """Returns the finding for a stalled job; None when it runs, or when one of its ranks is at work."""
+    limit = context.limits.stuck_seconds
     ranks = by_rank(processes)
     if limit is None or not _work_together(ranks):
         return None
@@ -76,21 +76,21 @@ def stalled_job(processes: Sequence[Process], evidence: RuleContext) -> Finding 
     if since is None:
         return None
     absent = found.absent if found is not None else ranks
-    waited = evidence.snapshot.taken_at_seconds - since
+    waited = context.snapshot.taken_at_seconds - since
     patience = _PATIENCE_WITH_BUSY if any(_vcpu_ratio(rank) >= _BUSY_VCPU_RATIO for rank in absent) else 1.0
-    if waited < limit * patience or any(_is_at_work(rank, evidence, limit) for rank in absent):
+    if waited < limit * patience or any(_is_at_work(rank, context, limit) for rank in absent):
         return None
-    reason, severity, first, cause = _told_of_waiting(found, evidence) if found is not None else _told_of_steps(ranks)
+    reason, severity, first, cause = _collective_stall(found, context) if found is not None else _step_stall(ranks)
     job = ranks[0].job
     name = job.name if job is not None else f"PID {first.pid}"
     return Finding(
         Kind.WAITING if severity is Severity.NOTICE else Kind.STUCK,
         severity,
         reason,
-        "look at the ranks on its other hosts (neuron-top --hosts): this one's have come"
+        "look at the job's ranks on other hosts (neuron-top --hosts): all ranks of this host have arrived"
         if severity is Severity.NOTICE
-        else f"look where it stands (py-spy dump --pid {first.pid}), then restart the job ({name})",
-        evidence.snapshot.taken_at_unix_seconds - waited,
+        else f"see where it hangs (py-spy dump --pid {first.pid}), then restart the job ({name})",
+        context.snapshot.taken_at_unix_seconds - waited,
         tuple(sorted({index for rank in cause for index in rank.device_indices})),
         first.pid,
         tuple(sorted(rank.pid for rank in ranks)),
@@ -100,7 +100,7 @@ def stalled_job(processes: Sequence[Process], evidence: RuleContext) -> Finding 
 
 
 def waits_in_collective(processes: Sequence[Process]) -> bool:
-    """Whether it is known that ranks of a job wait in a collective: then only that says whether they stand still."""
+    """Whether ranks of a job report that they wait in a collective. Then only `stalled_job` judges the job."""
     return _work_together(processes) and standstill(processes) is not None
 
 
@@ -109,7 +109,7 @@ def _work_together(processes: Sequence[Process]) -> bool:
 
 
 def _last_step_seconds(ranks: Sequence[Process]) -> float | None:
-    """CLOCK_MONOTONIC of the latest step of any; None where not all of them tell, or one does not report."""
+    """CLOCK_MONOTONIC of the latest step of any rank; None unless all ranks report their steps."""
     steps = [
         rank.training.last_step_at_seconds if rank.training is not None and rank.reporting else None for rank in ranks
     ]
@@ -117,15 +117,15 @@ def _last_step_seconds(ranks: Sequence[Process]) -> float | None:
     return max(known) if len(known) == len(ranks) else None
 
 
-def _is_at_work(rank: Process, evidence: RuleContext, limit: float) -> bool:
-    """Whether it compiles, writes a checkpoint or executes; nothing is known of one that doesn't report."""
+def _is_at_work(rank: Process, context: RuleContext, limit: float) -> bool:
+    """Whether a rank compiles, writes a checkpoint or executes. False for a rank that doesn't report."""
     if not rank.reporting:
         return False
     counters = rank.training
     if counters is not None and (counters.compiling_since_seconds or counters.checkpointing_since_seconds):
         return True
-    now = evidence.snapshot.taken_at_unix_seconds
-    cores = [core for index in rank.core_indices if (core := evidence.cores.get(index)) is not None]
+    now = context.snapshot.taken_at_unix_seconds
+    cores = [core for index in rank.core_indices if (core := context.cores.get(index)) is not None]
     moments = [core.execution_started_at_unix_seconds or core.last_execution_at_unix_seconds for core in cores]
     return any(at is not None and now - at < limit for at in moments)
 
@@ -134,50 +134,50 @@ def _vcpu_ratio(rank: Process) -> float:
     return (rank.vcpu_user_ratio or 0.0) + (rank.vcpu_system_ratio or 0.0) if rank.reporting else 0.0
 
 
-def _told_of_waiting(found: Standstill, evidence: RuleContext) -> Told:
+def _collective_stall(found: Standstill, context: RuleContext) -> StallCause:
     waiting, absent = found.waiting, found.absent
-    many = _rank_count(waiting)
+    count = _rank_count(waiting)
     if absent:
         first = absent[0]
-        texts = [f"{_name(rank)}, {_what(rank, evidence)}" for rank in absent[:_MOST_NAMED]]
+        texts = [f"{_name(rank)}, {_absence_text(rank, context)}" for rank in absent[:_MOST_NAMED]]
         more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
         verb = "waits" if len(waiting) == 1 else "wait"
-        text = f"{many} {verb} in {_place(waiting[0])} for {' and '.join(texts)}{more}"
+        text = f"{count} {verb} in {_collective_text(waiting[0])} for {' and '.join(texts)}{more}"
         return text, Severity.CRITICAL, first, absent
     size = world_size(waiting)
     if size is not None and size > len(waiting):
         verb = "waits" if len(waiting) == 1 else "wait"
-        text = f"{many} of {_job(waiting)} {verb} in {_place(waiting[0])} for ranks on other hosts"
+        text = f"{count} of {_job(waiting)} {verb} in {_collective_text(waiting[0])} for ranks on other hosts"
         return text, Severity.NOTICE, waiting[0], waiting
-    places: dict[str, list[Process]] = {}
+    collectives: dict[str, list[Process]] = {}
     for rank in waiting:
-        places.setdefault(_place(rank), []).append(rank)
-    told = ", ".join(
-        f"{_rank_count(ranks) if len(ranks) > 1 else _name(ranks[0])} in {at}" for at, ranks in places.items()
+        collectives.setdefault(_collective_text(rank), []).append(rank)
+    listed = ", ".join(
+        f"{_rank_count(ranks) if len(ranks) > 1 else _name(ranks[0])} in {name}" for name, ranks in collectives.items()
     )
-    behind = min(places.values(), key=lambda ranks: (_number(ranks[0]), len(ranks)))
-    return f"no rank of {_job(waiting)} gets on: {told}", Severity.CRITICAL, behind[0], behind
+    behind = min(collectives.values(), key=lambda ranks: (_number(ranks[0]), len(ranks)))
+    return f"no rank of {_job(waiting)} makes progress: {listed}", Severity.CRITICAL, behind[0], behind
 
 
-def _told_of_steps(ranks: Sequence[Process]) -> Told:
+def _step_stall(ranks: Sequence[Process]) -> StallCause:
     who = f"no rank of {_job(ranks)} makes" if len(ranks) > 1 else f"{_name(ranks[0])}, of {_job(ranks)} makes no"
     text = f"{who} a step any more, and none is in a collective" if len(ranks) > 1 else f"{who} step any more"
     return text, Severity.WARNING, ranks[0], ranks
 
 
-def _what(rank: Process, evidence: RuleContext) -> str:
-    """What one does that has not come, and its last collective."""
-    after = f" after {_place(rank)}" if rank.training is not None and rank.training.latest_collective else ""
+def _absence_text(rank: Process, context: RuleContext) -> str:
+    """Describes what a rank does that is missing in the collective, and its last collective."""
+    after = f" after {_collective_text(rank)}" if rank.training is not None and rank.training.latest_collective else ""
     if not rank.reporting:
         return f"which has stopped reporting{after}"
-    cores = [core for index in rank.core_indices if (core := evidence.cores.get(index)) is not None]
+    cores = [core for index in rank.core_indices if (core := context.cores.get(index)) is not None]
     if any(core.execution_started_at_unix_seconds is not None for core in cores):
         return f"whose execution does not finish{after}"
     return f"which executes nothing{after}"
 
 
-def _place(rank: Process) -> str:
-    """The collective that it is in, or was in last, and which of its own that is."""
+def _collective_text(rank: Process) -> str:
+    """The current or last collective of a rank, with its number."""
     kind = rank.training.latest_collective if rank.training is not None else None
     return f"{kind or 'a collective'} (number {_number(rank)})"
 
@@ -204,7 +204,7 @@ def _job(ranks: Sequence[Process]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A core that stands still: in an execution, or after its last one, since then."""
+    """A core without progress since a time: in an execution, or after its last one."""
 
     process: Process
     neuroncore_index: int
@@ -214,7 +214,7 @@ class _Core:
 
 @dataclass(slots=True)
 class _Group:
-    """The cores of a job, or of a process that is alone."""
+    """The cores of one job, or of one process without a job."""
 
     job: str | None
     processes: dict[int, Process] = field(default_factory=dict)
@@ -222,20 +222,20 @@ class _Group:
     between: list[_Core] = field(default_factory=list)
 
 
-def activity_findings(evidence: RuleContext) -> Iterator[Finding]:
-    """Jobs that are stuck, and cores that are idle; nothing is said of a process whose numbers are old."""
-    now, limits = evidence.snapshot.taken_at_unix_seconds, evidence.limits
-    for processes in together(process for process in evidence.snapshot.processes if process.core_indices):
-        standing = stalled_job(processes, evidence)
-        if standing is not None:
-            yield standing
-        if standing is not None or waits_in_collective(processes):
+def activity_findings(context: RuleContext) -> Iterator[Finding]:
+    """Reports stalled jobs, stuck cores and idle cores. Skips processes whose reports are old."""
+    now, limits = context.snapshot.taken_at_unix_seconds, context.limits
+    for processes in together(process for process in context.snapshot.processes if process.core_indices):
+        stall = stalled_job(processes, context)
+        if stall is not None:
+            yield stall
+        if stall is not None or waits_in_collective(processes):
             continue
-        group = _group(processes, evidence)
+        group = _group(processes, context)
         stuck = []
         if limits.stuck_seconds is not None:
             stuck = [core for core in group.in_flight if now - core.since_unix_seconds >= limits.stuck_seconds]
-            # Who waits had its last execution at about the time when the stuck one began.
+            # A waiting core had its last execution at about the time when the stuck one began.
             waiting = [core for core in group.between if now - core.since_unix_seconds >= limits.stuck_seconds / 2]
         if stuck:
             yield _stuck(group, stuck, waiting)
@@ -245,20 +245,20 @@ def activity_findings(evidence: RuleContext) -> Iterator[Finding]:
                 yield _idle(group, idle)
 
 
-def _group(processes: Sequence[Process], evidence: RuleContext) -> _Group:
+def _group(processes: Sequence[Process], context: RuleContext) -> _Group:
     job = processes[0].job
     group = _Group(job.name if job is not None and len(processes) > 1 else None)
     for process in processes:
         if process.reporting:
-            _enter(group, process, evidence)
+            _enter(group, process, context)
     return group
 
 
-def _enter(group: _Group, process: Process, evidence: RuleContext) -> None:
+def _enter(group: _Group, process: Process, context: RuleContext) -> None:
     group.processes[process.pid] = process
     lnc = process.logical_neuroncore_config
     for position, neuroncore_index in enumerate(process.neuroncore_indices):
-        core = evidence.cores.get(process.core_indices[position * lnc])
+        core = context.cores.get(process.core_indices[position * lnc])
         if core is None:
             continue
         started = core.execution_started_at_unix_seconds
@@ -271,7 +271,7 @@ def _enter(group: _Group, process: Process, evidence: RuleContext) -> None:
 
 
 def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
-    """The few are the cause: those in an execution for whom many wait, or those who don't come to it."""
+    """The minority is the cause: the few that execute while many wait, or the few that don't execute."""
     stuck_by, waiting_by = _processes(stuck), _processes(waiting)
     stuck_pids = {process.pid for process in stuck_by}
     waiting_only = [process for process in waiting_by if process.pid not in stuck_pids]
@@ -299,7 +299,7 @@ def _of_stuck(group: _Group, cause: list[_Core], stuck: list[_Core], reason: str
         Kind.STUCK,
         Severity.CRITICAL,
         reason,
-        f"look where it stands (py-spy dump --pid {first.pid}), then restart the {job}",
+        f"see where it hangs (py-spy dump --pid {first.pid}), then restart the {job}",
         min(core.since_unix_seconds for core in stuck),
         _devices(cause),
         first.pid,
@@ -321,7 +321,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
         Kind.IDLE,
         Severity.NOTICE,
         f"{_cores(idle)} {verb} held by {who} and idle",
-        f"end {f'PID {pid}' if is_alone else group.job} if its work is done, so that others can have the {what}",
+        f"end {f'PID {pid}' if is_alone else group.job} if its work is done, so that others can use the {what}",
         min(core.since_unix_seconds for core in idle),
         _devices(idle),
         pid,
@@ -333,7 +333,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
 
 
 def _processes(cores: Sequence[_Core]) -> list[Process]:
-    """Whose they are, by rank and PID."""
+    """The processes of these cores, by rank and PID."""
     found = {core.process.pid: core.process for core in cores}
     return by_rank(found.values())
 
@@ -343,14 +343,14 @@ def _rank(process: Process) -> int | None:
 
 
 def _process_count(processes: Sequence[Process]) -> str:
-    """A number of them: "63 ranks", and "processes" where their ranks are not known."""
+    """Formats a count: "63 ranks", or "63 processes" when a rank is unknown."""
     noun = "rank" if all(_rank(process) is not None for process in processes) else "process"
     count = len(processes)
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'s' if noun == 'rank' else 'es'}"
 
 
 def _named(processes: Sequence[Process]) -> str:
-    """Which they are: "rank 0, PID 4711"; of many the first."""
+    """Lists the first processes: "rank 0, PID 4711"."""
     names = [
         f"PID {process.pid}" if (rank := _rank(process)) is None else f"rank {rank}, PID {process.pid}"
         for process in processes[:_MOST_NAMED]

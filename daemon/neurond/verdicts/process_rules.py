@@ -1,4 +1,4 @@
-"""Rules about processes: errors, silence."""
+"""Rules about processes: errors, missing reports, latencies, unused pod allocations, and cores that keep failing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neurontools.model.finding import Kind
 from neurontools.util.units import duration_text, ranges_text
 
 
-def process_errors(evidence: RuleContext) -> Iterator[Finding]:
-    """Errors of executions in the window; a process that is younger than it is judged over its life."""
-    for process in evidence.snapshot.processes:
+def process_errors(context: RuleContext) -> Iterator[Finding]:
+    """Reports execution errors in the window, or since the start of a younger process."""
+    for process in context.snapshot.processes:
         if process.errors is None or process.errors == NO_ERRORS:
             continue
-        before = evidence.errors_before(process)
+        before = context.errors_before(process)
         if before is None or before is process.errors:
             continue
         for kind, severity, name, limit, action in (
@@ -33,26 +33,26 @@ def process_errors(evidence: RuleContext) -> Iterator[Finding]:
                 Kind.HARDWARE_ERRORS,
                 Severity.CRITICAL,
                 "hardware",
-                evidence.limits.hardware_errors,
+                context.limits.hardware_errors,
                 "see dmesg for NEURON_HW_ERR; move the work off this device and have the host replaced",
             ),
             (
                 Kind.NUMERICAL_ERRORS,
                 Severity.WARNING,
                 "numerical",
-                evidence.limits.numerical_errors,
+                context.limits.numerical_errors,
                 "the model produces NaN or infinities: check the learning rate, the loss scale and the data",
             ),
         ):
             grown = getattr(process.errors, f"{name}_total") - getattr(before, f"{name}_total")
             if process.core_indices and limit is not None and grown >= limit:
                 reason = f"PID {process.pid}: {at_least_text(grown, f'{name} error')} in the last minutes"
-                yield _of_process(process, kind, severity, reason, action, evidence.snapshot.taken_at_unix_seconds)
+                yield _of_process(process, kind, severity, reason, action, context.snapshot.taken_at_unix_seconds)
 
 
-def silent_processes(evidence: RuleContext) -> Iterator[Finding]:
-    """Processes that hold cores and don't report."""
-    snapshot, limit = evidence.snapshot, evidence.limits.silent_seconds
+def silent_processes(context: RuleContext) -> Iterator[Finding]:
+    """Reports processes that hold cores and don't report."""
+    snapshot, limit = context.snapshot, context.limits.silent_seconds
     for process in snapshot.processes:
         if limit is None or process.reporting or not process.core_indices:
             continue
@@ -60,7 +60,7 @@ def silent_processes(evidence: RuleContext) -> Iterator[Finding]:
             silent_seconds = snapshot.taken_at_seconds - process.measured_at_seconds
             what = "has stopped reporting"
         elif snapshot.source is SourceKind.SIMULATED and process.attached_at_unix_seconds is not None:
-            # On real devices the driver tells, and nobody has to report.
+            # With real devices the driver counts, and a process need not report.
             silent_seconds = snapshot.taken_at_unix_seconds - process.attached_at_unix_seconds
             what = "has reported nothing yet"
         else:
@@ -96,13 +96,13 @@ _Key = tuple[str, str, str]
 
 
 class OrphanedPodRule:
-    """Remembers since when nobody has held what was given. Show it every snapshot of a tick, in order."""
+    """Reports pods whose NeuronCores nobody uses. Call it with every tick's snapshot, in order."""
 
     def __init__(self) -> None:
         self._since_unix_seconds: dict[_Key, float] = {}
 
-    def look(self, snapshot: Snapshot, patience_seconds: float | None) -> Iterator[Finding]:
-        """A finding for each container that has had something for so long, and nobody in it who holds it."""
+    def update(self, snapshot: Snapshot, patience_seconds: float | None) -> Iterator[Finding]:
+        """Returns a finding for each container whose cores nobody has held for so long."""
         if patience_seconds is None or not snapshot.pod_allocations:
             self._since_unix_seconds = {}
             return
@@ -120,10 +120,10 @@ class OrphanedPodRule:
                     Kind.ORPHANED,
                     Severity.NOTICE,
                     f"the kubelet has given NeuronCore{'s' if len(unheld) > 1 else ''} {ranges_text(unheld)} to pod "
-                    f"{pod}, container {allocation.container_name}, where nobody holds "
+                    f"{pod}, container {allocation.container_name}, where no process holds "
                     f"{'them' if len(unheld) > 1 else 'it'}",
                     f"end the pod if its work is done (kubectl -n {allocation.pod_namespace} delete pod "
-                    f"{allocation.pod_name}), so that others can have them",
+                    f"{allocation.pod_name}), so that others can use them",
                     since[key],
                     device_indices,
                     job=f"pod {pod}",
@@ -133,7 +133,7 @@ class OrphanedPodRule:
 
 
 def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
-    """The logical cores of an allocation that nobody holds, may hold or has memory on, and their devices."""
+    """The logical cores of an allocation without owner, possible owner or used memory, and their devices."""
     lnc = snapshot.instance.logical_neuroncore_config
     cores, devices = set(allocation.neuroncore_indices), set(allocation.device_indices)
     found: dict[int, bool] = {}
@@ -149,30 +149,30 @@ def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], t
 
 
 _BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
-"""How long the medians must say so before it is told, and how long the contrary, as shares of the window."""
+"""How long medians must be over or under the limit, as shares of the window."""
 
-_BETTER_RATIO = 0.5  # of the growth that is a finding: what has come down to less is clearly better
+_BETTER_RATIO = 0.5  # of the growth limit: below this, a latency is clearly better
 
 _Medians = tuple[float, float]  # before the window and in it, seconds
 
 
 class LatencyRule:
-    """Remembers for which processes it has found that latencies rose. Show it every snapshot of a tick, in order.
+    """Reports processes whose median latency rose. Call it with every tick's snapshot, in order.
 
-    A process that is younger than the window has nothing to compare with: its first executions set models up.
+    A process that is younger than the window is skipped: its first executions load models.
     """
 
     def __init__(self) -> None:
         self._rises: Hysteresis[ProcessIdentity] = Hysteresis()
-        self._told: dict[ProcessIdentity, _Medians] = {}
+        self._shown: dict[ProcessIdentity, _Medians] = {}
 
-    def __call__(self, evidence: RuleContext) -> Iterator[Finding]:
-        """The findings of this moment."""
-        limits, snapshot = evidence.limits, evidence.snapshot
+    def __call__(self, context: RuleContext) -> Iterator[Finding]:
+        """Returns the current findings."""
+        limits, snapshot = context.limits, context.snapshot
         limit = limits.latency_growth_ratio
         seen = {}
         for process in snapshot.processes if limit is not None else ():
-            before = evidence.processes.get(process.pid)
+            before = context.processes.get(process.pid)
             key = process_identity(process)
             if limit is None or before is None or not process.core_indices:
                 continue
@@ -187,23 +187,23 @@ class LatencyRule:
                 ends_after_seconds=_ENDS_AFTER_WINDOWS * limits.window_seconds,
             )
             if since is not None:
-                yield _latency_finding(process, self._worth_telling(key, medians, limit), since)
+                yield _latency_finding(process, self._stable_medians(key, medians, limit), since)
             else:
-                self._told.pop(key, None)
-        self._rises.keep(seen)
-        self._told = {key: told for key, told in self._told.items() if key in seen}
+                self._shown.pop(key, None)
+        self._rises.forget_others(seen)
+        self._shown = {key: shown for key, shown in self._shown.items() if key in seen}
 
-    def _worth_telling(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
-        """What was told, unless it has become quite another: the text of a finding is a label, and stays."""
-        told = self._told.get(key)
-        if medians is not None and (told is None or not told[1] / limit < medians[1] < told[1] * limit):
-            told = self._told[key] = medians
-        assert told is not None  # noqa: S101  it begins with a measurement
-        return told
+    def _stable_medians(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
+        """The medians shown before, unless they changed much: the text is a metric label and should stay."""
+        shown = self._shown.get(key)
+        if medians is not None and (shown is None or not shown[1] / limit < medians[1] < shown[1] * limit):
+            shown = self._shown[key] = medians
+        assert shown is not None  # noqa: S101  a rise begins with a measurement
+        return shown
 
 
 def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
-    """Where a growth is; of a process that executes nothing, nothing is told any more."""
+    """Compares the growth with its limit. A process that executes nothing counts as better."""
     if medians is None:
         return HysteresisLevel.BETTER
     was, now = medians
@@ -213,17 +213,17 @@ def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
 
 
 def _medians(before: Process, process: Process, least_growth: float, most_few: int) -> _Medians | None:
-    """The medians before the window and in it; None where nobody can tell, or they can't be so far apart."""
+    """The medians before and in the window; None when unknown, or when they can't be `least_growth` apart."""
     past, whole = before.device_latency_histogram, process.device_latency_histogram
     if past is whole or not whole.bucket_indices or not past.bucket_indices:
         return None
     fastest, slowest = (latency.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
-    # Most are steady: spares what follows.
+    # Most latencies are steady, so this check saves the differences below.
     if slowest < least_growth * fastest or sum(past.bucket_counts) < most_few:
         return None
     try:
         recent = latency.difference(whole, past)
-    except ValueError:  # its reporter began anew
+    except ValueError:  # the process restarted its counters
         return None
     if sum(recent.bucket_counts) < most_few:
         return None
@@ -246,21 +246,23 @@ def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds:
     )
 
 
-_ENOUGH = 2  # processes in a row
+_ENOUGH = 2  # consecutive processes
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
-_FURTHER = ("timeout_total",)  # counts against a core that has failed before; alone the cause may be elsewhere
+_FURTHER = ("timeout_total",)  # counts only against a core that has failed before: a timeout may have other causes
 
 
 @dataclass(slots=True)
 class _Past:
-    """A core as it was at the tick before, and for whom it has failed since it last worked."""
+    """A core at the last tick, and the processes it failed for since it last worked."""
 
     core: NeuronCore
     owner: ProcessIdentity | None = None
-    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # when it began to
+    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # since when
 
-    def take(self, who: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
-        """What came of the work of a process on it, if that is known."""
+    def record_outcome(
+        self, who: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool
+    ) -> None:
+        """Records whether a process's work on the core failed."""
         if has_failed and who is not None:
             self.failed_for.setdefault(who, at_unix_seconds)
         elif has_worked:
@@ -268,56 +270,56 @@ class _Past:
 
 
 class FailingCoreRule:
-    """Remembers for whom each core has failed. Show it every snapshot of a tick, in order."""
+    """Reports cores that fail for one process after the other. Call it with every tick's snapshot, in order."""
 
     def __init__(self) -> None:
         self._cores: dict[int, _Past] = {}
         self._processes: dict[ProcessIdentity, Process] = {}
         self._has_failed = False
 
-    def look(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
-        """A finding for each device with cores that failed for several processes in a row.
+    def update(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
+        """Returns a finding for each device with cores that failed for several consecutive processes.
 
-        `ended` are those that ended since the tick before: who fails seldom lives until the next one.
+        `ended` are the processes that ended since the last tick: a failing process seldom lives until the next one.
         """
         for process in ended:
-            self._take_ended(process, snapshot)
+            self._record_ended(process, snapshot)
         by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
         outcomes = {process_identity(process): self._outcome(process) for process in by_pid.values()}
         self._processes = {process_identity(process): process for process in by_pid.values()}
         self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
-        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # where no driver counts for cores
+        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # there are no driver counters
             return
         failing: dict[int, list[tuple[NeuronCore, dict[ProcessIdentity, float]]]] = {}
         for core in snapshot.cores:
             past = self._cores.setdefault(core.index, _Past(core))
             owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
             who = process_identity(owner) if owner is not None else None
-            # Before driver 2.30 the counters move when the process has ended.
+            # Before driver 2.30 the counters change only when the process has ended.
             blamed = who or past.owner
             has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
             if core.status is not None and core.status is not past.core.status:
                 failures, timeouts, successes = _grown(past.core, core)
                 has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
                 has_worked = successes > 0 and not has_failed
-            if _began_anew(past.core, core):
+            if _counters_restarted(past.core, core):
                 has_worked, has_failed = True, False
             if growth(past.core.reset_requests_total, core.reset_requests_total):
                 has_worked, has_failed = True, False
-            past.take(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
+            past.record_outcome(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
             past.core, past.owner = core, who
             if len(past.failed_for) >= _ENOUGH:
                 failing.setdefault(core.device_index, []).append((core, past.failed_for))
         for device_index, cores in failing.items():
             yield _failing_cores_finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
 
-    def _take_ended(self, process: Process, snapshot: Snapshot) -> None:
+    def _record_ended(self, process: Process, snapshot: Snapshot) -> None:
         has_failed, has_worked = self._outcome(process)
         self._has_failed = self._has_failed or has_failed
         for core in snapshot.cores if has_failed or has_worked else ():
             if core.index in process.core_indices:
                 past = self._cores.setdefault(core.index, _Past(core))
-                past.take(
+                past.record_outcome(
                     process_identity(process),
                     snapshot.taken_at_unix_seconds,
                     has_failed=has_failed,
@@ -337,8 +339,8 @@ class FailingCoreRule:
         return has_failed, not has_failed and process.executions.completed_total > done_before
 
 
-def _began_anew(before: NeuronCore, now: NeuronCore) -> bool:
-    """Whether the driver was loaded anew, or a fault healed: its counters of the core are fewer than before."""
+def _counters_restarted(before: NeuronCore, now: NeuronCore) -> bool:
+    """Whether the driver was reloaded or a fault healed: the counters of the core fell."""
     if before.status is None or before.status is now.status:
         return False
     return any(
@@ -348,7 +350,7 @@ def _began_anew(before: NeuronCore, now: NeuronCore) -> bool:
 
 
 def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
-    """How many failures of hardware, timeouts and successes came."""
+    """Growth of hardware failures, timeouts and successes."""
     old, new = before.status, now.status
     if old is None or new is None:
         return 0, 0, 0

@@ -1,4 +1,4 @@
-"""The judge: verdicts are made here, once a tick, from the daemon's whole past; everybody else carries them."""
+"""Evaluates the health rules once per tick, and logs, compares and groups their findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from neurontools.model.health import marked_reason
 from neurontools.model.jobs.running_job import together
 from neurontools.util.units import ranges_text, strip_durations
 
-_ANCHORS = 6  # snapshots kept for what is judged by growth
+_ANCHORS = 6  # earlier snapshots that growth is measured from
 
 _Rule = Callable[[RuleContext], Iterator[Finding]]
 _RULES: tuple[_Rule, ...] = (
@@ -45,9 +45,9 @@ _RULES: tuple[_Rule, ...] = (
 
 
 class RuleEvaluator:
-    """Judges each snapshot. Feed it every one, in order; it remembers since when each finding has been there.
+    """Evaluates the rules and remembers since when each finding holds. Belongs to the event loop's thread.
 
-    Belongs to the event loop's thread.
+    It takes every tick's snapshot, in order.
     """
 
     def __init__(self, limits: HealthThresholds | None = None) -> None:
@@ -58,30 +58,32 @@ class RuleEvaluator:
         self._orphans = OrphanedPodRule()
         self._kernel_errors = KernelErrorRule()
         self._known: dict[tuple[object, ...], Finding] = {}
-        self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
+        self._keys: dict[int, tuple[object, ...]] = {}  # by id() of the known findings
         self._health: Health | None = None
 
-    def change(self, limits: HealthThresholds) -> None:
-        """These limits hold from the next snapshot on."""
+    def set_thresholds(self, limits: HealthThresholds) -> None:
+        """Applies these limits from the next snapshot on."""
         self._limits = limits
 
-    def judge(self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()) -> Snapshot:
-        """The snapshot of a tick with its verdicts.
+    def evaluate(
+        self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()
+    ) -> Snapshot:
+        """Returns the tick's snapshot with its findings.
 
-        `ended` are the processes that ended since the tick before, `logged` what the kernel has logged since then.
+        `ended` and `logged` are the processes that ended and the kernel log records since the last tick.
         """
         limits = self._limits
         found = build_rule_context(snapshot, self._anchors, limits)
-        self._health = self._same(
+        self._health = self._reuse_unchanged(
             device_indices=_judged(snapshot),
             unknown_device_indices=_unknown(snapshot),
-            findings=self._lasting(
+            findings=self._with_begin_times(
                 mark_injected(
                     chain(
                         group_by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
-                        self._failing_cores.look(snapshot, ended),
-                        self._orphans.look(snapshot, limits.idle_seconds),
-                        self._kernel_errors.look(snapshot, logged, limits.window_seconds),
+                        self._failing_cores.update(snapshot, ended),
+                        self._orphans.update(snapshot, limits.idle_seconds),
+                        self._kernel_errors.update(snapshot, logged, limits.window_seconds),
                     ),
                     snapshot,
                 )
@@ -92,23 +94,23 @@ class RuleEvaluator:
             self._anchors.append(snapshot)
         return replace(snapshot, health=self._health)
 
-    def carry(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot between two ticks with the verdicts of the last one, without those on ended processes."""
+    def carry_over(self, snapshot: Snapshot) -> Snapshot:
+        """Returns a snapshot between two ticks with the last findings, except those on ended processes."""
         if self._health is None:
-            return self.judge(snapshot)
+            return self.evaluate(snapshot)
         there = {process.pid for process in snapshot.processes}
         kept = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in there)
         if len(kept) == len(self._health.findings):
             return replace(snapshot, health=self._health)
         return replace(snapshot, health=replace(self._health, findings=kept))
 
-    def _same(
+    def _reuse_unchanged(
         self,
         device_indices: tuple[int, ...],
         unknown_device_indices: tuple[int, ...],
         findings: tuple[Finding, ...],
     ) -> Health:
-        """The verdicts; those of the tick before where nothing has changed, so that nobody has to write them anew."""
+        """Returns the last tick's object when nothing changed, which saves serializing it again."""
         before = self._health
         if (
             before is not None
@@ -120,15 +122,15 @@ class RuleEvaluator:
             return before
         return Health(device_indices, unknown_device_indices, findings)
 
-    def _lasting(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
-        """The findings, gravest first, each with the time at which it began."""
+    def _with_begin_times(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Returns the findings by severity, each with the time when it began."""
         known: dict[tuple[object, ...], Finding] = {}
         for finding in found:
             key = self._keys.get(id(finding)) or finding.identity
             before = self._known.get(key)
             if before is finding or before is None or finding.began_at_unix_seconds < before.began_at_unix_seconds:
                 known[key] = finding
-            elif _told(before) == _told(finding):
+            elif _content(before) == _content(finding):
                 known[key] = before
             else:
                 known[key] = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)
@@ -137,26 +139,26 @@ class RuleEvaluator:
         return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
 
 
-_told = attrgetter(
+_content = attrgetter(
     *("severity", "reason", "action", "device_indices", "pid", "pids", "neuroncore_index", "synthetic", "injected")
 )
 
 
 def _judged(snapshot: Snapshot) -> tuple[int, ...]:
-    """The devices that are there, and those that should be."""
+    """The devices that exist or should exist."""
     there = {device.index for device in snapshot.devices}
     return tuple(sorted(there.union(snapshot.instance.expected_device_indices)))
 
 
 def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
-    """The devices of whose health the driver, being an old one, tells nothing."""
+    """The devices whose driver is too old to report any health."""
     if snapshot.source is SourceKind.SIMULATED:
         return ()
-    told = {core.device_index for core in snapshot.cores if core.reset_failures_total is not None}
+    reporting = {core.device_index for core in snapshot.cores if core.reset_failures_total is not None}
     return tuple(
         device.index
         for device in snapshot.devices
-        if device.index not in told and device.reported_health is None and not _counts_errors(device.ecc)
+        if device.index not in reporting and device.reported_health is None and not _counts_errors(device.ecc)
     )
 
 
@@ -165,18 +167,18 @@ def _counts_errors(ecc: EccCounters) -> bool:
 
 
 _log = logging.getLogger(__name__)
-_FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes again; what flaps is told once
-_MOST_LINES = 16  # of one snapshot; a host that fails as a whole doesn't fill the log
+_FORGOTTEN_SECONDS = 600.0  # a finding that returns within this time is not logged again
+_MOST_LINES = 16  # per snapshot, so that a failing host does not fill the log
 
 
 class FindingLogger:
-    """Remembers what was told. Belongs to the event loop's thread."""
+    """Logs new findings and warnings. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
         self._seen_at_seconds: dict[object, float] = {}
 
-    def tell(self, snapshot: Snapshot) -> None:
-        """Logs what is in this snapshot and was in none of the last minutes."""
+    def log_new(self, snapshot: Snapshot) -> None:
+        """Logs the findings and warnings that no snapshot of the last minutes had."""
         now_seconds = snapshot.taken_at_seconds
         seen = self._seen_at_seconds
         new = []
@@ -193,7 +195,7 @@ class FindingLogger:
         for line in new[:_MOST_LINES]:
             _log.warning("%s", line)
         if len(new) > _MOST_LINES:
-            _log.warning("and %d more; neuron-ls --health tells all", len(new) - _MOST_LINES)
+            _log.warning("and %d more; neuron-ls --health shows all", len(new) - _MOST_LINES)
         old = now_seconds - _FORGOTTEN_SECONDS
         self._seen_at_seconds = {key: at for key, at in seen.items() if at > old}
 
@@ -205,14 +207,14 @@ def _line(finding: Finding) -> str:
 
 
 class FindingDiff:
-    """Remembers the findings of the tick before; those of the first tick have all begun."""
+    """Compares the findings of two ticks. At the first tick all findings begin."""
 
     def __init__(self) -> None:
         self._health: Health | None = None
         self._known: dict[tuple[object, ...], Finding] = {}
 
-    def look(self, health: Health | None) -> tuple[list[Finding], list[Finding]]:
-        """Those that have begun, and those that have ended, as they were last."""
+    def update(self, health: Health | None) -> tuple[list[Finding], list[Finding]]:
+        """Returns the findings that began, and the last state of those that ended."""
         if health is self._health:
             return [], []
         now = {finding.identity: finding for finding in health.findings} if health is not None else {}
@@ -223,7 +225,7 @@ class FindingDiff:
 
 
 def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-    """The findings; of a kind that a fault causes, on a device that it is on, they are injected ones."""
+    """Marks findings of a kind that an injected fault causes, on the fault's devices, as injected."""
     if not snapshot.injected_faults:
         yield from found
         return
@@ -240,7 +242,7 @@ def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Find
 
 
 def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-    """The findings; those of one kind on single processes of a job are one, told of the first of them."""
+    """Merges findings of one kind on several processes of a job into one, about the first process."""
     jobs: dict[int, str] | None = None
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
@@ -259,7 +261,7 @@ def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Findi
 
 
 def _jobs(snapshot: Snapshot) -> dict[int, str]:
-    """The name of the job that a process works in, by PID."""
+    """The job name of each process, by PID."""
     groups = [(processes[0].job, processes) for processes in together(snapshot.processes)]
     return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
 
