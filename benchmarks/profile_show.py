@@ -55,10 +55,10 @@ def long_profile() -> Profile:
         operators=operators,
         executions=ColumnTable(executions.kind, columns),
         operator_ns=array("q", times) * len(executions),
-        operator_totals=ColumnTable.of(
+        operator_totals=ColumnTable.from_rows(
             OperatorTotal, [OperatorTotal(number, STEPS * time, time) for number, time in enumerate(times)]
         ),
-        allocations=ColumnTable.of(Allocation, moves),
+        allocations=ColumnTable.from_rows(Allocation, moves),
     )
 
 

@@ -1,4 +1,4 @@
-"""A profile of a training run: what its workers did on their NeuronCores, operator by operator, and its files.
+"""Profiles of training runs: the operators that workers executed on their NeuronCores, and the files of profiles.
 
 No torch: reports and writers of other formats are functions of a `Profile`.
 """

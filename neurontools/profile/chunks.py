@@ -1,13 +1,12 @@
-"""The file of a worker, `*.neuronprofile`: a line that says what it is, then chunks with checksums.
+"""The format of a worker's file, `*.neuronprofile`: a header line, then chunks with checksums.
 
     NEURONPROFILE 1 {metadata}\\n
-    a chunk: kind (1 byte), size (4), size when unpacked (4), CRC-32 of what follows (4), the zlib stream
+    a chunk: kind (1 byte), size (4), unpacked size (4), CRC-32 of kind and stream (4), the zlib stream
 
-Numbers are little-endian. A chunk of kind D has definitions as JSON, added to those before: names, places, stacks,
-graphs, operators. One of kind S has the state, the last of which holds. The others are tables: the number of rows, then
-the columns one after the other as 64-bit numbers, of which first all lowest bytes come, then the next, because they
-compress so to a third. Events are added to those before; steps too; totals and blocks replace them. A reader skips
-kinds that it doesn't know.
+Numbers are little-endian. A chunk of kind D has further definitions as JSON: names, places, stacks, graphs, operators.
+A chunk of kind S has the state, which replaces the previous one. All other chunks are tables: the number of rows, then
+the columns as 64-bit integers. A column stores the lowest bytes of all its numbers first, then the next bytes, which
+compresses to a third. Events and steps extend their table; totals and blocks replace it. Readers skip unknown kinds.
 """
 
 from __future__ import annotations
@@ -39,21 +38,22 @@ VERSION = 1
 SUFFIX = ".neuronprofile"
 HEADER = struct.Struct("<cIII")
 MOST_CHUNK_BYTES = 64 << 20
-"""Of an unpacked chunk; a writer makes far smaller ones."""
+"""The maximum size of an unpacked chunk; writers make far smaller ones."""
 DEFINITIONS, STATE, OPERATOR_TIMES = b"D", b"S", b"O"
 _ROWS = struct.Struct("<I")
 _LITTLE = sys.byteorder == "little"
 
 
 class DamagedProfile(ValueError):
-    """A chunk is not what it should be; the text says what is wrong with it."""
+    """The file violates the format; the text states how."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """How a table is in the file: the field of `Profile`, and whether a chunk replaces what came before.
+    """The encoding of a table: its field in `Profile`, and whether a chunk replaces the table or extends it.
 
-    `growing` is a column kept as differences from row to row, `after` columns kept as differences from another one.
+    `growing` names a column stored as differences between rows. `after` lists columns stored as differences from a
+    second column.
     """
 
     field: str
@@ -83,13 +83,13 @@ TABLE_KINDS = {table.field: kind for kind, table in TABLES.items()}
 
 
 def pack_chunk(kind: bytes, payload: bytes, level: int = 3) -> bytes:
-    """A chunk with this content."""
+    """Encodes a chunk with its header."""
     packed = zlib.compress(payload, level)
     return HEADER.pack(kind, len(packed), len(payload), zlib.crc32(kind + packed)) + packed
 
 
 def unpack_chunk(packed: bytes, size: int) -> bytes:
-    """The content of a chunk; Damaged unless it is a zlib stream of exactly this size."""
+    """Decompresses a chunk; raises DamagedProfile unless it has exactly this size."""
     if size > MOST_CHUNK_BYTES:
         raise DamagedProfile(f"a chunk of {size} bytes")
     stream = zlib.decompressobj()
@@ -103,7 +103,7 @@ def unpack_chunk(packed: bytes, size: int) -> bytes:
 
 
 def encode_table(kind: TableFormat, columns: Sequence[array[int]]) -> bytes:
-    """Columns as the content of a chunk."""
+    """Encodes the columns of a table as the content of a chunk."""
     fields = kind.row._fields
     coded = list(columns)
     for name, base in kind.after:
@@ -115,7 +115,7 @@ def encode_table(kind: TableFormat, columns: Sequence[array[int]]) -> bytes:
 
 
 def decode_table(kind: TableFormat, payload: bytes) -> list[array[int]]:
-    """The columns in the content of a chunk; Damaged when they are not those of this kind."""
+    """Decodes the columns of a table; raises DamagedProfile if the content doesn't fit the format."""
     fields = kind.row._fields
     columns = decode_columns(payload, len(fields))
     try:
@@ -131,12 +131,12 @@ def decode_table(kind: TableFormat, payload: bytes) -> list[array[int]]:
 
 
 def encode_columns(columns: Sequence[array[int]]) -> bytes:
-    """Columns of 64-bit numbers, of one length, as the content of a chunk."""
-    return _ROWS.pack(len(columns[0])) + b"".join(map(_split, columns))
+    """Encodes columns of 64-bit integers, all of one length."""
+    return _ROWS.pack(len(columns[0])) + b"".join(map(_interleave_bytes, columns))
 
 
 def decode_columns(payload: bytes, count: int) -> list[array[int]]:
-    """So many columns; Damaged unless the content has exactly these."""
+    """Decodes `count` columns; raises DamagedProfile unless the content has exactly these."""
     if len(payload) < _ROWS.size:
         raise DamagedProfile("a table without its size")
     (rows,) = _ROWS.unpack_from(payload)
@@ -144,7 +144,7 @@ def decode_columns(payload: bytes, count: int) -> list[array[int]]:
         raise DamagedProfile("a table of another size than it says")
     size = rows * 8
     return (
-        [_joined(payload[at : at + size]) for at in range(_ROWS.size, len(payload), size)]
+        [_join_bytes(payload[at : at + size]) for at in range(_ROWS.size, len(payload), size)]
         if rows
         else [array("q") for _ in range(count)]
     )
@@ -154,22 +154,22 @@ def _differences(column: array[int], base: array[int]) -> array[int]:
     return array("q", map(sub, column, base))
 
 
-def _split(column: array[int]) -> bytes:
-    data = _swapped(column).tobytes()
+def _interleave_bytes(column: array[int]) -> bytes:
+    data = _to_little_endian(column).tobytes()
     return b"".join(data[number::8] for number in range(8))
 
 
-def _joined(data: bytes) -> array[int]:
+def _join_bytes(data: bytes) -> array[int]:
     rows = len(data) // 8
     whole = bytearray(len(data))
     for number in range(8):
         whole[number::8] = data[number * rows : (number + 1) * rows]
     column = array("q")
     column.frombytes(whole)
-    return _swapped(column)
+    return _to_little_endian(column)
 
 
-def _swapped(column: array[int]) -> array[int]:
+def _to_little_endian(column: array[int]) -> array[int]:
     if _LITTLE:
         return column
     swapped = array("q", column)
@@ -178,5 +178,5 @@ def _swapped(column: array[int]) -> array[int]:
 
 
 def field_values(value: Any) -> list[Any]:
-    """A definition as a list of its fields, in their order."""
+    """Returns the fields of a definition in their order, ready for JSON."""
     return [getattr(value, name) for name in value.__slots__]

@@ -1,4 +1,10 @@
-"""What events refer to: graphs, their operators, and places in the script."""
+"""The definitions that the events of a profile refer to: kinds, engines, metadata, source lines, operators, graphs.
+
+`engine_of` infers the engine of an operator from its name, following the guide to the engines in the Neuron
+documentation. The tensor engine multiplies matrices. The vector engine processes the elements of two tensors and
+reduces. The scalar engine computes functions of single elements. GpSimd gathers by index, draws random numbers and
+moves elements. The compiler may choose otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +12,38 @@ import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+DEVICE_TIME = "times are of the simulated device (CPU)"
+
 
 class SpanKind(IntEnum):
-    """What an event is. The numbers are those of the file."""
+    """The kind of an event. The numbers are part of the file format."""
 
     LAUNCH = 0
-    """The host hands a graph to a core: from the decision to execute it until the execution begins."""
+    """The host launches a graph: from the decision to execute it until the execution starts."""
     EXECUTION = 1
     """A core executes a graph."""
     OPERATOR = 2
     """One operator of an execution."""
     TO_DEVICE = 3
-    """Bytes go from the host into HBM."""
+    """A copy from the host to HBM."""
     FROM_DEVICE = 4
-    """Bytes go from HBM to the host; without the execution that had to come before."""
+    """A copy from HBM to the host, without the wait for a preceding execution."""
     COLLECTIVE = 5
-    """A collective, with the wait for the other ranks: an operator of a graph, or one of CPU tensors."""
+    """A collective, including the wait for other ranks: an operator of a graph, or a collective of CPU tensors."""
     COMPILE = 6
-    """A graph is compiled or, faster, found in the compile cache."""
+    """A graph is compiled, or loaded from the compile cache, which is faster."""
     INPUT_WAIT = 7
     """The script waits for its data loader."""
     STEP = 8
-    """A training step, as `Step` has it."""
+    """A training step (`TrainingStep`)."""
     ANNOTATION = 9
-    """A part of the script under a name, as `torch_xla.debug.profiler.Trace` gives it."""
+    """A named section of the script: `torch_xla.debug.profiler.Trace`."""
     FALLBACK = 10
-    """An operator that ran on the host because no graph could hold it."""
+    """An operator that ran on the host because it can't be part of a graph."""
 
 
 class Engine(IntEnum):
-    """The engine of a NeuronCore that an operator would keep busy: inferred from its name, not told by the compiler."""
+    """The engine of a NeuronCore that an operator keeps busy; inferred from its name, not from the compiler."""
 
     TENSOR = 0
     VECTOR = 1
@@ -53,10 +61,10 @@ ENGINE_NAMES = {
 }
 
 ALLOCATED, FREED = 0, 1
-"""`Allocation.action`."""
+"""Values of `Allocation.action`."""
 
 CATEGORIES = ("constants", "model_code", "shared_scratchpad", "runtime", "tensors")
-"""What bytes of HBM are for, by `Allocation.category`; in the order of `MemoryLevels`."""
+"""Memory categories of HBM: indexed by `Allocation.category`, in the order of the fields of `MemoryLevels`."""
 
 
 _TENSOR = re.compile(
@@ -76,7 +84,7 @@ _GPSIMD = re.compile(
 
 
 def engine_of(name: str) -> Engine:
-    """The engine for an operator such as aten::addmm; the vector engine for what nothing else is known of."""
+    """Returns the engine for an operator such as aten::addmm; the vector engine if no pattern matches."""
     namespace, _, rest = name.partition("::")
     if namespace == "neuron":
         return Engine.COLLECTIVES
@@ -87,18 +95,14 @@ def engine_of(name: str) -> Engine:
     return Engine.VECTOR
 
 
-DEVICE_TIME = "times are of the simulated device (CPU)"
-
-
 @dataclass(frozen=True, slots=True)
 class ProfileMetadata:
-    """The worker that a profile is of.
+    """The worker of a profile, and the clock of its times.
 
-    Times of a profile are nanoseconds since 1970 by the host's clock when the profile began, going on with
-    CLOCK_MONOTONIC: workers of one host (one `boot_id`) can be laid side by side exactly.
-    `cores` are numbers on the host, of logical cores that are so many physical ones each as
-    `logical_neuroncore_config` says (None: unknown); `hbm_limit_bytes` is that of one core. `device_time` says of what
-    device times are.
+    Times are nanoseconds since 1970. The host's clock sets the start of the profile, and CLOCK_MONOTONIC advances it,
+    so profiles of one boot of a host (`boot_id`) are exactly comparable. `cores` are host-wide indices of logical
+    cores, of `logical_neuroncore_config` physical cores each (None: unknown). `hbm_limit_bytes` is per core.
+    `device_time` states what the device times measure.
     """
 
     worker: str
@@ -122,11 +126,11 @@ class ProfileMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ProfileState:
-    """How far a profile came; the last one in a file holds.
+    """The progress of a profile; the last state in a file is the valid one.
 
-    `has_ended`: the worker ended its profile; else it died, or runs still. `recorded` counts the rows by table that
-    there were, `dropped` those that a bounded profile let go of, oldest first. Totals have all of them.
-    `hbm_peak_bytes` is by core, as in `Metadata.cores`.
+    `has_ended` is false if the worker died or still runs. `recorded` counts the recorded rows of each table, `dropped`
+    the oldest rows that were dropped to bound the file. Totals include dropped rows. `hbm_peak_bytes` has one entry
+    for each core of `ProfileMetadata.cores`.
     """
 
     ended_ns: int = 0
@@ -139,7 +143,7 @@ class ProfileState:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of Python; `is_package`: it belongs to an installed package, and not to the script and what it brings."""
+    """A line of Python source; `is_package` is true in installed packages, and false in the script and its modules."""
 
     file: str
     line: int
@@ -151,19 +155,18 @@ class SourceLine:
 
 
 def script_line(stack: tuple[SourceLine, ...]) -> SourceLine | None:
-    """The innermost place of a stack that is the script's own, else the innermost of all; None for an empty one."""
-    return next((place for place in stack if not place.is_package), stack[0] if stack else None)
+    """Returns the innermost line of a stack that belongs to the script, or else the innermost; None if it is empty."""
+    return next((line for line in stack if not line.is_package), stack[0] if stack else None)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorDefinition:
     """An operator of a graph, at its position in the order of execution.
 
-    `flops` and `bytes` are of one execution; bytes are those of its arguments and results. `result` is the layout of
-    its first result, such as bfloat16[64,512], "" for none. `stack` is a number of `Profile.stacks`, None where nobody
-    knows who recorded it; of an operator of the backward pass it is that of the forward one. `scope` are the modules
-    it was recorded in, outermost first, such as Bert/encoder/Linear. `compute_type` is the element type in which the
-    device multiplies.
+    `flops` and `bytes` (arguments and results) are per execution. `result` is the layout of the first result, such as
+    bfloat16[64,512], or "". `stack` is an index of `Profile.stacks`, None if unknown; a backward operator has the stack
+    of its forward operator. `scope` names the modules around the operator, outermost first, such as
+    Bert/encoder/Linear. `compute_type` is the element type of the device's multiplications.
     """
 
     graph: int
@@ -181,11 +184,11 @@ class OperatorDefinition:
 
 @dataclass(frozen=True, slots=True)
 class GraphDefinition:
-    """A graph as it was loaded onto a core. Its operators are those from `first_operator` on, `operator_count` of them.
+    """A graph that was loaded onto a core; it has `operator_count` operators from `first_operator` on.
 
-    `hash_text` and `module` are those of the compile cache. `compile_ns` is None where nobody measured it;
-    `was_cached`: it was found in the cache. `reason` is why there had to be a graph of its own: "the first one", or
-    what differs from the one before. `moved_bytes` are inputs and outputs. `step` is the one it first came in.
+    `hash_text` and `module` are its names in the compile cache. `compile_ns` is None if unknown. `was_cached` is true
+    if the cache had the graph. `reason` states why the graph was compiled: "the first one", or the difference from the
+    previous graph. `moved_bytes` are its inputs and outputs. `step` is the training step of its first execution.
     """
 
     hash_text: str

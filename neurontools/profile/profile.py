@@ -1,4 +1,9 @@
-"""The profile of one worker, as a value."""
+"""The profile of one worker, and its tables.
+
+Rows are tuples of integers, so a table is a few arrays; -1 is unknown. Numbers of graphs, operators, stacks and names
+are indices into the lists of `Profile`. Times are in nanoseconds (`ProfileMetadata`). `core` is a host-wide index, -1
+for the host itself. `step` is the number of a `TrainingStep`.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +28,9 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 class ColumnTable(Sequence[Row], Generic[Row]):
-    """Rows of one kind, a NamedTuple of whole numbers, each column an array of 64-bit numbers.
+    """A sequence of rows, stored as one array of 64-bit integers per column; a row is a NamedTuple of integers.
 
-    Iterating over 100,000 rows takes some 50 ms, over a column a tenth of that.
+    Iterating over 100,000 rows takes about 50 ms, over one column a tenth of that.
     """
 
     def __init__(self, kind: type[Row], columns: Sequence[array[int]] | None = None) -> None:
@@ -33,19 +38,19 @@ class ColumnTable(Sequence[Row], Generic[Row]):
         self.columns = [array("q") for _ in kind._fields] if columns is None else list(columns)
 
     @classmethod
-    def of(cls, kind: type[Row], rows: Iterable[Row]) -> ColumnTable[Row]:
-        """A table of these rows."""
+    def from_rows(cls, kind: type[Row], rows: Iterable[Row]) -> ColumnTable[Row]:
+        """Builds a table from rows."""
         listed = list(rows)
         if not listed:
             return cls(kind)
         return cls(kind, [array("q", column) for column in zip(*listed, strict=True)])
 
     def column(self, name: str) -> array[int]:
-        """One column, by the name of its field; the table's own."""
+        """Returns the column of a field, without a copy."""
         return self.columns[self.kind._fields.index(name)]
 
     def extend(self, columns: Sequence[array[int]]) -> None:
-        """Adds rows, by columns of one length."""
+        """Appends rows, given as columns of equal length."""
         for own, more in zip(self.columns, columns, strict=True):
             own.extend(more)
 
@@ -77,11 +82,10 @@ class ColumnTable(Sequence[Row], Generic[Row]):
 
 
 class TrainingStep(NamedTuple):
-    """A training step: what the optimizer's steps, and the mark_step after each, divide the run into.
+    """A training step: it ends with an optimizer step and the following mark_step.
 
-    What its time went to, as the runtime's step clock charges it; the rest is the host's: Python, tracing, everything
-    else. `collective_ns` is the wait for the other ranks, and `compute_ns` has what collectives took besides. The first
-    step of a run has all the time since the profile began.
+    The runtime's step clock measures the parts. `collective_ns` is only the wait for other ranks; `compute_ns` includes
+    the rest of the collectives. The first step of a run begins with the profile.
     """
 
     step: int
@@ -97,12 +101,12 @@ class TrainingStep(NamedTuple):
 
     @property
     def duration_ns(self) -> int:
-        """All its time."""
+        """The duration of the step."""
         return self.end_ns - self.start_ns
 
     @property
     def host_ns(self) -> int:
-        """The time that none of its parts took."""
+        """The time outside all measured parts: Python, tracing and everything else."""
         parts = self.compile_ns + self.input_wait_ns + self.transfer_ns + self.compute_ns + self.collective_ns
         return max(0, self.duration_ns - parts)
 
@@ -110,8 +114,8 @@ class TrainingStep(NamedTuple):
 class GraphExecution(NamedTuple):
     """An execution of a graph on a core.
 
-    The host began to hand it over at `queued_ns`; `reason` is the name of why it was executed, such as MarkStep.
-    `correlation` is its number in the process. `operator_count` is how many operators of it were timed: all, or none.
+    The launch began at `queued_ns`. `reason` is the index of the name of its cause, such as MarkStep. `correlation`
+    numbers the executions of the process. `operator_count` is the number of timed operators: all or none.
     """
 
     graph: int
@@ -126,7 +130,7 @@ class GraphExecution(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Something else that took time; `kind` is a `Kind`, `name` the number of its name."""
+    """Any other timed event; `kind` is a `SpanKind`, `name` the index of its name."""
 
     kind: int
     name: int
@@ -140,7 +144,7 @@ class Span(NamedTuple):
 
 
 class MemoryLevels(NamedTuple):
-    """The HBM of a core at a time, bytes by category."""
+    """The HBM in use on a core at one time, in bytes by category."""
 
     time_ns: int
     core: int
@@ -152,12 +156,12 @@ class MemoryLevels(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """All categories."""
+        """The sum of all categories."""
         return self.constants + self.model_code + self.shared_scratchpad + self.runtime + self.tensors
 
 
 class Allocation(NamedTuple):
-    """A storage that was allocated or freed: `action` is ALLOCATED or FREED, `category` a number of CATEGORIES."""
+    """The allocation or release of a storage: `action` is ALLOCATED or FREED, `category` an index of CATEGORIES."""
 
     time_ns: int
     action: int
@@ -169,7 +173,7 @@ class Allocation(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A storage that was there when the profile ended; `time_ns` is when it was allocated, -1 before the profile."""
+    """A storage that was live when the profile ended; `time_ns` is its allocation, -1 if before the profile."""
 
     address: int
     bytes: int
@@ -180,7 +184,7 @@ class Block(NamedTuple):
 
 
 class GraphTotal(NamedTuple):
-    """All executions of a graph, those too whose events were dropped."""
+    """The number and time of all executions of a graph, including those with dropped events."""
 
     graph: int
     executions: int
@@ -189,7 +193,7 @@ class GraphTotal(NamedTuple):
 
 
 class OperatorTotal(NamedTuple):
-    """All executions of an operator; how many is its graph's."""
+    """The time of all executions of an operator; the `GraphTotal` of its graph has their number."""
 
     operator: int
     total_ns: int
@@ -197,7 +201,7 @@ class OperatorTotal(NamedTuple):
 
 
 class SpanTotal(NamedTuple):
-    """All spans of a kind and name."""
+    """The number, time and bytes of all spans of one kind and name."""
 
     kind: int
     name: int
@@ -208,10 +212,10 @@ class SpanTotal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvent:
-    """Something that took time. None is unknown, or is nothing that such an event has.
+    """A timed event; None is unknown, or doesn't apply to this kind.
 
-    `core` is a number on the host, None for the host itself. Events of one execution have its `correlation`: its
-    launch, the execution itself and its operators. `graph` and `operator` are numbers of the profile's lists.
+    `core` is a host-wide index, None for the host itself. The launch, the execution and its operators share one
+    `correlation`. `graph` and `operator` are indices into the lists of the profile.
     """
 
     kind: SpanKind
@@ -231,25 +235,24 @@ class ProfileEvent:
 
     @property
     def place(self) -> SourceLine | None:
-        """The line of the script, or what is nearest to it."""
+        """The line of the script, or else the innermost line of the stack; None without a stack."""
         return script_line(self.stack)
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """The duration of the event."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one worker did while it was profiled.
+    """The profile of one worker.
 
-    `steps` and the totals are of the whole profile. `executions`, `spans`, `memory_levels` and `allocations` are the
-    latest, in the order of their ends: a profile is bounded, and `state.dropped` says what it let go of.
-    `operator_ns` are the times of the operators of all `executions`, one after the other. A stack is
-    places, the innermost first, without those of torch, of the standard library and of this package.
-    `blocks` are the storages of the end, empty where the worker died. `is_damaged`: the file ends in the middle of
-    something, which is left out.
+    `steps` and the totals cover the whole profile. `executions`, `spans`, `memory_levels` and `allocations` have only
+    the latest rows, ordered by their ends, and `state.dropped` counts the dropped ones. `operator_ns` has the times of
+    the operators of all `executions`, one after the other. A stack lists source lines, innermost first, without torch,
+    the standard library and this package. `blocks` are the storages at the end, empty if the worker died.
+    `is_damaged` is true if the file ends in an incomplete chunk, which is left out.
     """
 
     metadata: ProfileMetadata
@@ -271,28 +274,27 @@ class Profile:
     is_damaged: bool = False
 
     def stack(self, number: int | None) -> tuple[SourceLine, ...]:
-        """A stack by its number; empty for None and for -1."""
+        """Returns a stack by its index; empty for None and -1."""
         return () if number is None or number < 0 else self.stacks[number]
 
     def reason(self, execution: GraphExecution) -> str:
-        """Why it was executed, such as MarkStep."""
+        """Returns the cause of an execution, such as MarkStep."""
         return self.names[execution.reason]
 
     def events(self) -> Iterator[ProfileEvent]:
-        """All events that are there: steps, then executions with their launches and operators, then all others."""
+        """Yields all kept events: steps, then executions with their launches and operators, then spans."""
         yield from self.step_events()
         yield from self.execution_events()
         yield from self.span_events()
 
     def step_events(self) -> Iterator[ProfileEvent]:
-        """The steps."""
         for row in self.steps:
             yield ProfileEvent(
                 SpanKind.STEP, f"step {row.step}", row.start_ns, row.end_ns, step=row.step, flops=row.flops
             )
 
     def execution_events(self) -> Iterator[ProfileEvent]:
-        """Of each execution: its launch, itself, its operators."""
+        """Yields the launch, the execution and the operators of each execution."""
         ends = accumulate(self.executions.column("operator_count"))
         for row, end in zip(self.executions, ends, strict=True):
             graph = self.graphs[row.graph]
@@ -331,7 +333,7 @@ class Profile:
                 begun += took
 
     def span_events(self) -> Iterator[ProfileEvent]:
-        """Transfers, compilations, waits for input, collectives outside of graphs, and parts of the script."""
+        """Yields transfers, compilations, input waits, collectives outside graphs, and annotations."""
         for row in self.spans:
             yield ProfileEvent(
                 SpanKind(row.kind),

@@ -1,4 +1,4 @@
-"""Reads the file of a worker, which may end in the middle of something, or be no such file at all."""
+"""Reads profiles: one file, or all files in a directory. Files may be truncated, damaged, or not profiles at all."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ from neurontools.profile.profile import ColumnTable, Profile
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
 from neurontools.util.terminal import escape_controls
 
-MOST_FILE_BYTES = 1 << 30
-_MOST_UNPACKED_BYTES = 1 << 30
-_MOST_HEADER_BYTES = 64 << 10
-_MOST_DEFINITIONS = 1 << 22
+MAX_FILE_BYTES = 1 << 30
+_MAX_UNPACKED_BYTES = 1 << 30
+_MAX_HEADER_BYTES = 64 << 10
+_MAX_DEFINITIONS = 1 << 22
+_MAX_WORKERS = 4096
 T = TypeVar("T", ProfileMetadata, ProfileState)
 _NEXT_STEP = "give a directory that neuron-run --profile wrote"
 
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:
-    """The profile in a file. UserError in one line for a file that can't be read or is none.
+    """Reads the profile in a file; raises UserError if the file is unreadable or not a profile.
 
-    What a worker left that died, or what is damaged in the middle, is read as far as it goes: `is_damaged`.
+    Reads a truncated or damaged file up to the first bad chunk, and sets `is_damaged`.
     """
     name = escape_controls(os.fspath(path))
     try:
-        # A pipe that nobody writes to would never be opened, and a device never end.
-        with open(path, "rb", opener=_without_waiting) as file:
+        # Opening a pipe without a writer would block, and reading a device would never end.
+        with open(path, "rb", opener=_open_nonblocking) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{name}: no regular file; {_NEXT_STEP}")
             size = status.st_size
-            if size > MOST_FILE_BYTES:
+            if size > MAX_FILE_BYTES:
                 raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
             data = file.read(size)
     except OSError as error:
         if isinstance(error, PermissionError):
-            told = f"{name}: not permitted; ask its owner for read access"
-            raise UserError(told, EXIT_PERMISSION) from None
+            raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
         raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}") from None
     try:
-        metadata, begun = _metadata(data)
+        metadata, begun = _parse_header(data)
     except DamagedProfile as error:
         raise UserError(f"{name}: {error}; {_NEXT_STEP}") from None
-    reader = _Reader(metadata)
+    reader = _ChunkReader(metadata)
     is_damaged = False
     try:
-        reader.read(data, begun)
+        reader.read_chunks(data, begun)
     except DamagedProfile:
         is_damaged = True
     try:
-        return reader.profile(is_damaged)
+        return reader.build_profile(is_damaged)
     except DamagedProfile as error:
         raise UserError(f"{name}: damaged: {error}; make the profile again") from None
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _metadata(data: bytes) -> tuple[ProfileMetadata, int]:
+def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
     if not data.startswith(chunks.MAGIC + b" "):
         raise DamagedProfile("not a profile")
-    end = data.find(b"\n", 0, _MOST_HEADER_BYTES)
+    end = data.find(b"\n", 0, _MAX_HEADER_BYTES)
     if end < 0:
         raise DamagedProfile("a profile that ends in its first line")
     version, _, text = data[len(chunks.MAGIC) + 1 : end].partition(b" ")
@@ -86,11 +86,11 @@ def _metadata(data: bytes) -> tuple[ProfileMetadata, int]:
         raise DamagedProfile(
             f"a profile of another version ({escape_controls(version[:20].decode('ascii', 'replace'))})"
         )
-    return _known(text, ProfileMetadata, "a first line"), end + 1
+    return _parse_known_fields(text, ProfileMetadata, "a first line"), end + 1
 
 
-class _Reader:
-    """What was read so far."""
+class _ChunkReader:
+    """Collects the contents of chunks."""
 
     def __init__(self, metadata: ProfileMetadata) -> None:
         self.metadata = metadata
@@ -106,8 +106,8 @@ class _Reader:
         }
         self._unpacked_bytes = 0
 
-    def read(self, data: bytes, position: int) -> None:
-        """Takes in all chunks from a position on; Damaged where there is none."""
+    def read_chunks(self, data: bytes, position: int) -> None:
+        """Reads all chunks from a position on; raises DamagedProfile at the first bad one."""
         header = chunks.HEADER
         while position < len(data):
             if len(data) - position < header.size:
@@ -119,15 +119,15 @@ class _Reader:
             if len(packed) != size or zlib.crc32(kind + packed) != checksum:
                 raise DamagedProfile("the file ends in the middle of a chunk")
             self._unpacked_bytes += unpacked_size
-            if self._unpacked_bytes > _MOST_UNPACKED_BYTES:
-                raise DamagedProfile("more than a profile has")
-            self._take(kind, chunks.unpack_chunk(packed, unpacked_size))
+            if self._unpacked_bytes > _MAX_UNPACKED_BYTES:
+                raise DamagedProfile("more data than a profile has")
+            self._read_chunk(kind, chunks.unpack_chunk(packed, unpacked_size))
 
-    def _take(self, kind: bytes, payload: bytes) -> None:
+    def _read_chunk(self, kind: bytes, payload: bytes) -> None:
         if kind == chunks.DEFINITIONS:
-            self._define(payload)
+            self._read_definitions(payload)
         elif kind == chunks.STATE:
-            self.state = _known(payload, ProfileState, "a state")
+            self.state = _parse_known_fields(payload, ProfileState, "a state")
         elif kind == chunks.OPERATOR_TIMES:
             self.operator_ns.extend(chunks.decode_columns(payload, 1)[0])
         elif kind in chunks.TABLES:
@@ -138,7 +138,7 @@ class _Reader:
             else:
                 self.tables[described.field].extend(columns)
 
-    def _define(self, payload: bytes) -> None:
+    def _read_definitions(self, payload: bytes) -> None:
         try:
             document = json.loads(payload)
             names = [str(name) for name in document["names"]]
@@ -150,9 +150,9 @@ class _Reader:
             ]
             for kind, values in ((SourceLine, places), (GraphDefinition, graphs), (OperatorDefinition, operators)):
                 for value in values:
-                    _check(value, kind)
+                    _check_types(value, kind)
             self.places += places
-            stacks = [tuple(self.places[_natural(number)] for number in stack) for stack in document["stacks"]]
+            stacks = [tuple(self.places[_check_index(number)] for number in stack) for stack in document["stacks"]]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
             raise DamagedProfile(f"definitions that can't be read ({type(error).__name__})") from None
         self.names += names
@@ -160,15 +160,15 @@ class _Reader:
         self.graphs += graphs
         self.operators += operators
         listed: tuple[list[Any], ...] = (self.names, self.places, self.stacks, self.graphs, self.operators)
-        if max(map(len, listed)) > _MOST_DEFINITIONS:
+        if max(map(len, listed)) > _MAX_DEFINITIONS:
             raise DamagedProfile("more definitions than a profile has")
 
-    def profile(self, is_damaged: bool) -> Profile:
-        """All of it; Damaged when something refers to what isn't there."""
+    def build_profile(self, is_damaged: bool) -> Profile:
+        """Returns the profile; raises DamagedProfile if a reference has no target."""
         tables = self.tables
         timed = sum(tables["executions"].column("operator_count"))
         if timed > len(self.operator_ns):  # the file ended between an execution's chunk and that of its operators
-            self._cut_executions()
+            self._drop_untimed_executions()
             is_damaged = True
         elif timed < len(self.operator_ns):
             raise DamagedProfile("times of operators that belong to no execution")
@@ -185,7 +185,7 @@ class _Reader:
             **tables,
         )
 
-    def _cut_executions(self) -> None:
+    def _drop_untimed_executions(self) -> None:
         table = self.tables["executions"]
         rest, whole = len(self.operator_ns), 0
         for count in table.column("operator_count"):
@@ -232,15 +232,15 @@ class _Reader:
                 raise DamagedProfile("a graph with a stack that isn't there")
         for operator in self.operators:
             if not 0 <= operator.graph < graphs or (operator.stack is not None and not 0 <= operator.stack < stacks):
-                raise DamagedProfile("an operator of nothing that is there")
+                raise DamagedProfile("an operator with a graph or stack that isn't there")
 
 
-def _known(text: bytes, kind: type[T], what: str) -> T:
-    """The fields of a JSON document that are known here, as a value; Damaged for what is none."""
+def _parse_known_fields(text: bytes, kind: type[T], what: str) -> T:
+    """Parses the fields of `kind` from a JSON document, and ignores unknown ones; raises DamagedProfile."""
     try:
         document = json.loads(text)
-        value = kind(**{key: _plain(found) for key, found in document.items() if key in kind.__slots__})
-        _check(value, kind)
+        value = kind(**{key: _list_to_tuple(found) for key, found in document.items() if key in kind.__slots__})
+        _check_types(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedProfile(f"{what} that can't be read ({type(error).__name__})") from None
     return value
@@ -257,8 +257,8 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _check(value: Any, kind: type[Any]) -> None:
-    """TypeError unless the fields are of their types, and numbers of 64 bits."""
+def _check_types(value: Any, kind: type[Any]) -> None:
+    """Raises TypeError unless all fields have their annotated types and all integers fit in 64 bits."""
     for name, annotation in kind.__annotations__.items():
         found = getattr(value, name)
         if annotation == "tuple[int, ...]":
@@ -274,21 +274,18 @@ def _check(value: Any, kind: type[Any]) -> None:
                 raise TypeError(name)
 
 
-def _plain(value: Any) -> Any:
+def _list_to_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _natural(number: Any) -> int:
+def _check_index(number: Any) -> int:
     if not isinstance(number, int) or number < 0:
         raise TypeError(number)
     return number
 
 
-_MOST_WORKERS = 4096
-
-
 def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
-    """The files of workers in a directory, or the file itself. UserError in one line where there are none."""
+    """Returns the profiles in a directory, or the file itself; raises UserError if there is none."""
     path = Path(where)
     name = escape_controls(os.fspath(where))
     if path.is_file():
@@ -305,12 +302,12 @@ def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
         raise UserError(
             f"{name}: no profile in it; make one with neuron-run --profile {name} script.py", EXIT_NOT_FOUND
         )
-    if len(found) > _MOST_WORKERS:
-        raise UserError(f"{name}: {len(found)} profiles are more than {_MOST_WORKERS}; give one of them")
+    if len(found) > _MAX_WORKERS:
+        raise UserError(f"{name}: {len(found)} profiles are more than {_MAX_WORKERS}; give one of them")
     return found
 
 
 def read_directory(where: str | os.PathLike[str]) -> list[Profile]:
-    """The profiles of all workers, by rank; of a single file, that one. UserError in one line for anything else."""
+    """Reads the profiles of a directory, ordered by rank, or a single file; raises UserError."""
     profiles = [read_profile(path) for path in profile_paths(where)]
     return sorted(profiles, key=lambda each: (each.metadata.rank, each.metadata.host, each.metadata.pid))

@@ -1,4 +1,4 @@
-"""Writes the file of a worker, chunk by chunk, and keeps it within its bounds."""
+"""Writes profiles chunk by chunk: to a bounded file, or to a stream."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ from neurontools.profile.definitions import (
     SourceLine,
 )
 
+MAX_PENDING_BYTES = 64 << 20
+
+_EVENT_TABLES = ("executions", "spans", "memory_levels", "allocations")
+_EVENT_KINDS = frozenset({chunks.OPERATOR_TIMES, *(chunks.TABLE_KINDS[table] for table in _EVENT_TABLES)})
+_REPLACED_KINDS = frozenset({chunks.STATE, *(kind for kind, table in chunks.TABLES.items() if table.replaces)})
+
 
 @dataclass(slots=True)
 class NewDefinitions:
-    """New definitions, to be added to those that were written."""
+    """Definitions that the profile doesn't have yet."""
 
     names: list[str] = field(default_factory=list)
     stacks: list[tuple[SourceLine, ...]] = field(default_factory=list)
@@ -35,9 +41,9 @@ class NewDefinitions:
 
 
 class ProfileEncoder:
-    """Makes the chunks of one profile, for one thread at a time; where they go is for `_chunk` of who inherits.
+    """Encodes the chunks of one profile, for one thread at a time; subclasses write them in `_emit_chunk`.
 
-    Methods raise what `_chunk` does. `dropped` are the rows, by table, that were let go of.
+    Methods raise the errors of `_emit_chunk`. `dropped` counts the dropped rows of each table.
     """
 
     def __init__(self, metadata: ProfileMetadata) -> None:
@@ -45,12 +51,12 @@ class ProfileEncoder:
         self.dropped: dict[str, int] = {}
         self._places: dict[SourceLine, int] = {}
 
-    def define(self, new: NewDefinitions) -> None:
-        """Adds definitions; what refers to them is written later."""
+    def add_definitions(self, new: NewDefinitions) -> None:
+        """Adds definitions, which must precede the rows that refer to them."""
         if not new:
             return
         places: list[SourceLine] = []
-        stacks = [[self._number(place, places) for place in stack] for stack in new.stacks]
+        stacks = [[self._line_index(place, places) for place in stack] for stack in new.stacks]
         document = {
             "names": new.names,
             "places": list(map(chunks.field_values, places)),
@@ -58,34 +64,34 @@ class ProfileEncoder:
             "graphs": list(map(chunks.field_values, new.graphs)),
             "operators": list(map(chunks.field_values, new.operators)),
         }
-        self._chunk(chunks.DEFINITIONS, json.dumps(document, separators=(",", ":")).encode(), "definitions", 0)
+        self._emit_chunk(chunks.DEFINITIONS, json.dumps(document, separators=(",", ":")).encode(), "definitions", 0)
 
-    def add(self, table: str, columns: Sequence[array[int]]) -> None:
-        """Adds rows to a table, or replaces the table where it is one of totals."""
+    def add_rows(self, table: str, columns: Sequence[array[int]]) -> None:
+        """Extends a table by rows; replaces it if it has totals or blocks."""
         kind = chunks.TABLE_KINDS[table]
         described = chunks.TABLES[kind]
         rows = len(columns[0])
         if rows or described.replaces:
-            self._chunk(kind, chunks.encode_table(described, columns), table, rows)
+            self._emit_chunk(kind, chunks.encode_table(described, columns), table, rows)
 
     def add_executions(self, columns: Sequence[array[int]], operator_ns: array[int]) -> None:
-        """Adds executions with the times of their operators."""
+        """Adds executions, and the times of their operators."""
         if len(columns[0]):
-            self.add("executions", columns)
+            self.add_rows("executions", columns)
             payload = chunks.encode_columns([operator_ns])
-            self._chunk(chunks.OPERATOR_TIMES, payload, "operator_ns", len(operator_ns))
+            self._emit_chunk(chunks.OPERATOR_TIMES, payload, "operator_ns", len(operator_ns))
 
-    def state(self, state: ProfileState) -> None:
-        """Says how far the profile came."""
+    def write_state(self, state: ProfileState) -> None:
+        """Writes the progress of the profile."""
         document = asdict(state)
         document["dropped"] = {**state.dropped, **self.dropped}
-        self._chunk(chunks.STATE, json.dumps(document).encode(), "state", 0)
+        self._emit_chunk(chunks.STATE, json.dumps(document).encode(), "state", 0)
 
-    def _chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
-        """Takes the next chunk, with so many rows of a table."""
+    def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
+        """Writes a chunk that has `rows` rows of the table."""
         raise NotImplementedError
 
-    def _number(self, place: SourceLine, new: list[SourceLine]) -> int:
+    def _line_index(self, place: SourceLine, new: list[SourceLine]) -> int:
         number = self._places.get(place)
         if number is None:
             number = self._places[place] = len(self._places)
@@ -93,14 +99,9 @@ class ProfileEncoder:
         return number
 
 
-_EVENT_TABLES = ("executions", "spans", "memory_levels", "allocations")
-_EVENTS = frozenset({chunks.OPERATOR_TIMES, *(chunks.TABLE_KINDS[table] for table in _EVENT_TABLES)})
-_LATEST = frozenset({chunks.STATE, *(kind for kind, table in chunks.TABLES.items() if table.replaces)})
-
-
 @dataclass(slots=True)
-class _Kept:
-    """A chunk of events that is in the file: where, how long, and how many rows of which table."""
+class _EventChunk:
+    """The position of a chunk of events in the file, and the number of its rows."""
 
     offset: int
     size: int
@@ -109,11 +110,11 @@ class _Kept:
 
 
 class ProfileWriter(ProfileEncoder):
-    """Writes one file, for one thread at a time. All methods raise OSError when the disk doesn't take it.
+    """Writes one file, for one thread at a time; all methods raise OSError if the disk fails or is full.
 
-    Each chunk is whole before a method returns, so that a process that is killed leaves what it has written. When the
-    chunks of events have more than `most_event_bytes`, the older half of them is dropped; then, and when as much of it
-    is outdated, the file is written anew beside itself and put in its place.
+    A method writes whole chunks before it returns, so a killed process leaves a readable file. Once the chunks of
+    events exceed `most_event_bytes`, the writer drops their older half. Then, and once that many bytes are outdated, it
+    writes a new file and renames it over the old one.
     """
 
     def __init__(
@@ -123,47 +124,47 @@ class ProfileWriter(ProfileEncoder):
         self.path = Path(path)
         self.bytes_written = 0
         self._most_event_bytes = most_event_bytes
-        self._lasting: list[tuple[int, int]] = []  # chunks that stay: definitions, steps
-        self._latest: dict[bytes, tuple[int, int]] = {}  # of kinds that replace what came before
-        self._events: list[list[_Kept]] = []  # chunks of events, in groups that stay or go together
-        self._group: list[_Kept] = []
+        self._permanent: list[tuple[int, int]] = []  # (offset, size) of definitions and steps
+        self._latest: dict[bytes, tuple[int, int]] = {}  # the valid chunk of each kind that replaces
+        self._events: list[list[_EventChunk]] = []  # each group is dropped as a whole
+        self._group: list[_EventChunk] = []
         self._event_bytes = self._outdated_bytes = 0
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._size = 0
-        self._put(self.header)
+        self._append(self.header)
 
-    def state(self, state: ProfileState) -> None:
-        """Says how far the profile came; ends a group of events, and drops the oldest ones where there are too many."""
+    def write_state(self, state: ProfileState) -> None:
+        """Writes the progress, which ends a group of events; drops the oldest groups if the file is too large."""
         if self._group:
             self._events.append(self._group)
             self._group = []
         if self._event_bytes > self._most_event_bytes:
-            self._drop_half()
+            self._drop_oldest_half()
         elif self._outdated_bytes > self._most_event_bytes:
-            self._write_anew()
-        super().state(state)
+            self._rewrite_file()
+        super().write_state(state)
 
     def close(self) -> None:
-        """Closes the file; may be called again."""
+        """Closes the file; further calls do nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _drop_half(self) -> None:
+    def _drop_oldest_half(self) -> None:
         kept = self._events
         while len(kept) > 1 and self._event_bytes > self._most_event_bytes // 2:
             for each in kept.pop(0):
                 self.dropped[each.field] = self.dropped.get(each.field, 0) + each.rows
                 self._event_bytes -= each.size
-        self._write_anew()
+        self._rewrite_file()
 
-    def _write_anew(self) -> None:
+    def _rewrite_file(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")
         old, self._file = self._file, os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         size, self._size = self._size, 0
         try:
-            self._put(self.header)
-            moved = {where: self._copied(old, where) for where in self._still_there()}
+            self._append(self.header)
+            moved = {where: self._copy_chunk(old, where) for where in self._live_chunks()}
             draft.replace(self.path)
         except BaseException:
             os.close(self._file)
@@ -171,46 +172,46 @@ class ProfileWriter(ProfileEncoder):
             draft.unlink(missing_ok=True)
             raise
         os.close(old)
-        self._lasting = [moved[where] for where in self._lasting]
+        self._permanent = [moved[where] for where in self._permanent]
         self._latest = {kind: moved[where] for kind, where in self._latest.items()}
         self._outdated_bytes = 0
         for group in self._events:
             for each in group:
                 each.offset, each.size = moved[each.offset, each.size]
 
-    def _still_there(self) -> Iterable[tuple[int, int]]:
+    def _live_chunks(self) -> Iterable[tuple[int, int]]:
         events = [(each.offset, each.size) for group in self._events for each in group]
-        return sorted([*self._lasting, *self._latest.values(), *events])
+        return sorted([*self._permanent, *self._latest.values(), *events])
 
-    def _copied(self, source: int, where: tuple[int, int]) -> tuple[int, int]:
+    def _copy_chunk(self, source: int, where: tuple[int, int]) -> tuple[int, int]:
         offset, size = where
         begun = self._size
-        self._put(os.pread(source, size, offset))
+        self._append(os.pread(source, size, offset))
         return begun, size
 
-    def _chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
+    def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
         data = chunks.pack_chunk(kind, payload)
         begun, size = self._size, len(data)
         try:
-            self._put(data)
+            self._append(data)
         except BaseException:
-            self._take_back(begun)
+            self._truncate(begun)
             raise
-        if kind in _LATEST:
+        if kind in _REPLACED_KINDS:
             self._outdated_bytes += self._latest.get(kind, (0, 0))[1]
             self._latest[kind] = begun, size
-        elif kind in _EVENTS:
-            self._group.append(_Kept(begun, size, table, rows))
+        elif kind in _EVENT_KINDS:
+            self._group.append(_EventChunk(begun, size, table, rows))
             self._event_bytes += size
         else:
-            self._lasting.append((begun, size))
+            self._permanent.append((begun, size))
 
-    def _take_back(self, size: int) -> None:
+    def _truncate(self, size: int) -> None:
         os.ftruncate(self._file, size)
         os.lseek(self._file, size, os.SEEK_SET)
         self._size = size
 
-    def _put(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         if self._file < 0:
             raise ValueError("the profile is closed")
         rest = memoryview(data)
@@ -221,39 +222,36 @@ class ProfileWriter(ProfileEncoder):
 
     @property
     def size_bytes(self) -> int:
-        """What the file has now."""
+        """The current size of the file."""
         return self._size
 
 
-MOST_WAITING_BYTES = 64 << 20
-
-
 class ProfileStream(ProfileEncoder):
-    """Collects what is to be sent, for one thread at a time; `take` gives the next of it to another.
+    """Collects the chunks of a profile for sending: one thread adds, another takes.
 
-    Methods raise OSError once more than MOST_WAITING_BYTES wait, because nobody reads them.
+    Methods raise OSError (ENOBUFS) once more than MAX_PENDING_BYTES are pending.
     """
 
     def __init__(self, metadata: ProfileMetadata) -> None:
         super().__init__(metadata)
         self.size_bytes = 0
-        self._waiting = bytearray()
+        self._pending = bytearray()
         self._lock = Lock()
-        self._put(self.header)
+        self._append(self.header)
 
-    def take(self) -> bytes:
-        """What has come since the last time."""
+    def take_pending(self) -> bytes:
+        """Returns the bytes added since the last call."""
         with self._lock:
-            taken, self._waiting = self._waiting, bytearray()
+            taken, self._pending = self._pending, bytearray()
         return bytes(taken)
 
-    def _chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
+    def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
         del table, rows
-        self._put(chunks.pack_chunk(kind, payload))
+        self._append(chunks.pack_chunk(kind, payload))
 
-    def _put(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> None:
         with self._lock:
-            if len(self._waiting) + len(data) > MOST_WAITING_BYTES:
+            if len(self._pending) + len(data) > MAX_PENDING_BYTES:
                 raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
-            self._waiting += data
+            self._pending += data
         self.size_bytes += len(data)

@@ -48,20 +48,20 @@ def write(path: Path, profile: Profile, parts: int = 1) -> None:
     definitions = NewDefinitions(
         list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators)
     )
-    writer.define(definitions)
+    writer.add_definitions(definitions)
     ends = list(profile.executions.column("operator_count"))
     for part in range(parts):
         for table in TABLES.values():
             rows: ColumnTable[TrainingStep] = getattr(profile, table.field)
             first, last = len(rows) * part // parts, len(rows) * (part + 1) // parts
             if table.replaces:
-                writer.add(table.field, rows.columns)
+                writer.add_rows(table.field, rows.columns)
             elif table.field == "executions":
                 times = profile.operator_ns[sum(ends[:first]) : sum(ends[:last])]
                 writer.add_executions(rows[first:last].columns, times)
             else:
-                writer.add(table.field, rows[first:last].columns)
-        writer.state(replace(profile.state, has_ended=profile.state.has_ended and part == parts - 1))
+                writer.add_rows(table.field, rows[first:last].columns)
+        writer.write_state(replace(profile.state, has_ended=profile.state.has_ended and part == parts - 1))
     writer.close()
 
 
@@ -118,8 +118,8 @@ def profiles(draw: st.DrawFn) -> Profile:
         rows = draw(st.lists(st.builds(table.row, *fields), max_size=5))
         if table.field == "operator_totals" and not operators:
             rows = []
-        tables[table.field] = ColumnTable.of(table.row, rows)
-    tables["executions"] = ColumnTable.of(GraphExecution, executions)
+        tables[table.field] = ColumnTable.from_rows(table.row, rows)
+    tables["executions"] = ColumnTable.from_rows(GraphExecution, executions)
     counts = st.dictionaries(_texts, st.integers(0, 1 << 40), max_size=3)
     return Profile(
         metadata=replace(METADATA, worker=draw(_texts), cores=tuple(draw(st.lists(st.integers(0, 63), max_size=3)))),

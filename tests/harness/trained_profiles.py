@@ -103,20 +103,24 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
         stacks=(_FORWARD, _LOSS, _STEP),
         graphs=(graph,),
         operators=operators,
-        steps=ColumnTable.of(TrainingStep, [TrainingStep(*row) for row in made["steps"]]),
-        executions=ColumnTable.of(GraphExecution, [GraphExecution(*row) for row in made["executions"]]),
+        steps=ColumnTable.from_rows(TrainingStep, [TrainingStep(*row) for row in made["steps"]]),
+        executions=ColumnTable.from_rows(GraphExecution, [GraphExecution(*row) for row in made["executions"]]),
         operator_ns=array("q", times * steps),
-        spans=ColumnTable.of(Span, [Span(*row) for row in made["spans"]]),
-        memory_levels=ColumnTable.of(MemoryLevels, [MemoryLevels(*row) for row in made["levels"]]),
-        allocations=ColumnTable.of(Allocation, [Allocation(*row) for row in made["moves"]]),
-        blocks=ColumnTable.of(
+        spans=ColumnTable.from_rows(Span, [Span(*row) for row in made["spans"]]),
+        memory_levels=ColumnTable.from_rows(MemoryLevels, [MemoryLevels(*row) for row in made["levels"]]),
+        allocations=ColumnTable.from_rows(Allocation, [Allocation(*row) for row in made["moves"]]),
+        blocks=ColumnTable.from_rows(
             Block,
             [
                 Block(0x100, 500_000, rank, 4, 2, -1),
                 *(Block(move[3], move[4], rank, 4, 1, move[0]) for move in made["moves"][1::2]),
             ],
         ),
-        graph_totals=ColumnTable.of(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),
-        operator_totals=ColumnTable.of(OperatorTotal, [OperatorTotal(n, steps * t, t) for n, t in enumerate(times)]),
-        span_totals=ColumnTable.of(SpanTotal, [SpanTotal(SpanKind.TO_DEVICE, 1, steps, steps * 50_000, steps * 2_048)]),
+        graph_totals=ColumnTable.from_rows(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),
+        operator_totals=ColumnTable.from_rows(
+            OperatorTotal, [OperatorTotal(n, steps * t, t) for n, t in enumerate(times)]
+        ),
+        span_totals=ColumnTable.from_rows(
+            SpanTotal, [SpanTotal(SpanKind.TO_DEVICE, 1, steps, steps * 50_000, steps * 2_048)]
+        ),
     )

@@ -152,7 +152,7 @@ def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_
 def test_references_to_what_is_not_there_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "e.neuronprofile"
     profile = trained(2)[0]
-    write(path, replace(profile, spans=ColumnTable.of(profile.spans.kind, [profile.spans[0]._replace(name=7)])))
+    write(path, replace(profile, spans=ColumnTable.from_rows(profile.spans.kind, [profile.spans[0]._replace(name=7)])))
     with pytest.raises(UserError, match="spans with a name that isn't there"):
         read_profile(path)
 
@@ -181,7 +181,7 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
     path = tmp_path / "f.neuronprofile"
     profile = trained(2)[0]
     writer = ProfileWriter(path, METADATA, most_event_bytes=20_000)
-    writer.define(
+    writer.add_definitions(
         NewDefinitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators))
     )
     steps = array("q", range(100))
@@ -192,11 +192,11 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
         ended = array("q", (each + 900 for each in begun))
         numbers = array("q", (first + step for step in steps))
         zeros, fives = array("q", [0] * 100), array("q", [5] * 100)
-        writer.add("steps", [numbers, begun, ended, *[zeros] * 7])
+        writer.add_rows("steps", [numbers, begun, ended, *[zeros] * 7])
         executions = [zeros, zeros, numbers, numbers, zeros, begun, begun, ended, fives]
         times = array("q", (each & 1023 for each in noise * 5))
         writer.add_executions(executions, times)
-        writer.state(ProfileState(recorded={"executions": first + 100}))
+        writer.write_state(ProfileState(recorded={"executions": first + 100}))
         assert writer.size_bytes < 70_000
     writer.close()
     found = read_profile(path)
@@ -212,8 +212,8 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
 def test_totals_that_are_written_again_and_again_do_not_make_the_file_grow(tmp_path: Path) -> None:
     writer = ProfileWriter(tmp_path / "g.neuronprofile", METADATA, most_event_bytes=20_000)
     for number in range(1_000):
-        writer.add("span_totals", [array("q", [number])] * 5)
-        writer.state(ProfileState())
+        writer.add_rows("span_totals", [array("q", [number])] * 5)
+        writer.write_state(ProfileState())
     assert writer.size_bytes < 60_000
     writer.close()
 

@@ -25,7 +25,7 @@ def steps_of(*durations_ns: int) -> ColumnTable[TrainingStep]:
     for number, took in enumerate(durations_ns, 2):
         rows.append(TrainingStep(number, begun, begun + took, 0, 0, 0, took // 2, 0, 1, 10))
         begun += took
-    return ColumnTable.of(TrainingStep, rows)
+    return ColumnTable.from_rows(TrainingStep, rows)
 
 
 def test_a_run_is_judged_without_its_first_step_by_the_parts_that_were_recorded_and_the_rest_is_the_hosts() -> None:
@@ -186,7 +186,7 @@ def test_steps_in_part_and_executions_after_the_last_one_make_no_step_larger() -
     (whole,) = trained(10)
     captured = replace(whole, steps=whole.steps[1:])
     (row,) = whole.graph_totals
-    evaluated = replace(whole, graph_totals=ColumnTable.of(GraphTotal, [row._replace(executions=40)]))
+    evaluated = replace(whole, graph_totals=ColumnTable.from_rows(GraphTotal, [row._replace(executions=40)]))
     for other in (captured, evaluated):
         compared = compare(build_report([whole]), build_report([other]))
         (flops,) = (each for each in compared.quantities if each.quantity.name == "flops")

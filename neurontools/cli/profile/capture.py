@@ -23,7 +23,7 @@ from neurontools.model import Snapshot
 from neurontools.profile import Profile, read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import run_name, worker_name, write_outputs, write_ranks
-from neurontools.profile.reader import MOST_FILE_BYTES
+from neurontools.profile.reader import MAX_FILE_BYTES
 from neurontools.rpc import socket_path
 from neurontools.rpc.profile_request import AskedProfile
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
@@ -57,7 +57,7 @@ class _Arriving:
             return False
         self.heard_at = time.monotonic()
         self.size_bytes += len(part)
-        if self.size_bytes > MOST_FILE_BYTES:
+        if self.size_bytes > MAX_FILE_BYTES:
             self.trouble = UserError(f"PID {self.asked.pid}: more than a profile has; ask for fewer --seconds")
             return False
         rest = memoryview(part)

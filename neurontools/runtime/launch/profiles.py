@@ -181,7 +181,7 @@ class _Capture:
             self.channel.shutdown(socket.SHUT_RDWR)
 
     def _send(self, stream: ProfileStream) -> None:
-        data = stream.take()
+        data = stream.take_pending()
         if data:
             self.channel.sendall(data)
 

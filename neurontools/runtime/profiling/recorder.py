@@ -161,8 +161,8 @@ class ProfileRecorder:
         self._ring.stop(self)
         if self.failure is None:
             try:
-                self._writer.add("blocks", self.totals.blocks(self._living()))
-                self._writer.state(self._state(has_ended=True, failure=failure))
+                self._writer.add_rows("blocks", self.totals.blocks(self._living()))
+                self._writer.write_state(self._state(has_ended=True, failure=failure))
             except OSError as error:
                 self.failure = error
 
@@ -184,18 +184,18 @@ class ProfileRecorder:
             ring.graphs[written[2] :],
             ring.operators[written[3] :],
         )
-        writer.define(new)
+        writer.add_definitions(new)
         counts = (len(new.names), len(new.stacks), len(new.graphs), len(new.operators))
         self._written = [before + count for before, count in zip(written, counts, strict=True)]
-        writer.add("steps", batch.steps)
+        writer.add_rows("steps", batch.steps)
         writer.add_executions(batch.executions, batch.operator_ns)
-        writer.add("spans", batch.spans)
-        writer.add("memory_levels", batch.levels)
-        writer.add("allocations", batch.allocations)
-        writer.add("graph_totals", self.totals.graph_totals())
-        writer.add("operator_totals", self.totals.operator_totals(ring.graphs))
-        writer.add("span_totals", self.totals.span_totals())
-        writer.state(self._state(has_ended=False))
+        writer.add_rows("spans", batch.spans)
+        writer.add_rows("memory_levels", batch.levels)
+        writer.add_rows("allocations", batch.allocations)
+        writer.add_rows("graph_totals", self.totals.graph_totals())
+        writer.add_rows("operator_totals", self.totals.operator_totals(ring.graphs))
+        writer.add_rows("span_totals", self.totals.span_totals())
+        writer.write_state(self._state(has_ended=False))
 
     def _state(self, *, has_ended: bool, failure: str | None = None) -> ProfileState:
         return ProfileState(
