@@ -52,7 +52,7 @@ def main() -> None:
             audit.record_attaches(quiet, (), 1.0)
             began, ended = changes.update(health)
             audit.record_findings(began, ended, 1.0)
-            actions.tell(began, ended, quiet)
+            actions.submit(began, ended, quiet)
 
         log_seconds = 0.0
         for number in range(TICKS):

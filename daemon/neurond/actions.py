@@ -1,4 +1,4 @@
-"""Actions: what begins and what ends is handed to a thread, which runs what is configured, one after the other."""
+"""Runs the configured command and webhook when findings begin or end, one after the other in a thread."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _CLOSE_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
-_tell_trouble = RateLimitedLogger(_log, logging.WARNING)
+_log_failure = RateLimitedLogger(_log, logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
 class _ActionEvent:
-    """One thing to do something about, as a document."""
+    """A finding that began or ended, as a JSON document."""
 
     event: str
     key: str
@@ -42,9 +42,9 @@ class _ActionEvent:
 
 
 class FindingActions:
-    """Belongs to the event loop's thread, which it never keeps waiting; `audit` is told what came of each.
+    """Queues findings for the thread, and records each run in the audit log. Belongs to the event loop's thread.
 
-    A failed command is tried again after `first_pause_seconds`; each further pause is twice as long.
+    A failed run is retried after `first_pause_seconds`; each further pause is twice as long.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class FindingActions:
         self._thread = threading.Thread(target=self._work, name="actions", daemon=True)
         self._thread.start()
 
-    def tell(self, began: Iterable[Finding], ended: Iterable[Finding], snapshot: Snapshot) -> None:
-        """Has something done about these, if it is asked for."""
+    def submit(self, began: Iterable[Finding], ended: Iterable[Finding], snapshot: Snapshot) -> None:
+        """Queues the findings that the settings select."""
         for event, findings in (("begins", began), ("ends", ended)):
             for finding in findings if event in self._settings.events else ():
                 if self._settings.asked.counts(finding):
-                    self._ask_for(event, finding, snapshot)
+                    self._enqueue(event, finding, snapshot)
 
     def close(self) -> None:
-        """Ends what runs; what still waits is not done."""
+        """Kills the run in progress and drops the queue."""
         self._ending.set()
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
         self._runner.close()
         self._thread.join(_CLOSE_SECONDS)
 
-    def _ask_for(self, event: str, finding: Finding, snapshot: Snapshot) -> None:
+    def _enqueue(self, event: str, finding: Finding, snapshot: Snapshot) -> None:
         key = finding_key(finding)
         document = {
             "version": 1,
@@ -95,92 +95,93 @@ class FindingActions:
             "key": key,
             "finding": described(finding),
         }
-        occasion = _ActionEvent(event, key, json_text(document).encode() + b"\n")
-        if not self._limit.admits(time.monotonic()):
-            self._give_up(occasion, "rate_limited", f"more than {self._settings.most_per_hour} an hour")
+        action_event = _ActionEvent(event, key, json_text(document).encode() + b"\n")
+        if not self._limit.try_take(time.monotonic()):
+            self._drop(action_event, "rate_limited", f"more than {self._settings.most_per_hour} an hour")
             return
         try:
-            self._waiting.put_nowait(occasion)
+            self._waiting.put_nowait(action_event)
         except queue.Full:
-            self._give_up(occasion, "dropped", f"{_MOST_WAITING} wait already")
+            self._drop(action_event, "dropped", f"{_MOST_WAITING} are already queued")
 
-    def _give_up(self, occasion: _ActionEvent, outcome: str, why: str) -> None:
-        _tell_trouble("no action on %s, which %s: %s", occasion.key, occasion.event, why)
-        self._note(occasion, {"action": None, "outcome": outcome})
+    def _drop(self, event: _ActionEvent, outcome: str, reason: str) -> None:
+        _log_failure("no action on %s, which %s: %s", event.key, event.event, reason)
+        self._record(event, {"action": None, "outcome": outcome})
 
-    def _note(self, occasion: _ActionEvent, fields: Mapping[str, object]) -> None:
-        self._audit.record("action", time.time(), {"on": occasion.event, "key": occasion.key, **fields})
+    def _record(self, event: _ActionEvent, fields: Mapping[str, object]) -> None:
+        self._audit.record("action", time.time(), {"on": event.event, "key": event.key, **fields})
 
     def _work(self) -> None:
-        while (occasion := self._waiting.get()) is not None and not self._ending.is_set():
+        while (event := self._waiting.get()) is not None and not self._ending.is_set():
             for action, command, environment in self._runs:
-                self._try(action, command, environment, occasion)
+                self._run_with_retries(action, command, environment, event)
 
-    def _try(self, action: str, command: tuple[str, ...], environment: dict[str, str], occasion: _ActionEvent) -> None:
-        """Runs it until it is done, with growing pauses in between, as often as is configured."""
+    def _run_with_retries(
+        self, action: str, command: tuple[str, ...], environment: dict[str, str], event: _ActionEvent
+    ) -> None:
         pause_seconds = self._first_pause_seconds
         for attempt in range(1, self._settings.retries + 2):
             began_seconds = time.monotonic()
-            ended = self._runner.run(command, occasion.document, self._settings.timeout_seconds, environment)
+            ended = self._runner.run(command, event.document, self._settings.timeout_seconds, environment)
             if self._ending.is_set() and ended.outcome != "done":
                 ended = RunOutcome("interrupted", "the daemon ends")
             took_seconds = round(time.monotonic() - began_seconds, 3)
             fields = {"action": action, "attempt": attempt, "outcome": ended.outcome, "seconds": took_seconds}
-            self._note(occasion, fields | ({"detail": ended.detail} if ended.detail else {}))
+            self._record(event, fields | ({"detail": ended.detail} if ended.detail else {}))
             if ended.outcome == "done":
                 return
             if self._ending.wait(pause_seconds if attempt <= self._settings.retries else 0):
                 return
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-        _tell_trouble("the %s of [actions] did not take %s: %s", action, occasion.key, ended.detail)
+        _log_failure("the %s of [actions] failed for %s: %s", action, event.key, ended.detail)
 
 
 def finding_key(finding: Finding) -> str:
-    """A text that is the same when a finding begins and when it ends, and that no other has at that time."""
+    """An identifier that is the same when a finding begins and ends, and unique among current findings."""
     return "/".join(str(part) for part in finding.identity if part not in (None, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
-    """What is done, when, and how often at most."""
+    """The [actions] table, validated."""
 
-    asked: Asked  # which findings count
+    asked: Asked  # selects findings
     events: frozenset[str]  # "begins", "ends"
     command: tuple[str, ...] | None = None  # program and arguments, run without a shell
-    webhook: str | None = None  # URL that the document is posted to
+    webhook: str | None = None  # URL for HTTP POST
     timeout_seconds: float = 30.0
     retries: int = 2
     most_per_hour: int = 60
 
     @classmethod
-    def made(cls, told: dict[str, Any]) -> ActionSettings:
-        """Those that `neurond.startup.configuration` has checked; without a command and a webhook they do nothing."""
-        owners = tuple(Owner) if told["problems"] == "all" else (Owner(told["problems"]),)
+    def from_table(cls, table: dict[str, Any]) -> ActionSettings:
+        """Builds the settings from the table that `neurond.startup.configuration` validated."""
+        owners = tuple(Owner) if table["problems"] == "all" else (Owner(table["problems"]),)
         return cls(
-            Asked(Severity[told["level"].upper()], owners, tuple(told["only"]) or None),
-            frozenset(told["on"]),
-            tuple(told["command"]) if told["command"] else None,
-            told["webhook"],
-            told["timeout_seconds"],
-            told["retries"],
-            told["most_per_hour"],
+            Asked(Severity[table["level"].upper()], owners, tuple(table["only"]) or None),
+            frozenset(table["on"]),
+            tuple(table["command"]) if table["command"] else None,
+            table["webhook"],
+            table["timeout_seconds"],
+            table["retries"],
+            table["most_per_hour"],
         )
 
 
-_PASSED_ON = ("PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_INHERITED = ("PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How it ended: "done", "failed", "timed_out" or "not_started"; `detail` says more, for the log."""
+    """Result of a run: "done", "failed", "timed_out" or "not_started"; `detail` is for the log."""
 
     outcome: str
     detail: str = ""
 
 
 class BoundedCommand:
-    """Runs one program at a time; `close`, from any thread, ends the one that runs, and none is begun after it."""
+    """Runs one program at a time. `close`, from any thread, kills it and prevents further runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -190,18 +191,18 @@ class BoundedCommand:
     def run(
         self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
     ) -> RunOutcome:
-        """Runs it with the document on its standard input. What it says on standard error goes where ours goes."""
-        passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
+        """Runs a program with the document on standard input and the daemon's standard error."""
+        inherited = {name: os.environ[name] for name in (*_INHERITED, *_CERTIFICATES) if name in os.environ}
         try:
             with self._lock:
                 if self._is_closed:
-                    return RunOutcome("not_started", "the end has begun")
+                    return RunOutcome("not_started", "the daemon is ending")
                 child = self._child = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     cwd="/",
-                    env={**passed_on, "LANG": "C.UTF-8", **environment},
+                    env={**inherited, "LANG": "C.UTF-8", **environment},
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:
@@ -217,10 +218,10 @@ class BoundedCommand:
                 child.stdin.close()  # `communicate` leaves the pipe open when it times out
             with self._lock:
                 self._child = None
-        return RunOutcome("done") if child.returncode == 0 else RunOutcome("failed", _how(child.returncode))
+        return RunOutcome("done") if child.returncode == 0 else RunOutcome("failed", _exit_text(child.returncode))
 
     def close(self) -> None:
-        """Ends what runs, with what it has started in its session."""
+        """Kills the run in progress and all processes of its session."""
         with self._lock:
             self._is_closed = True
         self._kill()
@@ -232,7 +233,7 @@ class BoundedCommand:
                     os.killpg(self._child.pid, signal.SIGKILL)
 
 
-def _how(returncode: int) -> str:
+def _exit_text(returncode: int) -> str:
     return f"exit code {returncode}" if returncode > 0 else f"ended by {signal.Signals(-returncode).name}"
 
 
@@ -240,15 +241,15 @@ _HOUR_SECONDS = 3600.0
 
 
 class HourlyTokenBucket:
-    """A bucket of tokens that holds those of an hour."""
+    """A token bucket that refills within an hour, so that a burst of a whole hour's tokens is possible."""
 
     def __init__(self, most_per_hour: int, now_seconds: float) -> None:
         self._most = most_per_hour
         self._left = float(most_per_hour)
         self._at_seconds = now_seconds
 
-    def admits(self, now_seconds: float) -> bool:
-        """Whether one more may be; it counts then."""
+    def try_take(self, now_seconds: float) -> bool:
+        """Takes a token; False when none is left."""
         passed_seconds = max(0.0, now_seconds - self._at_seconds)
         self._left = min(self._most, self._left + passed_seconds * self._most / _HOUR_SECONDS)
         self._at_seconds = now_seconds

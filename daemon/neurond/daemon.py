@@ -121,7 +121,9 @@ class Daemon:
         self._finding_diff = FindingDiff()
         self._audit = AuditLog(open_state_file(settings.state_directory, group, "the audit", open_audit_file))
         self._network: NetworkApi | None = None
-        self._actions = FindingActions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
+        self._actions = (
+            FindingActions(ActionSettings.from_table(settings.actions), self._audit) if settings.actions else None
+        )
         self._monitor = MonitorService(self._store, self._ended, self._settle)
         self._runtime = RuntimeService(
             self._allocator, host.source.instance.instance_type, self._ticks, self._clock, host.faults
@@ -260,7 +262,9 @@ class Daemon:
         if after.actions != before.actions:
             if self._actions is not None:
                 self._actions.close()
-            self._actions = FindingActions(ActionSettings.made(after.actions), self._audit) if after.actions else None
+            self._actions = (
+                FindingActions(ActionSettings.from_table(after.actions), self._audit) if after.actions else None
+            )
         if (after.tls_summary, after.tls_full) != (before.tls_summary, before.tls_full):
             from neurond.access import allowed_subjects
 
@@ -273,7 +277,7 @@ class Daemon:
         """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""
         loop = asyncio.get_running_loop()
         due = self._ticks.began_seconds
-        after_floods = MemoryTrimmer()
+        memory_trimmer = MemoryTrimmer()
         while not ending.is_set():
             due = self._ticks.after(due, loop.time())
             with contextlib.suppress(TimeoutError):
@@ -283,7 +287,7 @@ class Daemon:
             await self._refresher.refresh(self._settings.interval_seconds)
             self._dirty = False
             self._publish(whole=True)
-            after_floods.look(peers.closed_total, loop.time())
+            memory_trimmer.update(peers.closed_total, loop.time())
 
     def _on_ownership_change(self) -> None:
         self._dirty = True
@@ -362,7 +366,7 @@ class Daemon:
         if began or ended:
             self._audit.record_findings(began, ended, snapshot.taken_at_unix_seconds)
             if self._actions is not None:
-                self._actions.tell(began, ended, snapshot)
+                self._actions.submit(began, ended, snapshot)
 
     def _note_ended(self, snapshot: Snapshot, moved_seconds: float) -> None:
         """Takes note of what has ended since the snapshot before, by the clock that the host shows now."""

@@ -187,7 +187,7 @@ def test_many_hosts_take_the_role_summary(network: NetworkDaemon, at: str, neuro
     refused = neuron_ls("--socket", at, *viewer)
     assert refused.returncode == 4
     assert refused.stderr == (
-        f"neuron-ls: the monitor daemon at {at} refuses: this shows commands and users, which takes the role full; "
+        f"neuron-ls: the monitor daemon at {at} refuses: this shows commands and users, which needs the role full; "
         "your certificate has summary\n"
     )
 

@@ -78,13 +78,13 @@ class Host:
         assert settings.actions is not None
         with closing(AuditLog(open_audit_file(str(self.state), None))) as audit:
             with closing(
-                FindingActions(ActionSettings.made(settings.actions), audit, first_pause_seconds=0.01)
+                FindingActions(ActionSettings.from_table(settings.actions), audit, first_pause_seconds=0.01)
             ) as actions:
 
                 def tell(event: str = "begins", name: str = "HBM_UNCORRECTABLE_ERROR") -> None:
                     found = [Finding(Kind.KERNEL_ERROR, Severity.CRITICAL, "reason", "action", 1.0, (3,), part=name)]
                     began, ended = (found, []) if event == "begins" else ([], found)
-                    actions.tell(began, ended, snapshot_of("trn1.2xlarge"))
+                    actions.submit(began, ended, snapshot_of("trn1.2xlarge"))
 
                 yield tell
 
@@ -257,7 +257,7 @@ def test_never_more_than_two_hours_worth_in_one(most: int, pauses: list[float]) 
     limit, now, admitted = HourlyTokenBucket(most, 0.0), 0.0, []
     for pause in pauses:
         now += pause
-        if limit.admits(now):
+        if limit.try_take(now):
             admitted.append(now)
     for end in admitted:
         assert sum(end - 3600 < at <= end for at in admitted) <= 2 * most + 1

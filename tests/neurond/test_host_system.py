@@ -148,7 +148,7 @@ def test_memory_is_freed_once_when_a_flood_has_ended(connections: list[int], fre
     freed: list[int] = []
     floods = MemoryTrimmer(lambda: freed.append(tenth))
     for tenth, ended_total in enumerate(connections):
-        floods.look(ended_total, tenth / 10)
+        floods.update(ended_total, tenth / 10)
     assert freed == freed_at
 
 

@@ -113,7 +113,7 @@ def test_a_name_with_the_role_summary_sees_no_commands_and_no_users(network: Net
         for call in asked:
             assert refusal(call) == (
                 grpc.StatusCode.PERMISSION_DENIED,
-                "this shows commands and users, which takes the role full; your certificate has summary",
+                "this shows commands and users, which needs the role full; your certificate has summary",
             )
         health: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service="neurontools.v1.MonitorService")

@@ -107,7 +107,7 @@ def test_processes_without_cores_or_requests_can_not_be_profiled(
     attached.connection.sendall(b"profiles\n")
     assert refused(attached.daemon.socket) == (
         EXIT_NOT_FOUND,
-        f"PID {PID} holds no NeuronCores of this daemon; neuron-ls shows who does, and under which PID",
+        f"PID {PID} holds no NeuronCores of this daemon; neuron-ls shows the PIDs that do",
     )
     with closing(Attachment(attached.daemon)) as older:
         older.attach(core_count=1, runtime_version="0.0.9")
@@ -131,7 +131,7 @@ def test_only_its_own_user_and_root_may_ask(process: Attachment) -> None:
         [sys.executable, "-c", ASK_AS_OTHER, path, str(PID), "4321"], capture_output=True, text=True, check=False
     )
     assert done.stderr == (
-        f"{EXIT_PERMISSION} PID {PID} is of user 0, and you are user 4321; use that account, or root\n"
+        f"{EXIT_PERMISSION} PID {PID} belongs to user 0, you are user 4321; use that account, or root\n"
     )
     with AskedProfile.ask(path, PID, 1.0, None):  # what comes first is the request of root
         line, channel = asked_of(process)

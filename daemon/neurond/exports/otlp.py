@@ -42,7 +42,7 @@ _EVENTS = (
 )
 _STATES = {Severity.OK: "ok", Severity.NOTICE: "ok", Severity.WARNING: "degraded", Severity.CRITICAL: "failed"}
 _TIMEOUT_SECONDS = 5
-_LAST_SECONDS = 1.0  # for what is sent when the daemon ends
+_LAST_SECONDS = 1.0  # for the last export when the daemon ends
 _SILENCE_SECONDS = 600.0
 _COMPRESSION = ("OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION")
 _SDK_LOGGERS = (
@@ -52,7 +52,7 @@ _SDK_LOGGERS = (
 
 
 class OtlpSender:
-    """Sends the latest snapshot at an interval, from a thread of the SDK's.
+    """Sends the latest snapshot at an interval, from a thread of the OpenTelemetry SDK.
 
     A collector that is away costs nothing but a line in the log now and then: the SDK drops what it can't send.
     `first` tells which host this is.
@@ -76,7 +76,7 @@ class OtlpSender:
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
             logging.getLogger(name).addFilter(_OncePerOutage(url))
-        # Every collector reads gzip, and it is a tenth of the bytes; None leaves the choice to the environment.
+        # Every collector reads gzip, which saves 90 % of the bytes. None leaves the choice to the environment.
         compression = None if any(name in os.environ for name in _COMPRESSION) else Compression.Gzip
         exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS, compression=compression)
         reader = PeriodicExportingMetricReader(exporter, interval_seconds * 1000, _TIMEOUT_SECONDS * 1000)
@@ -84,19 +84,19 @@ class OtlpSender:
         self._register(self._provider.get_meter("neurontools"))
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Takes note of the snapshot of a tick; called in the event loop's thread."""
+        """Stores the snapshot of a tick. Called in the event loop's thread."""
         self._snapshot = snapshot
 
     async def close(self) -> None:
-        """Sends what is there once more and ends; a collector that doesn't answer is not waited for."""
+        """Exports once more and shuts down. Waits at most a second for the collector."""
         loop = asyncio.get_running_loop()
         is_sent = asyncio.Event()
 
         def end() -> None:
-            # In a thread that ends with the process: what the collector does not take in time is lost.
+            # A daemon thread: whatever the collector does not accept in time is lost.
             with contextlib.suppress(Exception):
                 self._provider.shutdown(timeout_millis=_LAST_SECONDS * 1000)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
                 loop.call_soon_threadsafe(is_sent.set)
 
         threading.Thread(target=end, name="otlp-end", daemon=True).start()
@@ -146,9 +146,9 @@ class OtlpSender:
 
 
 class _OncePerOutage(logging.Filter):
-    """Of the many lines that the SDK has about a collector that is away, one in ten minutes, and a short one."""
+    """Passes one short line in ten minutes of the SDK's messages about an unreachable collector."""
 
-    _told_at_seconds: float | None = None  # of all of them together
+    _told_at_seconds: float | None = None  # shared by all loggers
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class _OncePerOutage(logging.Filter):
 
 
 def host_attributes(snapshot: Snapshot) -> dict[str, str]:
-    """Which host it is that sends, by the names of the semantic conventions; what isn't known is left out."""
+    """The resource attributes of this host by the semantic conventions; unknown ones are left out."""
     instance = snapshot.instance
     name = socket.gethostname()
     attributes = {
@@ -189,7 +189,7 @@ def host_attributes(snapshot: Snapshot) -> dict[str, str]:
 
 
 def metrics_url(endpoint: str) -> str:
-    """The URL that metrics go to: a bare endpoint gets the path of the signal, as OTEL_EXPORTER_OTLP_ENDPOINT does."""
+    """The URL for metrics. A URL without a path gets /v1/metrics, as with OTEL_EXPORTER_OTLP_ENDPOINT."""
     return endpoint if endpoint.rstrip("/").endswith("/v1/metrics") else endpoint.rstrip("/") + "/v1/metrics"
 
 
@@ -280,7 +280,7 @@ Reading = tuple[float, Attributes]
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric: its unit in UCUM, and how it is read of a snapshot."""
+    """One metric: its unit in UCUM and the function that reads it from a snapshot."""
 
     name: str
     unit: str
@@ -289,12 +289,12 @@ class Instrument:
 
 
 def core_attributes(index: int, device_index: int) -> Attributes:
-    """Which NeuronCore it is."""
+    """The attributes of a NeuronCore."""
     return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
 
 
 def process_attributes(process: Process) -> Attributes:
-    """Which process it is and whose; what isn't known is left out."""
+    """The attributes of a process and its user; unknown ones are left out."""
     found: Attributes = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
     if process.user:
         found["process.owner"] = process.user
@@ -339,7 +339,7 @@ def _owners(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _holders(snapshot: Snapshot) -> Iterator[tuple[Process, Attributes]]:
-    """Those that hold cores, with all that they are known by: who reads OTLP has no joins, as Prometheus has."""
+    """The processes with cores, with all their attributes: OTLP has no joins as Prometheus has."""
     for process in snapshot.processes:
         if process.core_indices:
             yield process, process_attributes(process)

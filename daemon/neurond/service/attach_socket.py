@@ -1,9 +1,8 @@
-"""The attach socket: where the kernel proves who a process is, and tells when it ends.
+"""The attach socket, where processes attach to the daemon and the kernel proves their identity.
 
-A process connects, is told its token in one line, and keeps the connection open. Its end, or the end of the process,
-whichever comes first, ends its ownership: forked children may have inherited the connection, so the process is watched
-too (pidfd). On a simulated host the connection carries injected faults to the process, and back what came of them.
-Requests for profiles go over such connections too, from who asks and to the process.
+A process connects, receives its token in one line, and keeps the connection open. Its lease ends with the connection or
+with the process, which a pidfd watches, because forked children may have inherited the connection. On a simulated host
+the connection also carries injected faults and their acknowledgements. Profile requests use it too.
 """
 
 from __future__ import annotations
@@ -49,15 +48,17 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 _READ_BYTES = 4096
 _LONGEST_LINE_BYTES = 64
 _LAST_READS = 16
-_MOST_LINES = 64  # of one read; more than a process that means it says at once
+_MOST_LINES = 64  # per read; a well-behaved process sends fewer
 
 _log = logging.getLogger(__name__)
-_tell_refusal = RateLimitedLogger(_log, logging.WARNING)
+_log_refusal = RateLimitedLogger(_log, logging.WARNING)
 
 
 class AttachSocket:
-    """The listening attach socket of a daemon. `on_end` is told how each process ended that held cores, by its token,
-    within about a second. `faults` are those of a simulated host; `audit` notes who asked for profiles of whom.
+    """The listening attach socket of a daemon.
+
+    `on_end` gets the token and exit status of each process that held cores, within about a second of its end. `faults`
+    belong to a simulated host; `audit` records profile requests.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class AttachSocket:
         self._faults = faults
         self._audit = audit or AuditLog()
         if faults is not None:
-            faults.effects.send = self.say
+            faults.effects.send = self.send_line
         self._clock = clock
         self._peers = peers
         self._on_end = on_end
@@ -82,8 +83,8 @@ class AttachSocket:
         self._accepting: Acceptor | None = None
 
     def listen(self, listener: socket.socket) -> None:
-        """Serves on a listening Unix socket, which belongs to this object from here on."""
-        self._accepting = Acceptor(listener, self._take, name="attaching", refuse=_refuse)
+        """Serves on a listening Unix socket and owns it from here on."""
+        self._accepting = Acceptor(listener, self._accept, name="attaching", refuse=_refuse)
 
     def close(self) -> None:
         """Stops listening and ends all connections."""
@@ -95,46 +96,48 @@ class AttachSocket:
             watch.close()
         self._ending.clear()
 
-    def say(self, token: str, line: bytes) -> None:
-        """Writes a line to the process with a token, if it is there and reads."""
+    def send_line(self, token: str, line: bytes) -> None:
+        """Sends a line to the process with this token, if it is attached and reads."""
         attached = self._attached.get(token)
         if attached is not None:
-            attached.say(line)
+            attached.send_line(line)
 
-    def _take(self, connection: socket.socket, _address: object) -> None:
+    def _accept(self, connection: socket.socket, _address: object) -> None:
         try:
-            attached = _Attached(connection, self._allocator, self._peers, self._clock.now(), self._left, self._heard)
+            attached = _Attached(
+                connection, self._allocator, self._peers, self._clock.now(), self._on_detached, self._handle_line
+            )
             self._attached[attached.token] = attached
         except _Refused as refused:
             _refuse(connection, str(refused))
             connection.close()
 
-    def _heard(self, attached: _Attached, line: bytes) -> None:
-        """Takes a line of a process; one that nobody takes is passed over."""
+    def _handle_line(self, attached: _Attached, line: bytes) -> None:
+        """Handles a line of a process; ignores an unknown one."""
         if line == profile_protocol.CAN_BE_PROFILED:
             attached.can_be_profiled = True
         elif profile_protocol.is_request(line):
-            self._pass_on(attached, line)
+            self._forward_profile_request(attached, line)
         elif self._faults is not None:
             self._faults.handle_line(attached.token, line)
 
-    def _pass_on(self, asker: _Attached, line: bytes) -> None:
-        """Passes a request for a profile on, and answers who asked before the descriptor is closed here."""
+    def _forward_profile_request(self, asker: _Attached, line: bytes) -> None:
+        """Forwards a profile request with its descriptor, and answers the sender."""
         descriptor = asker.take_descriptor()
         try:
-            pid, wanted = parse_profile_request(line)
-            forward_profile_request(pid, wanted, asker.who, descriptor, self._attached.values(), self._allocator)
+            pid, options = parse_profile_request(line)
+            forward_profile_request(pid, options, asker.who, descriptor, self._attached.values(), self._allocator)
         except (ProfileRefused, OSError) as error:
             reason = error.reason if isinstance(error, ProfileRefused) else profile_protocol.UNABLE
-            asker.say(profile_protocol.refusal_of(reason, str(error)))
+            asker.send_line(profile_protocol.refusal_of(reason, str(error)))
         else:
-            asker.say(profile_protocol.PASSED + b"\n")
+            asker.send_line(profile_protocol.PASSED + b"\n")
             self._audit.record_profile_request(asker.pid, asker.who.uid, pid)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _left(self, left: _Left) -> None:
+    def _on_detached(self, left: _Detached) -> None:
         self._attached.pop(left.token, None)
         if self._faults is not None:
             self._faults.forget_process(left.token)
@@ -143,18 +146,18 @@ class AttachSocket:
                 os.close(left.pidfd)
             return
 
-        def known(outcome: ProcessOutcome) -> None:
+        def report_outcome(outcome: ProcessOutcome) -> None:
             self._ending.pop(left.token, None)
             self._on_end(left.token, outcome)
 
-        watch = ExitWatch(left.pidfd, left.pid, left.uid, known)
+        watch = ExitWatch(left.pidfd, left.pid, left.uid, report_outcome)
         if not watch.is_done:
             self._ending[left.token] = watch
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """What remains of a connection that has ended. The descriptor belongs to who is told of it."""
+class _Detached:
+    """A connection that has ended. The receiver owns the descriptor."""
 
     token: str
     pid: int
@@ -164,11 +167,11 @@ class _Left:
 
 
 class _Refused(Exception):
-    """A process can't be taken in; the text says why."""
+    """A process may not attach; the message says why."""
 
 
 class _Attached:
-    """One connection of a process, from which it is in the allocator until either ends; _Refused when it can't be."""
+    """One connection of a process, with its lease in the allocator. Raises _Refused."""
 
     def __init__(
         self,
@@ -176,11 +179,11 @@ class _Attached:
         allocator: CoreAllocator,
         peers: PeerLimiter,
         now_unix_seconds: float,
-        on_end: Callable[[_Left], None],
-        heard: Callable[[_Attached, bytes], None],
+        on_end: Callable[[_Detached], None],
+        on_line: Callable[[_Attached, bytes], None],
     ) -> None:
         self.can_be_profiled = False
-        self._heard = heard
+        self._on_line = on_line
         self._line = b""
         self._descriptor: int | None = None
         self._connection = connection
@@ -188,18 +191,18 @@ class _Attached:
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self.who, self.pid, self._pidfd = _admitted(connection, peers)
+        self.who, self.pid, self._pidfd = _admit(connection, peers)
         self.token = secrets.token_hex(16)
         self._is_open = True
         allocator.enter(self.token, self.pid, self.who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
-            self._loop.add_reader(self._pidfd, self._ended)
-        with contextlib.suppress(OSError):  # it is gone already, as reading will show
+            self._loop.add_reader(self._pidfd, self._on_process_end)
+        with contextlib.suppress(OSError):  # the peer has gone; the next read notices
             connection.send(f"{self.token}\n".encode())
 
-    def say(self, line: bytes, descriptor: int | None = None) -> bool:
-        """Writes a line, and a descriptor with it; it is lost where the process doesn't read."""
+    def send_line(self, line: bytes, descriptor: int | None = None) -> bool:
+        """Sends a line, with a descriptor if given. Returns False when the process doesn't read."""
         try:
             if descriptor is None:
                 return self._connection.send(line) == len(line)
@@ -208,12 +211,12 @@ class _Attached:
             return False
 
     def take_descriptor(self) -> int | None:
-        """The descriptor that came with what was said last; the caller's from here on."""
+        """Returns the descriptor of the last line; the caller owns it."""
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 
     def close(self) -> None:
-        """Ends the connection and lets the process go."""
+        """Closes the connection and ends the lease."""
         if not self._is_open:
             return
         token, self._is_open = self.token, False
@@ -221,21 +224,21 @@ class _Attached:
         self._allocator.leave(token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
-        self._take_over(None)
+        self._keep_descriptor(None)
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
         self._peers.give_back(self.who, ResourceKind.ATTACHMENT)
-        self._on_end(_Left(token, self.pid, self.who.uid, self._pidfd, held_cores))
+        self._on_end(_Detached(token, self.pid, self.who.uid, self._pidfd, held_cores))
 
-    def _ended(self) -> None:
-        """The process has ended: what it said last is heard before it goes."""
+    def _on_process_end(self) -> None:
+        """Reads the last lines of the process before it closes."""
         for _ in range(_LAST_READS):
             if not self._is_open or not self._read():
                 break
         self.close()
 
     def _read(self) -> bool:
-        """Takes what a process says, if anything."""
+        """Reads and handles lines. Returns False when there was nothing to read."""
         try:
             received, descriptor = receive_descriptor(self._connection, _READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -243,7 +246,7 @@ class _Attached:
         except OSError:
             received, descriptor = b"", None
         if descriptor is not None:
-            self._take_over(descriptor)
+            self._keep_descriptor(descriptor)
         if not received:
             self.close()
             return False
@@ -251,22 +254,22 @@ class _Attached:
         self._line = rest[:_LONGEST_LINE_BYTES]
         for line in lines[:_MOST_LINES]:
             if self._is_open:
-                self._heard(self, line)
+                self._on_line(self, line)
         return True
 
-    def _take_over(self, descriptor: int | None) -> None:
-        """Keeps a descriptor for the line that it came with, and none before it."""
+    def _keep_descriptor(self, descriptor: int | None) -> None:
+        """Keeps the descriptor of the current line and closes the one before."""
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = descriptor
 
 
-def _admitted(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentials, int, int]:
-    """Who connected, its PID and the descriptor that tells its end, counted among what it has open; or _Refused."""
+def _admit(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentials, int, int]:
+    """Counts a connection and returns its credentials, PID and pidfd. Raises _Refused."""
     try:
         who = read_peer_credentials(connection)
     except OSError as error:
-        raise _Refused(f"the kernel doesn't tell who this is: {error.strerror}") from None
+        raise _Refused(f"the kernel gives no credentials of this process: {error.strerror}") from None
     if who.pid is None:
         raise _Refused("the kernel gives no PID for this process: it is in a PID namespace that the daemon can't see")
     try:
@@ -275,25 +278,25 @@ def _admitted(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCreden
         raise _Refused(str(limit)) from None
     try:
         return who, who.pid, open_pidfd(connection, who.pid)
-    except OSError as error:  # it has ended already, or the daemon is out of file descriptors
+    except OSError as error:  # it has already ended, or the daemon is out of file descriptors
         peers.give_back(who, ResourceKind.ATTACHMENT)
         raise _Refused(f"PID {who.pid} can't be watched: {error.strerror}") from None
 
 
 def _refuse(connection: socket.socket, reason: str) -> None:
-    _tell_refusal("attach refused: %s", reason)
+    _log_refusal("attach refused: %s", reason)
     with contextlib.suppress(OSError):
         connection.send(f"error: {reason}\n".encode())
 
 
-# A process closes its connection before it has ended, and its status is known when its parent has waited for it.
-_LOOKS_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+# A process closes its connection before it ends, and its status is known once its parent has waited for it.
+_CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 
 class ExitWatch:
-    """Looks for the end of one process, about a second long, and tells it once, then `is_done`.
+    """Waits up to about a second for the exit status of a process and reports it once.
 
-    `pidfd` belongs to it; -1: there is none.
+    It owns `pidfd`; -1: none.
     """
 
     def __init__(self, pidfd: int, pid: int, uid: int, on_known: Callable[[ProcessOutcome], None]) -> None:
@@ -301,14 +304,14 @@ class ExitWatch:
         self._pid = pid
         self._uid = uid
         self._on_known = on_known
-        self._looks = iter(_LOOKS_AFTER_SECONDS)
+        self._delays = iter(_CHECK_AFTER_SECONDS)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.is_done = False
         self._wait()
 
     def close(self) -> None:
-        """Ends it without a word; may be called again."""
+        """Stops without a report; may be called again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -317,27 +320,27 @@ class ExitWatch:
             self._pidfd = -1
 
     def _wait(self) -> None:
-        after_seconds = next(self._looks, None)
+        after_seconds = next(self._delays, None)
         if after_seconds is None or self._pidfd < 0:
-            self._tell(ProcessOutcome(lives_on=self._pidfd >= 0 and not has_ended(self._pidfd)))
+            self._report(ProcessOutcome(lives_on=self._pidfd >= 0 and not has_ended(self._pidfd)))
         else:
-            self._timer = self._loop.call_later(after_seconds, self._look)
+            self._timer = self._loop.call_later(after_seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         status = exit_status(self._pidfd, self._pid, self._uid) if has_ended(self._pidfd) else None
         if status is None:
             self._wait()
         else:
-            self._tell(ProcessOutcome(status))
+            self._report(ProcessOutcome(status))
 
-    def _tell(self, outcome: ProcessOutcome) -> None:
+    def _report(self, outcome: ProcessOutcome) -> None:
         self.close()
         self.is_done = True
         self._on_known(outcome)
 
 
 class ProfileRefused(Exception):
-    """It can't be passed on; `reason` is one of the words for it, the text says why and what to do."""
+    """A profile request that is not forwarded; `reason` is a code of the protocol, the message says what to do."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -345,48 +348,50 @@ class ProfileRefused(Exception):
 
 
 class ProfileTarget(Protocol):
-    """A process as this needs it."""
+    """An attached process that may be profiled."""
 
     token: str
     pid: int
     who: PeerCredentials
     can_be_profiled: bool
 
-    def say(self, line: bytes, descriptor: int | None = None) -> bool:
-        """Writes a line to it; False where it doesn't read."""
+    def send_line(self, line: bytes, descriptor: int | None = None) -> bool:
+        """Sends a line; False when the process doesn't read."""
 
 
 def parse_profile_request(line: bytes) -> tuple[int, ProfileOptions]:
-    """The process that is asked, and for what; Refused for rubbish."""
+    """Parses a profile request: the PID and the options. Raises ProfileRefused."""
     try:
         return read_request(line)
     except ValueError:
         raise ProfileRefused(
-            UNABLE, "the daemon doesn't understand what is asked for; is it of another version?"
+            UNABLE, "the daemon doesn't understand the request; does it have another version?"
         ) from None
 
 
 def forward_profile_request(
     pid: int,
-    wanted: ProfileOptions,
+    options: ProfileOptions,
     asker: PeerCredentials,
     descriptor: int | None,
     attached: Iterable[ProfileTarget],
     allocator: CoreAllocator,
 ) -> None:
-    """Passes a request on to its process; Refused. The descriptor stays the caller's."""
+    """Forwards a request to its process; the caller keeps the descriptor. Raises ProfileRefused."""
     if descriptor is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         raise ProfileRefused(UNABLE, "no socket came with the request")
     target = next((each for each in attached if each.pid == pid and _holds_cores(allocator, each.token)), None)
     if target is None:
         if any(lease.pid == pid and lease.synthetic for lease in allocator.leases):
-            raise ProfileRefused(UNABLE, f"PID {pid} is invented by the synthetic load and has nothing to profile")
+            raise ProfileRefused(UNABLE, f"PID {pid} belongs to the synthetic load and has nothing to profile")
         raise ProfileRefused(
-            UNKNOWN, f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows who does, and under which PID"
+            UNKNOWN,
+            f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows the PIDs that do",
         )
     if asker.uid not in (target.who.uid, 0):
         raise ProfileRefused(
-            DENIED, f"PID {pid} is of user {target.who.uid}, and you are user {asker.uid}; use that account, or root"
+            DENIED,
+            f"PID {pid} belongs to user {target.who.uid}, you are user {asker.uid}; use that account, or root",
         )
     if not target.can_be_profiled:
         version = allocator.known(target.token).runtime_version or "unknown"
@@ -395,8 +400,8 @@ def forward_profile_request(
             f"the runtime of PID {pid} (version {version}) takes no profiles on request; start the script with "
             "neuron-run --profile DIR",
         )
-    if not target.say(forward_request(wanted), descriptor):
-        raise ProfileRefused(UNABLE, f"PID {pid} doesn't read what the daemon says; look whether it is stopped")
+    if not target.send_line(forward_request(options), descriptor):
+        raise ProfileRefused(UNABLE, f"PID {pid} doesn't read from the daemon; see whether it is stopped")
 
 
 def _holds_cores(allocator: CoreAllocator, token: str) -> bool:

@@ -108,7 +108,7 @@ class NetworkApi:
     def _on_refused(self, who: Mapping[str, object]) -> None:
         """Tells of somebody who was not let in: to the log and what is kept, neither of which they may flood."""
         _tell("the API over TLS refused %s: %s", " ".join(str(who[key]) for key in who if key != "why"), who["why"])
-        if self._kept.admits(time.monotonic()):
+        if self._kept.try_take(time.monotonic()):
             self._keep("network_refused", time.time(), who)
 
 

@@ -1,4 +1,4 @@
-"""The gRPC server: its services, health and reflection."""
+"""The gRPC servers: handlers, limits for calls, health and reflection, and memory after floods of calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ P = TypeVar("P", bound=Peer)
 
 
 class OpenCalls(Generic[P]):
-    """The open calls of a server. `who` names a peer by what grpcio calls it; None when it has gone."""
+    """The open calls of a server. `who` returns the peer for grpcio's name of it; None when it has gone."""
 
     def __init__(self, peers: PeerLimiter, who: Callable[[str], P | None]) -> None:
         self._peers = peers
@@ -38,9 +38,9 @@ class OpenCalls(Generic[P]):
         self._streams: set[asyncio.Task[Any]] = set()
 
     async def admit(self, context: Context, *kinds: ResourceKind, needs: Role = Role.FULL) -> None:
-        """Counts a call, until it has ended, among those of its peer.
+        """Counts a call for its peer until the call ends.
 
-        It aborts the call when there are too many, or when the peer may not see what it `needs` to see.
+        Aborts the call when a limit is reached or when the peer lacks the role it `needs`.
         """
         if self._is_ending:
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
@@ -50,22 +50,22 @@ class OpenCalls(Generic[P]):
         if needs is Role.FULL and who.role is not Role.FULL:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"this shows commands and users, which takes the role {needs}; your certificate has {who.role}",
+                f"this shows commands and users, which needs the role {needs}; your certificate has {who.role}",
             )
         for kind in kinds:
             try:
                 self._peers.take(who, kind)
             except LimitReached as limit:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(limit))
-            on_done: Any = partial(self._ended, who, kind)  # its type is a class that nobody can be, in the stubs
+            on_done: Any = partial(self._ended, who, kind)  # the stubs' callback type can't be satisfied
             context.add_done_callback(on_done)
 
     def who(self, context: Context) -> P | None:
-        """Whose call it is; None when it has gone."""
+        """The peer of a call; None when it has gone."""
         return self._who(context.peer())
 
     def spend(self, context: Context) -> float:
-        """Takes note of a further question in an open call; returns the seconds that its answer has to wait."""
+        """Charges a further request of an open call; returns the seconds that its answer has to wait."""
         who = self._who(context.peer())
         return 0.0 if who is None else self._peers.spend(who, CALL_COST)
 
@@ -73,7 +73,7 @@ class OpenCalls(Generic[P]):
         self._peers.give_back(who, kind)
 
     async def stream(self, context: Context, replies: Coroutine[Any, Any, None]) -> None:
-        """Runs what sends the replies of a stream, to the end of it or of the daemon."""
+        """Sends the replies of a stream until it ends or the daemon does."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (a coroutine runs in a task)
         self._streams.add(task)
@@ -87,7 +87,7 @@ class OpenCalls(Generic[P]):
             self._streams.discard(task)
 
     async def end(self, patience_seconds: float) -> None:
-        """Ends all streams and takes no more calls; waits so long at most until their readers know."""
+        """Refuses new calls, ends all streams and waits until their clients know."""
         self._is_ending = True
         streams = set(self._streams)
         for stream in streams:
@@ -96,9 +96,9 @@ class OpenCalls(Generic[P]):
             await asyncio.wait(streams, timeout=patience_seconds)
 
 
-MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
-MAX_STREAMS = 100  # of one connection; RFC 9113 (section 6.5.2) would not have fewer
-# grpcio drops calls by chance, anybody's, when a thousand wait for Python. The gate has limits for each peer instead.
+MAX_REQUEST_BYTES = 2**20  # the largest possible report has about 0.6 MiB
+MAX_STREAMS = 100  # per connection; RFC 9113 (section 6.5.2) recommends at least 100
+# grpcio drops random calls when 1000 wait for Python. The connection proxy limits each peer instead.
 _MAX_WAITING_CALLS = 2**20
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -106,19 +106,19 @@ _OPTIONS = (
     ("grpc.server.max_pending_requests", _MAX_WAITING_CALLS),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_WAITING_CALLS),
     ("grpc.so_reuseport", 0),
-    # Readers come and go quickly: a finished call must not keep its memory for later ones.
+    # Clients come and go quickly: a finished call must not keep its memory for later ones.
     ("grpc.optimization_target", "blend"),
 )
 
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """A server without a port and services; further options beat ours."""
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
+    """Creates a server without port and services. The options given override the default ones."""
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_logged)
     return grpc.aio.server(options=(*_OPTIONS, *options))
 
 
 def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str, Any]:
-    """The handlers of MonitorService. What shows no commands and no users is for every role."""
+    """The handlers of MonitorService. Calls without commands and users are open to every role."""
 
     def watch_host_summary(request: Any, context: Any) -> Any:
         who = calls.who(context)
@@ -141,7 +141,7 @@ def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str
 
 
 def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Role = Role.FULL) -> Any:
-    """A handler whose reply is ready-made bytes."""
+    """A handler that returns serialized bytes."""
 
     async def handle(data: bytes, context: Any) -> bytes:
         await calls.admit(context, ResourceKind.CALL, needs=needs)
@@ -154,7 +154,7 @@ def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Ro
 def stream_handler(
     calls: OpenCalls[Any], behaviour: Any, kind: Any, *counted_as: ResourceKind, needs: Role = Role.FULL
 ) -> Any:
-    """A handler whose replies are ready-made bytes. It ends when the reader is gone."""
+    """A handler that streams serialized bytes until the client leaves."""
 
     async def send(data: bytes, context: Any) -> None:
         request = await _read(kind, data, context)
@@ -162,7 +162,7 @@ def stream_handler(
             async for reply in replies:
                 try:
                     await context.write(reply)
-                except grpc.aio.InternalError:  # the reader left while this was written; grpcio would log a traceback
+                except grpc.aio.InternalError:  # the client left; grpcio would log a traceback
                     return
 
     async def handle(data: bytes, context: Any) -> None:
@@ -173,18 +173,17 @@ def stream_handler(
 
 
 async def _read(kind: Any, data: bytes, context: Any) -> Any:
-    """The request. grpcio would say UNKNOWN of bytes that are none, and log a traceback."""
+    """Parses a request. grpcio would answer UNKNOWN to invalid bytes and log a traceback."""
     try:
         return kind.FromString(data)
     except DecodeError:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.full_name}")
 
 
-def _is_told(record: logging.LogRecord) -> bool:
-    """False for what a client alone is to blame for, and grpcio logs as exceptions that nobody handles.
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Drops the tracebacks that grpcio logs for faults of clients, and logs one line when memory is short.
 
-    It left, or sent what is no message to a service that reads its messages itself: health and reflection. A lack of
-    memory is told in a line of ours.
+    Clients leave, or send invalid messages to health and reflection, which parse their messages themselves.
     """
     if record.exc_info and is_out_of_memory(record.exc_info[1]):
         log_out_of_memory("out of memory: a call was not answered")
@@ -199,7 +198,7 @@ _SERVICES = ("MonitorService", "RuntimeService", "FaultService")
 def build_server(
     monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: OpenCalls[PeerCredentials]
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
-    """A server without a port, and its health servicer, which says SERVING for every service."""
+    """Creates a server without a port, and its health servicer."""
     server = new_server()
     faults.who = calls.who
     methods = {
@@ -228,31 +227,29 @@ def build_server(
 
 
 async def announce_health(servicer: health.aio.HealthServicer, services: tuple[str, ...] = _SERVICES) -> None:
-    """Says SERVING for the server as a whole and for each service."""
+    """Sets SERVING for the server as a whole and for each service."""
     for name in ("", *(f"neurontools.v1.{service}" for service in services)):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
 class HealthService(health.aio.HealthServicer):
-    """Says how services are; who watches one has a call open."""
+    """grpcio's health service, with the limits of all other calls."""
 
     def __init__(self, calls: OpenCalls[Any]) -> None:
         super().__init__()
         self._calls = calls
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  (the names are grpcio's)
-        """How a service is now."""
         await self._calls.admit(context, ResourceKind.CALL, needs=Role.SUMMARY)
         return await super().Check(request, context)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
-        """How a service is, now and whenever that changes."""
         await self._calls.admit(context, ResourceKind.CALL, needs=Role.SUMMARY)
         await self._calls.stream(context, super().Watch(request, context))
 
 
 class ReflectionService(reflection.aio.ReflectionServicer):
-    """Says what services there are. Each question in a stream is work as a call is, since its answer may be long."""
+    """grpcio's reflection service, with limits. Each request in a stream counts like a call: answers may be long."""
 
     def __init__(self, calls: OpenCalls[Any], service_names: tuple[str, ...]) -> None:
         super().__init__(service_names)
@@ -261,15 +258,15 @@ class ReflectionService(reflection.aio.ReflectionServicer):
     async def ServerReflectionInfo(  # type: ignore[override]  # noqa: N802  (the stubs lack that it yields)
         self, request_iterator: AsyncIterable[Any], context: Any
     ) -> AsyncIterator[Any]:
-        """Answers the questions of a stream, as many as its peer may ask."""
+        """Answers the requests of a stream at the rate of its peer."""
         await self._calls.admit(context, ResourceKind.CALL)
 
-        async def paced() -> AsyncIterator[Any]:
+        async def rate_limited() -> AsyncIterator[Any]:
             async for request in request_iterator:
                 await asyncio.sleep(self._calls.spend(context))
                 yield request
 
-        answers: Any = super().ServerReflectionInfo(paced(), context)
+        answers: Any = super().ServerReflectionInfo(rate_limited(), context)
         async for answer in answers:
             yield answer
 
@@ -282,10 +279,9 @@ _LONGEST_SECONDS = 10.0
 
 
 def is_out_of_memory(error: object) -> bool:
-    """Whether an error says that there is no memory.
+    """Whether an error means that memory is exhausted.
 
-    protobuf says so in words of its own: a whole message can't be written, one can't be read for want of an arena, or a
-    function of its C part fails without saying why.
+    protobuf uses its own errors: EncodeError, DecodeError about an allocation, or SystemError from its C code.
     """
     if isinstance(error, DecodeError):
         return "alloc" in str(error)
@@ -293,17 +289,16 @@ def is_out_of_memory(error: object) -> bool:
 
 
 def trim_memory() -> None:
-    """Gives back what can be, in some milliseconds; nothing where the C library has no such call."""
+    """Returns free heap pages to the system with malloc_trim, in some milliseconds, where the C library has it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class MemoryTrimmer:
-    """Has memory given back when many calls and connections have come and gone. Pure: `free` does it.
+    """Calls `free` after a flood of calls and connections: the C library keeps the memory that a flood took.
 
-    It waits until none ends any more, because grpcio takes a while to take apart what has ended; where there is no such
-    moment, it doesn't wait for ever.
+    It waits for a quiet moment, because grpcio frees ended calls with a delay, but at most ten seconds.
     """
 
     def __init__(self, free: Callable[[], None] = trim_memory) -> None:
@@ -313,8 +308,8 @@ class MemoryTrimmer:
         self._seen_seconds = 0.0
         self._many_since_seconds: float | None = None
 
-    def look(self, ended_total: int, now_seconds: float) -> None:
-        """Is told from time to time how many have ended so far."""
+    def update(self, ended_total: int, now_seconds: float) -> None:
+        """Takes the number of calls and connections that have ended so far."""
         if ended_total != self._seen_total:
             self._seen_total, self._seen_seconds = ended_total, now_seconds
         if ended_total - self._freed_total < _MANY:
@@ -328,8 +323,8 @@ class MemoryTrimmer:
 
 
 def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Takes the faults of a loop that nobody handled: a lack of memory is a line and no traceback, which takes more."""
+    """Handles an event loop's unhandled exception. For a lack of memory it logs a line: a traceback needs memory."""
     if is_out_of_memory(context.get("exception")):
-        log_out_of_memory("out of memory: somebody was not answered")
+        log_out_of_memory("out of memory: a request was not answered")
     else:
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""The daemon's socket files: whose they are, who may use them, and that only one daemon does."""
+"""The daemon's socket files: owner, mode, and a lock that keeps a second daemon away."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from neurontools.rpc import socket_path
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
 
-_BACKLOG = 256  # who comes waits behind those before: with 1024, a flood of connects cost others 50 ms
+_BACKLOG = 256  # a longer queue delays new clients: with 1024, a flood of connects delayed others by 50 ms
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 
 
 class SocketFiles:
-    """The API socket, the attach socket beside it and the lock that keeps a second daemon away.
+    """The API socket, the attach socket beside it, and the lock file.
 
-    `inner_path` is where the server listens behind its gate, until that has taken the file away; `network_path` is
-    that of the API over TLS.
+    `inner_path` is where the gRPC server listens until the connection proxy has opened it and removed the file;
+    `network_path` is the same for the API over TLS.
 
-    Sockets are for this user only (0600), or for the members of a group too (0660). A directory that has to be made
-    gets 0700, or 0750 and the group.
+    Sockets are for this user (0600), or also for a group (0660). A new directory gets 0700, or 0750 and the group.
     """
 
     def __init__(self, path: str, group: str | None = None) -> None:
@@ -42,12 +41,12 @@ class SocketFiles:
         self._group_id = None if group is None else group_id(group)
 
     def check(self) -> None:
-        """UserError when `claim` would refuse the place, whoever may serve there now; nothing is changed."""
+        """Raises UserError when `claim` would fail because of the directory or the files. Changes nothing."""
         with self._refusal():
             try:
                 directory = self._opened_directory(make_mode=None)
             except FileNotFoundError:
-                return  # it will be made
+                return  # claim creates it
             try:
                 for path in self._sockets:
                     _check_kind(directory, path)
@@ -55,7 +54,7 @@ class SocketFiles:
                 directory.close()
 
     def claim(self) -> None:
-        """Makes the directory, takes the lock and removes what a daemon that died left; UserError when it can't be."""
+        """Creates the directory, takes the lock and removes the sockets of a dead daemon. Raises UserError."""
         try:
             with self._refusal():
                 self._directory = self._opened_directory(make_mode=_PRIVATE_DIRECTORY)
@@ -67,7 +66,7 @@ class SocketFiles:
             raise
 
     def listen(self, path: str) -> socket.socket:
-        """The API socket or the attach socket, listening and with its mode."""
+        """Opens a listening socket with its mode."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         with closed_umask():
             listener.bind(path)
@@ -90,7 +89,7 @@ class SocketFiles:
         try:
             if not stat.S_ISSOCK(os.fstat(socket_itself).st_mode):
                 raise FileExistsError(errno.EEXIST, "something else is in the place of the socket", path)
-            this = f"/proc/self/fd/{socket_itself}"  # what is opened without reading it has no fchmod
+            this = f"/proc/self/fd/{socket_itself}"  # fchmod does not work with O_PATH
             if self._group_id is not None:
                 os.chown(this, -1, self._group_id)
             os.chmod(this, _PRIVATE if self._group_id is None else _SHARED)  # noqa: PTH101
@@ -98,7 +97,7 @@ class SocketFiles:
             os.close(socket_itself)
 
     def release(self) -> None:
-        """Removes the sockets and lets the lock go; harmless when nothing is claimed."""
+        """Removes the sockets and releases the lock. Does nothing before `claim`."""
         if self._lock < 0:
             return
         if self._directory is not None:
@@ -108,7 +107,7 @@ class SocketFiles:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Removes the lock, if it is ours, and nothing else."""
+        """Removes the lock file if this daemon owns it."""
         if self._lock >= 0:
             if self._directory is not None:
                 with contextlib.suppress(OSError):
@@ -121,7 +120,7 @@ class SocketFiles:
 
     @contextlib.contextmanager
     def _refusal(self) -> Iterator[None]:
-        """Turns what the operating system refuses into what a user is told."""
+        """Turns OSError into UserError."""
         try:
             yield
         except OSError as error:
@@ -131,7 +130,7 @@ class SocketFiles:
             ) from error
 
     def _opened_directory(self, make_mode: int | None) -> Directory:
-        """The directory, from which nobody else can take the sockets away; made where it is missing, if it may be."""
+        """Opens or creates the directory. Raises UserError when other users could replace the sockets."""
         try:
             directory = Directory.open(self._directory_path or ".", make_mode=make_mode)
         except NotTrusted as error:
@@ -171,7 +170,7 @@ class SocketFiles:
 
 @contextlib.contextmanager
 def closed_umask() -> Iterator[None]:
-    """While this lasts, files are made for this user alone; not for use beside other threads that make files."""
+    """Creates files for this user only while it lasts. The umask is per process: don't use it beside other threads."""
     before = os.umask(0o177)
     try:
         yield
@@ -180,7 +179,7 @@ def closed_umask() -> Iterator[None]:
 
 
 def group_id(group: str) -> int:
-    """The id of a group; UserError when there is none of that name."""
+    """The id of a group. Raises UserError for an unknown one."""
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
@@ -210,7 +209,7 @@ def _remove_stale(directory: Directory, path: str) -> None:
 
 
 def _check_kind(directory: Directory, path: str) -> bool:
-    """Whether there is a socket at this path; UserError when something else is."""
+    """Whether this path is a socket. Raises UserError when it is something else."""
     name = os.path.basename(path)  # noqa: PTH119
     if not directory.is_there(name):
         return False
@@ -220,7 +219,7 @@ def _check_kind(directory: Directory, path: str) -> bool:
 
 
 def _is_alive(path: str) -> bool:
-    """Whether somebody listens on a socket: only then it isn't what a dead program left."""
+    """Whether a program listens on a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(path)

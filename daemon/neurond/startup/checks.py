@@ -1,7 +1,6 @@
-"""What a start would refuse of settings that are right in themselves: parts that don't fit each other or this host.
+"""Checks settings against each other and against this host, before every start and for `--check-config`.
 
-Every start goes through here before it serves, and `--check-config` ends here. What changes by itself is left to the
-start: who serves on the socket or the port now, and which devices there are.
+It does not check what may change: which daemon uses the socket or port now, and which devices exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Reads what a daemon is told: flags, a TOML file and the environment, checked with pydantic.
+"""Reads the settings from flags, a TOML file and the environment, and validates them with pydantic.
 
-Importing this module takes more memory than a daemon should carry about, so it runs in a first stage that then becomes
-the daemon (`__main__`).
+Only the first stage of the daemon imports this module, because pydantic takes much memory (see `__main__`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
 def value_text(value: object) -> str:
-    """A value that was given, for a line that says what is wrong with it."""
+    """Formats a wrong value for an error message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -114,7 +113,7 @@ _Subjects = Annotated[list[Annotated[str, AfterValidator(checked_name)]], Field(
 
 
 class TlsTable(_Table):
-    """[tls] of the configuration file: the certificates of all that listens on the network, and who may see what."""
+    """[tls] of the configuration file: certificates for all network listeners, and the roles of clients."""
 
     certificate: _Path | None = None
     key: _Path | None = None
@@ -147,7 +146,7 @@ class WebTable(_Table):
 
 
 class HealthTable(_Table):
-    """[health] of the configuration file: `neurond.verdicts.evidence.HealthThresholds`; 0 switches a check off."""
+    """[health] of the configuration file: `neurond.verdicts.evidence.HealthThresholds`. 0 switches a rule off."""
 
     window_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = 300.0
     idle_seconds: _Limit = 300.0
@@ -160,7 +159,7 @@ class HealthTable(_Table):
     silent_seconds: _Limit = 30.0
 
     def changed(self) -> dict[str, float | None]:
-        """The thresholds that were set, None for those switched off."""
+        """The thresholds that are set; None for a rule that is switched off."""
         return {name: getattr(self, name) or None for name in self.model_fields_set}
 
 
@@ -197,7 +196,7 @@ class KubernetesTable(_Table):
 
 
 class ActionsTable(_Table):
-    """[actions] of the configuration file; without a command and a webhook nothing is done."""
+    """[actions] of the configuration file. Without a command and a webhook there are no actions."""
 
     command: Annotated[list[_Argument], Field(min_length=1, max_length=64)] | None = None
     webhook: Annotated[str, Field(max_length=2048), AfterValidator(_http_url)] | None = None
@@ -209,13 +208,13 @@ class ActionsTable(_Table):
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     most_per_hour: Annotated[int, Field(ge=1, le=3600)] = 60
 
-    def told(self) -> dict[str, Any] | None:
-        """For `neurond.actions`; None where nothing is to be done."""
+    def enabled_settings(self) -> dict[str, Any] | None:
+        """The values for `neurond.actions.ActionSettings`; None when there are no actions."""
         return self.model_dump() if self.command or self.webhook else None
 
 
 class DaemonConfiguration(_Table):
-    """The configuration file."""
+    """All tables of the configuration file."""
 
     daemon: DaemonTable = DaemonTable()
     tls: TlsTable = TlsTable()
@@ -230,7 +229,7 @@ class DaemonConfiguration(_Table):
     actions: ActionsTable = ActionsTable()
 
 
-STATE_DIRECTORY = "STATE_DIRECTORY"  # as systemd.exec(5) sets it for StateDirectory=
+STATE_DIRECTORY = "STATE_DIRECTORY"  # set by systemd for StateDirectory= (systemd.exec(5))
 _MOST_BYTES = 2**20
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
@@ -238,14 +237,14 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
 def resolve_settings(
     flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]
 ) -> Settings:
-    """The settings: a flag beats the environment, which beats the file, which beats the default.
+    """Merges the settings: flags override the environment, the environment overrides the file.
 
-    `flags` has the tables of the file with the keys that were given. UserError names the flag or the key that is wrong.
+    `flags` has the tables of the file with the given keys. Raises UserError, which names the wrong flag or key.
     """
     written = {} if file is None else read_toml(file)
     _validated(written, lambda path: _place(file or "", path))
     given = {table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}
-    configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # the file is right by now
+    configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # only a flag can still be wrong
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
     if load.scenario and not simulate.instance_type:
         raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
@@ -286,7 +285,7 @@ def resolve_settings(
         state_directory=_absolute(
             daemon.state_directory or environment.get(STATE_DIRECTORY, "").partition(":")[0] or None
         ),
-        actions=configuration.actions.told(),
+        actions=configuration.actions.enabled_settings(),
         kmsg=_absolute(daemon.kmsg) if daemon.kmsg else daemon.kmsg,
         listen=daemon.listen,
         tls_certificate=_absolute(tls.certificate),
@@ -335,7 +334,7 @@ def _absolute(path: str | None) -> str | None:
 
 
 def read_toml(file: str) -> dict[str, Any]:
-    """The tables of a TOML file; UserError when it can't be read or isn't TOML."""
+    """Reads the tables of a TOML file. Raises UserError."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)
@@ -350,7 +349,7 @@ def read_toml(file: str) -> dict[str, Any]:
 
 _TABLES = tuple(DaemonConfiguration.model_fields)
 
-# The flag for each key that has one.
+# The flag of each key that has one.
 FLAGS = {
     "daemon.socket": "--socket",
     "daemon.group": "--group",
@@ -384,14 +383,14 @@ def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> 
         return DaemonConfiguration.model_validate(tables)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        path = [part for part in problem["loc"] if isinstance(part, str)]  # not the place within a list
+        path = [part for part in problem["loc"] if isinstance(part, str)]  # without the index in a list
         raise UserError(f"{place(path)}: {_cause(problem)}", EXIT_USAGE) from None
 
 
 def _cause(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
-        return "there is no such key; see neurond(8) for those there are"
-    if problem["type"] == "value_error":  # by a function of ours, which says it all
+        return "there is no such key; see neurond(8) for the keys"
+    if problem["type"] == "value_error":  # raised by a validator above, with a complete message
         return str(problem["ctx"]["error"])
     message = problem["msg"][:1].lower() + problem["msg"][1:]
     if problem["type"] in ("model_type", "dataclass_type", "dict_type"):
@@ -401,7 +400,7 @@ def _cause(problem: Mapping[str, Any]) -> str:
 
 
 def _place(file: str, path: list[str]) -> str:
-    """file:line: table.key; the line is left out where the key is not written as such (dotted or inline)."""
+    """Returns "file:line: table.key", without the line for a dotted or inline key."""
     table = ""
     for number, line in enumerate(Path(file).read_text("utf-8").splitlines(), 1):
         text = line.strip()
