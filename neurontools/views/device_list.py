@@ -1,7 +1,7 @@
-"""What `neuron-ls` prints: the devices of a host and the processes on them, as a table and as JSON.
+"""The output of `neuron-ls`: devices and their processes as a table and as JSON.
 
-The table marks what is only concluded, `VALUE (inferred)`, and prints `-` for what is unknown. The JSON format has no
-place for a mark: there both are the empty string, so that nothing concluded passes as read from the hardware.
+The table marks inferred values (`VALUE (inferred)`) and prints `-` for unknown ones. The JSON format has no mark. It
+prints both as an empty string, so that no inferred value passes for one read from the hardware.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ProcessText = Callable[[Process], str]
 
 
 class NoSuchDevice(LookupError):
-    """A device was asked for that the host lacks; the text names it and those there are."""
+    """A requested device does not exist on this host. The message names it and the existing devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DeviceListRow:
-    """One line of the table: a device with one of its processes, or with none."""
+    """A line of the table: a device with one of its processes, or without."""
 
     device: Device
     process: Process | None
@@ -44,10 +44,10 @@ def device_list_table(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """Header lines and the table, with `topology` the picture below, ended by a newline; NoSuchDevice.
+    """Returns the header lines, the table and, with `topology`, the diagram; ends in a newline.
 
-    `wide` cuts commands at 80 characters instead of 40. `all_processes` adds those that don't use the runtime.
-    An LNC that the hardware can't have counts as none. No `device_indices`: all devices.
+    `wide` cuts commands at 80 characters instead of 40. `all_processes` adds processes that don't use the runtime. An
+    LNC that the hardware does not support is ignored. Empty `device_indices` means all devices. Raises NoSuchDevice.
     """
     instance = snapshot.instance
     devices = _select_devices(snapshot, device_indices)
@@ -77,7 +77,7 @@ def device_list_json(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """The JSON array, without a newline at its end; arguments and NoSuchDevice as for `device_list_table`."""
+    """Returns the JSON array without a final newline. Arguments and errors as for `device_list_table`."""
     of_instance = _instance_object(snapshot.instance)
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
     return encode_go_json([of_instance | device for device in devices])
@@ -90,10 +90,10 @@ def device_list_object(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """The JSON object of `--output-format json`: the instance, its UltraServer if that is known, and the devices.
+    """Returns the JSON object of `--output-format json`: the instance, its UltraServer if known, and the devices.
 
-    Otherwise as `device_list_json`. That the original's has such fields at its top is announced for SDK 2.34
-    (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33); how it names all of them is not public.
+    Arguments and errors as for `device_list_table`. AWS announced such top-level fields for SDK 2.34
+    (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33); not all of their names are public.
     """
     instance = snapshot.instance
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
@@ -160,7 +160,7 @@ def _header_text(instance: Instance, lnc: int) -> str:
 def _shown_columns(
     cores_per_device: int, *, links: bool, processes: bool, commands: bool, command_characters: int
 ) -> list[Column[_DeviceListRow]]:
-    """Those that have something to say, in the original's order."""
+    """Returns the columns that have values, in the order of the AWS tool."""
 
     def core_ids(device: Device) -> str:
         first = device.index * cores_per_device
@@ -202,7 +202,6 @@ def _memory_text(device: Device) -> str:
 
 
 def _mark_inferred(device: Device, field: str, text: str | None) -> str:
-    """A fact of a device as the table shows it."""
     shown = _or_unknown(text)
     return f"{shown} (inferred)" if text and field in device.inferred_fields else shown
 
@@ -215,7 +214,7 @@ def _runtime_version(process: Process) -> str:
     return _NOT_APPLICABLE if process.runtime_version is None else process.runtime_version
 
 
-_NO_NUMA_NODE = "-1"  # what the kernel writes where it knows of no node; readers take the string for a number
+_NO_NUMA_NODE = "-1"  # the kernel's value for "no node"; parsers expect a number in the string
 
 
 def _instance_object(instance: Instance) -> dict[str, JsonValue]:
@@ -223,7 +222,7 @@ def _instance_object(instance: Instance) -> dict[str, JsonValue]:
 
 
 def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequence[Process]) -> dict[str, JsonValue]:
-    """A device with the original's keys, in its order; numa_node is a string there."""
+    """Returns a device with the keys of the AWS tool, in its order; numa_node is a string there."""
     cores_per_device = instance.physical_cores_per_device // lnc
     first_core = device.index * cores_per_device
     return {
@@ -244,6 +243,6 @@ def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequ
 
 
 def _value_unless_inferred(part: Device | Instance, field: str) -> str:
-    """The text of a field; empty when it is unknown or only concluded."""
+    """Returns the text of a field; "" if it is unknown or inferred."""
     text: str | None = getattr(part, field)
     return "" if text is None or field in part.inferred_fields else text

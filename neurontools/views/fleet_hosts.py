@@ -18,7 +18,7 @@ _IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
 _MOST_NAMES = 3
 HostSort = Callable[[Iterable[HostState]], list[HostState]]
 _MINUTE_SECONDS = 60
-_CLOCK_SECONDS = 60.0  # a clock that is so much wrong is told
+_CLOCK_SECONDS = 60.0  # larger clock differences are shown
 _STYLES = {
     Severity.CRITICAL: "bad",
     Severity.WARNING: "warn",
@@ -30,14 +30,14 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class AlikeHosts:
-    """Hosts of one type whose devices are in the same conditions, one by one."""
+    """Hosts of one instance type whose devices all have the same conditions."""
 
     instance_type: str
     states: tuple[HostState, ...]
 
 
 def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
-    """All hosts of which something is known, worst first; those alike are one."""
+    """Groups all known hosts by instance type and device conditions, worst first."""
     found: dict[tuple[bool, str, tuple[str, ...]], list[HostState]] = {}
     for state in states:
         if state.summary is not None:
@@ -49,7 +49,7 @@ def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
 
 
 def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
-    """The devices of hosts that are alike, their utilization the mean of all."""
+    """Draws one character per device, with the mean utilization over the hosts of a group."""
     runs: list[Run] = []
     summaries = [state.summary for state in states if state.summary is not None]
     if not summaries:
@@ -71,7 +71,7 @@ def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
 
 
 def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: int) -> list[Line]:
-    """A row for hosts that are alike: how many, of what type, their devices, and the first of their names."""
+    """Draws one line per group: host count, instance type, devices and the first host names."""
     groups = group_alike(states)
     if height <= 0:
         return []
@@ -95,7 +95,7 @@ def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: i
 
 
 def _condition(cell: DeviceCell) -> str:
-    """What a device does, as far as hosts are told apart by it."""
+    """Returns the state of a device that hosts are grouped by."""
     if not cell.is_present:
         return "missing"
     if cell.severity is not None and cell.severity >= Severity.WARNING:
@@ -126,22 +126,22 @@ def _cell_run(cell: DeviceCell, ratio: float | None, glyphs: Glyphs) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A row: a host, or a group told as one host would be."""
+    """A row of the list: a host, or a group shown like one host."""
 
     state: HostState
-    name: str  # as it is drawn
+    name: str  # as displayed
     group: HostGroup | None = None
 
     @property
     def key(self) -> str:
-        """What is known of it when the list is made anew."""
+        """The key of the row, stable between updates."""
         return f"{self.group.by}={self.group.value}" if self.group is not None else self.state.place.name
 
 
 def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened: Container[str] = ()) -> list[HostRow]:
-    """The rows in order; those of groups first, and below one that is open its hosts.
+    """Returns the sorted rows: hosts, or groups, each followed by its hosts if it is open.
 
-    `by` is one of `groups.ways`, "" for hosts alone. A host that nobody is like is a row of its own.
+    `by` is one of `groups.ways`; "" lists hosts. A group of one alike host is shown as that host.
     """
     ordered = sort(states)
     if not by:
@@ -162,7 +162,7 @@ def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened:
 
 @dataclass(frozen=True, slots=True)
 class HostColumn:
-    """A column: title, cells, how it is read, and from how many cells of the screen on it is shown."""
+    """A column: title, cells, text of a host, and the least screen width at which it is shown."""
 
     title: str
     width: int
@@ -215,7 +215,7 @@ HOST_COLUMNS = (
 
 
 def host_titles(width: int, name_width: int, cells: int) -> Line:
-    """The titles."""
+    """Draws the line of column titles."""
     runs: list[Run] = [(f"   {cell('HOST', name_width)}", "column")]
     runs += [
         (f" {cell(column.title, column.width, right=column.is_right)}", "column") for column in _fitting_columns(width)
@@ -229,7 +229,7 @@ def host_titles(width: int, name_width: int, cells: int) -> Line:
 def host_line(
     listed: HostRow, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int, *, is_selected: bool
 ) -> Line:
-    """One host, or a group of them; one that is lost is grey, with the age of what is known of it and why."""
+    """Draws a host or group. A lost host is grey, with the age of its data and the reason."""
     state = listed.state
     is_lost = state.link is not Link.LIVE
     style = "dim" if is_lost else "text" if listed.group is None else "strong"
@@ -249,7 +249,7 @@ def host_line(
 
 
 def worst_finding_text(state: HostState) -> str:
-    """The gravest that is known of a host, in words; of one that is lost, why."""
+    """Returns the most severe finding of a host, or why the host is lost."""
     if state.link is Link.LOST:
         return f"lost: {printable(state.trouble)}"
     if state.link is not Link.LIVE or state.summary is None:

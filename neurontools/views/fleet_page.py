@@ -67,9 +67,9 @@ SORTS: dict[str, Callable[[Iterable[HostState]], list[HostState]]] = {
 
 @dataclass(slots=True)
 class FleetContext:
-    """What the page is drawn from."""
+    """Everything the fleet page is drawn from."""
 
-    rows: Sequence[HostRow]  # in order, those that pass the filter
+    rows: Sequence[HostRow]  # sorted and filtered
     all_states: tuple[HostState, ...]
     jobs: tuple[FleetJob, ...]
     now_seconds: float  # time.monotonic()
@@ -79,16 +79,16 @@ class FleetContext:
     group_by: str = ""
     filter_text: str = ""
     is_filter_edited: bool = False
-    cursor: int = -1  # -1: nothing is chosen
+    cursor: int = -1  # -1: no selection
     top: int = 0
     is_grid_shown: bool = True
     message: str = ""
-    notes: tuple[str, ...] = ()  # what is wrong with what is known
+    notes: tuple[str, ...] = ()  # problems with the data
     glyphs: Glyphs = UNICODE
 
 
 def matches_filter(state: HostState, text: str) -> bool:
-    """Whether all words of a filter are somewhere in the row of a host."""
+    """Returns whether each word of a filter occurs in the text of a host."""
     if not text:
         return True
     found = state.summary
@@ -100,7 +100,7 @@ def matches_filter(state: HostState, text: str) -> bool:
 
 
 def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
-    """The whole screen, exactly `width` cells wide and `height` lines high."""
+    """Draws the whole screen: exactly `width` cells by `height` lines."""
     page = TextPage([_title_line(context, width), _totals_line(context, width)][:height])
     for note in context.notes[: max(0, height // 8)]:
         page.add_lines(fit_marked(((f" {context.glyphs.warn} {printable(note)}", "warn"),), width))
@@ -151,7 +151,7 @@ def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
 
 
 def fleet_lines(context: FleetContext, width: int) -> list[Line]:
-    """All rows, for a text that is printed once."""
+    """Returns all lines, for a single printed output."""
     page = fleet_page(context, width, len(context.rows) + 8 + max(8, len(context.all_states)))
     return [line for line in page.lines[:-1] if any(text.strip() for text, _ in line)]
 
@@ -185,11 +185,11 @@ def _title_line(context: FleetContext, width: int) -> Line:
 
 
 def _totals_line(context: FleetContext, width: int) -> Line:
-    """The live hosts together."""
+    """Draws the totals of the live hosts."""
     live = [state.summary for state in context.all_states if state.link is Link.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
-        """Of the hosts that tell it; None: of none is it known."""
+        """Sums a field over the hosts that report it; None if none does."""
         known = [count for found in live if (count := getattr(found, name)) is not None]
         return sum(known) if known or not live else None
 
@@ -206,7 +206,8 @@ def _totals_line(context: FleetContext, width: int) -> Line:
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
     jobs = total("job_count")
-    again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)  # one of several hosts is told by each
+    # Each host of a multi-host job reports the job.
+    again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)
     count = None if jobs is None else max(len(context.jobs), jobs - again)
     more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
     return fit(((clip(text + more, width, mark=True), "strong"),), width)
@@ -250,7 +251,7 @@ class _JobColumn:
 
 
 def _user_text(job: FleetJob) -> str:
-    """Whose it is, or how many users'; with a mark where there may be more."""
+    """Returns the user of a job, or the number of users; "?" or "+" if there may be more."""
     told, count = len(job.users), job.user_count
     if told == 1 and count in (1, None):
         return printable(job.users[0], 40) + " + ?" * (count is None)
@@ -268,7 +269,7 @@ def _ranks_text(job: FleetJob) -> str:
 
 
 def _state_text(job: FleetJob) -> str:
-    """What it does, and since when where that is not training."""
+    """Returns the state, with its duration unless the job is training."""
     state = printable(job.state, 12)
     if job.state_seconds is None or job.state == JobState.TRAINING:
         return state
@@ -296,7 +297,7 @@ _JOB_COLUMNS = (
 
 
 def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
-    """Stuck, short of ranks, held up by one; then those that are well, the largest first."""
+    """Sorts jobs: stuck, missing ranks, straggler or finding, then healthy; each largest first."""
 
     def place(job: FleetJob) -> tuple[bool, bool, bool, int]:
         return (
@@ -310,7 +311,7 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
 
 
 def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int) -> list[Line]:
-    """The titles and as many jobs as have room, with how many more there are."""
+    """Draws the titles and the jobs that fit, and the number of the others."""
     shown = list(jobs[: max(0, height - 1)])
     if len(shown) < len(jobs):
         shown = shown[:-1]
@@ -339,7 +340,7 @@ def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_JobColumn], name
 
 
 def problem_text(job: FleetJob) -> str:
-    """Which ranks are missing, and for whom the others wait, in words; "" where all are there and in step."""
+    """Returns the missing ranks and the rank that others wait for; "" for a healthy job."""
     texts = []
     if job.missing_rank_count:
         texts.append(_missing_text(job))
@@ -355,7 +356,7 @@ def problem_text(job: FleetJob) -> str:
 
 
 def _standstill_text(standstill: FleetStandstill) -> str:
-    """ "3 ranks wait in all_reduce for rank 3 of host b"."""
+    """Returns for example "3 ranks wait in all_reduce for rank 3 of host b"."""
     where = printable(standstill.collective, 32) or "a collective"
     count = standstill.waiting_rank_count
     text = f"{count} rank{'s wait' if count > 1 else ' waits'} in {where}"
@@ -372,7 +373,7 @@ def _standstill_text(standstill: FleetStandstill) -> str:
 
 
 def _missing_text(job: FleetJob) -> str:
-    """ "rank 3 of host b is missing"; of many, by host."""
+    """Returns for example "rank 3 of host b is missing", by host."""
     by_place: dict[tuple[str, bool], list[int]] = {}
     for each in job.missing_ranks:
         by_place.setdefault((each.host_name or "", each.is_host_lost), []).append(each.rank)

@@ -1,4 +1,4 @@
-"""The page of events and health: a verdict for each device with what to do, and what has happened."""
+"""The page of events and health: the findings with their actions, and the event log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITI
 
 
 def health_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Verdicts above, the event log below, newest first."""
+    """Draws the findings, then the event log, newest first."""
     page = TextPage()
     verdicts = [*_verdict_lines(context, width), *_fault_lines(context, width)]
     room = max(3, height * 3 // 5)
@@ -64,14 +64,14 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def _known_since_text(context: RenderContext) -> str:
-    """Since when the past is known."""
+    """Returns the time at which the known history starts."""
     since = context.clock.first_at_unix_seconds
     since = context.snapshot.taken_at_unix_seconds if since is None else since
     return clock_text(since)
 
 
 def event_entries(context: RenderContext) -> list[SearchEntry]:
-    """What a search sees of the log, newest first."""
+    """Returns the event log for the search, newest first."""
     return [
         SearchEntry(str(number), _event_text(event))
         for number, event in enumerate(reversed(shown_events(context, context.pid)))
@@ -83,13 +83,13 @@ def _event_text(event: Event) -> str:
 
 
 def event_time_of_row(context: RenderContext, row: int) -> float | None:
-    """Where the event in a row of the log is in the timeline."""
+    """Returns the timeline position of the event in a row; None if there is none."""
     events = shown_events(context, context.pid)
     return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
 
 
 def _shown_verdicts(context: RenderContext) -> tuple[Verdict, ...]:
-    """The verdicts on the devices of the current tab."""
+    """Returns the verdicts on the devices of the current tab."""
     devices = shown_devices(context, context.pid)
     return tuple(verdict for verdict in context.verdicts if devices is None or verdict.device_index in devices)
 
@@ -120,7 +120,7 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
 
 
 def _fault_lines(context: RenderContext, width: int) -> list[Line]:
-    """The faults that somebody has injected into simulated devices, and who."""
+    """Draws the faults injected into simulated devices, and their origin."""
     faults = context.snapshot.injected_faults
     if not faults:
         return []

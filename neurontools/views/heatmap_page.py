@@ -1,4 +1,4 @@
-"""The heat map: every core over time, so that stragglers and stalls are seen at a glance."""
+"""The heat map: utilization of every core over time. Stragglers and stalls stand out."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from neurontools.views.drawing.plots import (
 )
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
 
-_LEAST_FOOT_HEIGHT = 6  # from so many lines on, events and clock times are below
+_LEAST_FOOT_HEIGHT = 6  # lines; higher pages show events and clock times below
 
 
 def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """A line for each core of the tab, a cell for each stretch of time; Enter shows the history of the core."""
+    """Draws a line for each core of the tab and a cell for each time interval."""
     cores = shown_cores(context)
     about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
     page = TextPage([heading(context, _page_title(context, len(cores)), width, about), _legend_line(context, width)])
@@ -56,14 +56,14 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def shown_cores(context: RenderContext) -> list[LogicalNeuronCore]:
-    """The cores of the current tab, in the order of the lines."""
+    """Returns the cores of the current tab, in the order of the lines."""
     if context.pid is None:
         return list(context.figures.cores)
     return [core for core in context.figures.cores if context.pid in core.owner_pids]
 
 
 def core_entries(context: RenderContext) -> list[SearchEntry]:
-    """What a search sees of the cores: their names, who holds them, and the processes that do."""
+    """Returns the cores for the search: their names, owners and processes."""
     figures = context.figures
     return [
         SearchEntry(
@@ -92,7 +92,7 @@ def _legend_line(context: RenderContext, width: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class _CellRun:
-    """Neighbouring cells that show the same step."""
+    """Adjacent cells that show the same step."""
 
     step: CoreStep | None
     cells: int
@@ -136,7 +136,7 @@ def _core_line(
 
 
 def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
-    """The runs, each character of them a cell, with another one at a position."""
+    """Replaces one cell of a line whose characters are all one cell wide."""
     found: list[Run] = []
     position = 0
     for text, style in runs:
@@ -151,7 +151,7 @@ def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
 
 @cache
 def _value_cells(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
-    """What stands for each hundredth of utilization. Shape and colour say the same."""
+    """Returns the cell for each percent of utilization. Shape and colour show the same."""
     levels = len(glyphs.heat)
     found = []
     for hundredths in range(101):

@@ -1,4 +1,4 @@
-"""The history page: the recent past of a device or one of its cores, and of the whole host."""
+"""The history page: plots of a device or core, and of the whole host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME_CELLS = 10
 
 
 def history_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Plots of what is chosen; up and down choose the device, left and right the core."""
+    """Draws plots of the selection: up and down select the device, left and right the core."""
     page = TextPage()
     page.append_page(_selection_bar(context, width))
     axis = time_axis(context, width)
@@ -54,7 +54,7 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def device_entries(context: RenderContext) -> list[SearchEntry]:
-    """What a search sees of the devices: their names, what is wrong with them, and the processes that hold cores."""
+    """Returns the devices for the search: their names, findings and processes."""
     wrong: dict[int, str] = {}
     for verdict in verdicts(context.snapshot):
         wrong[verdict.device_index] = " ".join(printable(finding.reason) for finding in verdict.findings)
@@ -73,7 +73,7 @@ def device_entries(context: RenderContext) -> list[SearchEntry]:
 
 
 def _selection_bar(context: RenderContext, width: int) -> TextPage:
-    """Which device and which core."""
+    """Draws the choice of device and core."""
     about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
     page = TextPage([heading(context, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
@@ -102,7 +102,7 @@ def _selection_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def _total_lines(context: RenderContext, axis: Axis, width: int) -> list[Line]:
-    """What the tab shows, the whole host or a process, in three sparklines."""
+    """Draws three sparklines of the whole host, or of the tab's process."""
     series = context.series
     assert series is not None  # noqa: S101 - the axis is of it
     pid = context.pid

@@ -18,14 +18,14 @@ from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
 ComparedValue = float | int | str | None
 ProcessTest = Callable[[ProcessFigures], bool]
 SCHEMA_VERSION = 1
-NOISE_RATIO = 0.05  # changes of levels and rates by less are left out of the table
-_NOISE_POINTS = 0.01  # of ratios, which may be small
+NOISE_RATIO = 0.05  # the table leaves out smaller relative changes
+_NOISE_POINTS = 0.01  # the table leaves out smaller changes of ratios
 _TITLE_CELLS, _VALUE_CELLS = 26, 18
 _MOST_NAME_CELLS = 60
 
 
 class Aggregate(Enum):
-    """What stands for several moments."""
+    """How to combine the values of several snapshots."""
 
     MEAN = "mean"
     PEAK = "peak"
@@ -34,7 +34,10 @@ class Aggregate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
-    """One quantity. `name` has the base unit in it; `text` shows a value to people. `is_count`: every change tells."""
+    """A compared quantity. `name` includes the base unit; `text` formats a value.
+
+    `is_count` reports every change, not only those above noise.
+    """
 
     name: str
     title: str
@@ -45,14 +48,14 @@ class ComparedQuantity:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The processes of a job at one moment."""
+    """The processes of a job in one snapshot."""
 
     processes: tuple[ProcessFigures, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """A device at one moment."""
+    """A device in one snapshot."""
 
     device: Device
     verdict: Verdict
@@ -122,7 +125,7 @@ def _job_cores_text(holder: JobState) -> str:
 
 
 def _job_mfu(holder: JobState) -> float | None:
-    """By the cores of each process, which are alike on one host."""
+    """Returns the mean weighted by cores; all cores of a host are alike."""
     weighed = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
     cores = sum(count for _, count in weighed)
     return sum(ratio * count for ratio, count in weighed) / cores if cores else None
@@ -218,21 +221,20 @@ DEVICE_QUANTITIES: dict[ComparedQuantity, Callable[[DeviceState], ComparedValue]
 
 @dataclass(slots=True)
 class SubjectValues:
-    """The host, a job or a device: its values moment by moment, as far as they are known."""
+    """The known values of a host, job or device over several snapshots."""
 
     quantities: Mapping[ComparedQuantity, Callable[[Any], ComparedValue]]
     seen: dict[ComparedQuantity, list[float | int | str]] = field(default_factory=dict)
-    command: str = ""  # of a job: that of its first process
+    command: str = ""  # of the job's first process
 
     def add_state(self, state: object) -> None:
-        """Add a moment."""
         for quantity, read in self.quantities.items():
             value = read(state)
             if value is not None:
                 self.seen.setdefault(quantity, []).append(value)
 
     def value(self, quantity: ComparedQuantity) -> ComparedValue:
-        """What stands for all moments; None is unknown."""
+        """Returns the combined value of all snapshots; None if unknown."""
         values = self.seen.get(quantity)
         if not values:
             return None
@@ -243,7 +245,10 @@ class SubjectValues:
 
 
 class RecordingSide:
-    """Some moments of a host. `name` is what was asked for; `moment_count` how many there are in what was asked for."""
+    """One side of the comparison: snapshots of a host.
+
+    `name` is the user's argument; `moment_count` is the number of snapshots that it has.
+    """
 
     def __init__(self, name: str, *, moment_count: int = 1) -> None:
         self.name = name
@@ -255,7 +260,7 @@ class RecordingSide:
         self.devices: dict[int, SubjectValues] = {}
 
     def add_snapshot(self, snapshot: Snapshot, passes: ProcessTest | None = None) -> None:
-        """Add a moment; only processes that pass count for jobs."""
+        """Adds a snapshot; jobs only count processes that pass the test."""
         figures = Figures(snapshot)
         self.taken_at_unix_seconds.append(snapshot.taken_at_unix_seconds)
         instance = snapshot.instance
@@ -275,7 +280,7 @@ class RecordingSide:
 
 
 def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, JobState]:
-    """What passes of the processes that hold cores, by job; one that is of none is one by itself."""
+    """Returns the matching processes by job. A process without a job is a job of its own."""
     found: dict[str, JobState] = {}
     for job in figures.jobs:
         processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
@@ -290,9 +295,9 @@ def _process_name(process: Process) -> str:
 
 
 def pair_jobs(a: RecordingSide, b: RecordingSide) -> list[tuple[str | None, str | None]]:
-    """Which job of one side is which of the other: by name, else by command, else the last one left on both.
+    """Pairs the jobs of both sides: by name, else by unique command, else the last ones left on both.
 
-    PIDs and numbers of jobs differ from run to run. A job without its like stands alone.
+    PIDs and job numbers differ between runs. A job without a partner stays alone.
     """
     pairs: list[tuple[str | None, str | None]] = [(name, name) for name in a.jobs if name in b.jobs]
     rest_a = [name for name in a.jobs if name not in b.jobs]
@@ -315,7 +320,7 @@ def _has_unique_command(side: RecordingSide, names: Sequence[str], name: str) ->
 
 @dataclass(frozen=True, slots=True)
 class ComparedPair:
-    """One quantity on both sides; None is unknown. `differs`: by more than noise."""
+    """A quantity on both sides; None means unknown. `differs`: by more than noise."""
 
     quantity: ComparedQuantity
     a: ComparedValue
@@ -325,21 +330,21 @@ class ComparedPair:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDifference:
-    """The host, a job or a device on both sides. `a` and `b` name it there; None where it is not."""
+    """A host, job or device on both sides. `a` and `b` are its names there; None if it is missing."""
 
-    kind: str  # host, job, device
+    kind: str  # host, job or device
     a: str | None
     b: str | None
     quantities: tuple[ComparedPair, ...]
 
     @property
     def differs(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether it is missing on one side or any quantity differs."""
         return self.a is None or self.b is None or any(each.differs for each in self.quantities)
 
 
 def compare_sides(a: RecordingSide, b: RecordingSide) -> tuple[SubjectDifference, ...]:
-    """Host, jobs and devices of two sides, in this order."""
+    """Compares host, jobs and devices of two sides, in this order."""
     made = [_compare_subject("host", a.instance, b.instance, a.host, b.host)]
     made += [
         _compare_subject("job", one, other, a.jobs.get(one or ""), b.jobs.get(other or ""))
@@ -374,7 +379,7 @@ def _differs(quantity: ComparedQuantity, a: ComparedValue, b: ComparedValue) -> 
 
 
 def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
-    """The table: what differs, by host, job and device."""
+    """Returns the table of differences by host, job and device."""
     found = compare_sides(a, b)
     lines = [f"A: {_side_text(a)}", f"B: {_side_text(b)}", ""]
     lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
@@ -436,7 +441,7 @@ def _change_text(row: ComparedPair) -> str:
 
 
 def host_difference_json(a: RecordingSide, b: RecordingSide) -> str:
-    """All of it as a document: also what does not differ, which says so."""
+    """Returns all compared values as JSON, including those that do not differ."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "a": _side_part(a),

@@ -34,7 +34,7 @@ _ALL_PORTS = "all"
 
 
 def host_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Versions and cost, vCPUs and memory, power of devices, then the table of what goes in and out."""
+    """Draws versions and own cost, vCPUs and memory, device power, and the traffic table."""
     page = TextPage([heading(context, "Host", width, printable(context.snapshot.instance.instance_type, 40))])
     page.add_lines(*_fact_lines(context, width))
     power = _power_lines(context, width)
@@ -124,7 +124,7 @@ def _power_lines(context: RenderContext, width: int) -> list[Line]:
 
 
 def traffic_entries(context: RenderContext) -> list[SearchEntry]:
-    """What a search sees of network, disks and EFA."""
+    """Returns the rows of network, disks and EFA for the search."""
     rows = traffic_rows(context.snapshot.host)
     return [SearchEntry(str(number), f"{row.kind} {row.name} {row.state or ''}") for number, row in enumerate(rows)]
 
@@ -145,13 +145,13 @@ def _traffic_section(context: RenderContext, width: int, height: int) -> TextPag
 
 
 def user_and_system_ratios(usage: VcpuUsage) -> tuple[float, float]:
-    """What was spent in user mode, and in the system with its interrupts and waits for I/O."""
+    """Returns the user share, and the system share with interrupts and I/O wait."""
     system = usage.system_ratio + usage.io_wait_ratio + usage.irq_ratio + usage.soft_irq_ratio
     return usage.user_ratio + usage.nice_ratio, system
 
 
 def vcpu_lines(context: RenderContext, width: int, height: int) -> list[Line]:
-    """All of them in at most `height` lines, if that is possible at all."""
+    """Draws all vCPUs in at most `height` lines: as bars, or as one character each if bars don't fit."""
     vcpus = context.vcpus
     if not vcpus or height < 1:
         return []
@@ -166,7 +166,7 @@ def vcpu_lines(context: RenderContext, width: int, height: int) -> list[Line]:
 def _vcpu_row(
     context: RenderContext, vcpus: tuple[VcpuUsage, ...], row: int, down: int, across: int, width: int
 ) -> Line:
-    """One line; vCPUs go down the columns."""
+    """Draws one line of vCPU bars; indices run down the columns."""
     cells = width // across
     runs: list[Run] = []
     for column in range(across):
@@ -201,12 +201,12 @@ def _vcpu_levels(context: RenderContext, vcpus: tuple[VcpuUsage, ...], width: in
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """What goes through one part of the host. None: not known, or there is no such thing."""
+    """Traffic of one network interface, disk or EFA port. None: unknown, or not applicable."""
 
-    kind: str  # net, disk, EFA
+    kind: str  # net, disk or EFA
     name: str
     state: str | None
-    in_bytes_per_second: float | None  # received, or read
+    in_bytes_per_second: float | None  # received or read
     out_bytes_per_second: float | None
     in_bytes_total: int | None
     out_bytes_total: int | None
@@ -214,11 +214,11 @@ class TrafficRow:
     rdma_write_bytes_total: int | None = None
     dropped_packets_total: int | None = None
     retransmitted_bytes_total: int | None = None
-    trouble_total: int | None = None  # time-outs, remotes that don't answer, requests that failed
+    trouble_total: int | None = None  # timeouts, unresponsive remotes and failed requests
 
 
 def traffic_rows(host: Host) -> list[TrafficRow]:
-    """All parts: EFA together where there are several ports, interfaces, disks, ports."""
+    """Returns the rows: all EFA ports together (if several), network interfaces, disks, each EFA port."""
     ports = [
         TrafficRow(
             "EFA",
@@ -265,7 +265,7 @@ def traffic_rows(host: Host) -> list[TrafficRow]:
 
 
 def traffic_texts(host: Host) -> tuple[str, ...]:
-    """What goes in and out a second, by kind, in words: "net in 1.2 MB/s out 300.0 KB/s"; of what there is."""
+    """Returns the rates by kind, such as "net in 1.2 MB/s out 300.0 KB/s", of the kinds that exist."""
     rows = traffic_rows(host)
     texts = []
     for kind, into, out in (("EFA", "in", "out"), ("net", "in", "out"), ("disk", "read", "write")):

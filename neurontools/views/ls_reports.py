@@ -24,7 +24,7 @@ _COMMAND_CELLS, _WIDE_COMMAND_CELLS, _NAME_CELLS = 40, 80, 32
 class _LoopColumn:
     title: str
     unit: str
-    cells: int  # 0: the last one, as long as it gets
+    cells: int  # 0: the last column, without padding
     text: Callable[[QueryRow], str]
 
 
@@ -43,7 +43,7 @@ def _time_text(row: QueryRow) -> str:
 
 
 def _held_text(row: QueryRow) -> str:
-    """Cores held of those there are; a core that somebody may hold makes it unknown."""
+    """Returns held and existing cores; unknown if any core's owner is unknown."""
     states = [core.is_free for core in row.device_cores]
     return f"{UNKNOWN if None in states else states.count(False)}/{len(states)}"
 
@@ -60,7 +60,7 @@ def _pids_text(row: QueryRow) -> str:
 
 
 def _ecc_text(row: QueryRow) -> str:
-    """Uncorrected and corrected ones, of HBM and SRAM together."""
+    """Returns uncorrected and corrected ECC errors, of HBM and SRAM together."""
     ecc = row.device.ecc
     sums = []
     for known in (
@@ -88,9 +88,9 @@ _LOOP_COLUMNS = (
 
 
 def loop_header(snapshot: Snapshot) -> str:
-    """Whose rows these are, what the columns are, and their units.
+    """Returns the host, the columns and their units.
 
-    Three lines that begin with #, so that a reader of rows can leave them out.
+    Three lines that begin with #, so that parsers can skip them.
     """
     instance = snapshot.instance
     notes = ["simulated"] if snapshot.source is SourceKind.SIMULATED else []
@@ -106,7 +106,7 @@ def loop_header(snapshot: Snapshot) -> str:
 
 
 def loop_rows(rows: Sequence[QueryRow]) -> str:
-    """A line for each."""
+    """Returns one line per device."""
     return "".join(_row_text([_pad_cell(column, column.text(row)) for column in _LOOP_COLUMNS]) for row in rows)
 
 
@@ -119,7 +119,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 
 def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """For people and grep: "device 3: critical: REASON; ACTION"."""
+    """Returns one line per finding, such as "device 3: critical: REASON; ACTION", and a summary."""
     lines = [
         f"{_devices_text(finding)}: {finding.severity.name.lower()}: {sentence(finding, snapshot)}; {finding.action}"
         for finding in _unique_findings(verdicts)
@@ -129,7 +129,7 @@ def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def _unique_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
-    """Each once, whatever the number of devices it is about, gravest first."""
+    """Returns each finding once, most severe first."""
     found = {finding.identity: finding for verdict in verdicts for finding in verdict.findings}
     return sorted(found.values(), key=lambda finding: (-finding.severity, finding.device_indices))
 
@@ -140,7 +140,7 @@ def _devices_text(finding: Finding) -> str:
 
 
 def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """The same as a JSON array, a device an element; null is not known."""
+    """Returns the findings as a JSON array with one element per device; null means unknown."""
     answer = [
         {
             "device_index": verdict.device_index,
@@ -162,16 +162,16 @@ def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndedReport:
-    """What is to be told: the processes that were asked for, oldest first, and of which time they are."""
+    """The ended processes to report, oldest first, and the period they cover."""
 
     processes: Sequence[EndedProcess]
-    since_unix_seconds: float  # that was asked for, or since when anything is known
-    user: str | None = None  # whose processes were asked for; None: everybody's
+    since_unix_seconds: float  # requested start, or the start of the known history
+    user: str | None = None  # the requested user; None: all users
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRow:
-    """An ended process as the documents name its parts."""
+    """An ended process, as the JSON and CSV output names its fields."""
 
     pid: int
     user: str | None
@@ -202,7 +202,7 @@ class EndedRow:
 
 @dataclass(frozen=True, slots=True)
 class EndedTotalRow:
-    """What the processes of a user or a job used together."""
+    """Totals over the ended processes of a user or job."""
 
     name: str | None
     process_count: int
@@ -218,7 +218,7 @@ class EndedTotalRow:
 
 
 def ended_row(process: EndedProcess) -> EndedRow:
-    """The row of a process."""
+    """Returns the output row of an ended process."""
     executions = process.executions
     return EndedRow(
         pid=process.pid,
@@ -250,7 +250,7 @@ def ended_row(process: EndedProcess) -> EndedRow:
 
 
 def ended_total_row(total: EndedTotal) -> EndedTotalRow:
-    """The row of a sum."""
+    """Returns the output row of a total."""
     return EndedTotalRow(
         total.name,
         total.process_count,
@@ -267,7 +267,7 @@ def ended_total_row(total: EndedTotal) -> EndedTotalRow:
 
 
 def ended_json(report: EndedReport) -> str:
-    """A JSON object: the processes, oldest first, and sums by user and by job; null is not known."""
+    """Returns a JSON object: processes, oldest first, and totals by user and by job; null means unknown."""
     answer = {
         "schema_version": SCHEMA_VERSION,
         "since": rfc3339_text(report.since_unix_seconds),
@@ -279,7 +279,7 @@ def ended_json(report: EndedReport) -> str:
 
 
 def ended_csv(report: EndedReport, form: OutputFormat) -> str:
-    """A line for each process, oldest first; what is not known is empty, devices are separated by spaces."""
+    """Returns a CSV line per process, oldest first. Unknown values are empty; spaces separate devices."""
     names = [field.name for field in fields(EndedRow)]
     lines = [csv_line(names)] if form.has_header else []
     for process in report.processes:
@@ -289,7 +289,7 @@ def ended_csv(report: EndedReport, form: OutputFormat) -> str:
 
 
 def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
-    """Tables for people: the processes, oldest first, then sums."""
+    """Returns tables: the processes, oldest first, then totals by user and by job."""
     since = date_text(report.since_unix_seconds)
     if not report.processes:
         whose = "" if report.user is None else f" of {excerpt(report.user, _NAME_CELLS)}"

@@ -36,7 +36,7 @@ DEVICE_CATEGORIES = (
     ("Runtime Memory", "runtime_memory_bytes"),
     ("Model Scratchpad", "model_shared_scratchpad_bytes"),
 )
-# Known to the driver alone; shown when there is something in them, or the sums would not add up.
+# Only the driver reports these. They are shown if not 0, so that the sums add up.
 FURTHER_CATEGORIES = (
     ("Collectives", "collectives_bytes"),
     ("DMA Rings", "dma_rings_bytes"),
@@ -46,14 +46,14 @@ FURTHER_CATEGORIES = (
     ("Uncategorized", "uncategorized_bytes"),
 )
 _BAR_CELLS = 24
-_LEAST_CELLS_WITH_CATEGORIES = 60  # below it the sums have no categories
+_LEAST_CELLS_WITH_CATEGORIES = 60  # narrower screens show the totals only
 _NUMBER_CELLS = 15
 _ID_CELLS = 10
-_LONGEST_NAME = 80  # numbers are to stand near their names, however wide the screen is
+_LONGEST_NAME = 80  # keeps the numbers near their names on wide screens
 
 
 def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
-    """Both sums with their categories: in two columns of a category a line if there is room, else in two lines each."""
+    """Draws host and device memory by category: in two columns if there is room, else in two lines each."""
     host = context.figures.host_memory(context.pid)
     device = context.figures.device_memory(context.pid)
     page = TextPage([heading(context, "Memory Usage Summary", width, _capacity_text(context))])
@@ -83,7 +83,7 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def memory_line(context: RenderContext, width: int) -> Line:
-    """Both sums in one line."""
+    """Draws host and device memory totals in one line."""
     host, device = context.figures.host_memory(context.pid), context.figures.device_memory(context.pid)
     capacity = sum(each.memory_bytes for each in context.snapshot.devices)
     used = f"{units.bytes_text(device.total_bytes)} of {units.memory_size_text(capacity)}"
@@ -134,7 +134,7 @@ def _category_runs(
 
 
 def _used_share(context: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
-    """The total as a share of what there is."""
+    """Returns the total as a share of the capacity."""
     title, value = rows[0]
     if value is None:
         return None
@@ -154,9 +154,9 @@ def _capacity_text(context: RenderContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNode:
-    """One row of the tree."""
+    """A row of the memory tree."""
 
-    key: str  # the way to it, "nd3/nc7/m4194305.10001"
+    key: str  # path of the node, such as "nd3/nc7/m4194305.10001"
     depth: int
     title: str
     device_index: int
@@ -170,7 +170,7 @@ class MemoryNode:
 
 
 def visible_nodes(context: RenderContext) -> list[MemoryNode]:
-    """The rows that are visible with the nodes that are open now."""
+    """Returns the rows of the tree, without those inside folds."""
     cores_by_device: dict[int, list[LogicalNeuronCore]] = {}
     for core in context.figures.cores:
         if context.pid is None or context.pid in core.owner_pids:
@@ -200,7 +200,7 @@ def visible_nodes(context: RenderContext) -> list[MemoryNode]:
 
 
 def _driver_host_bytes(context: RenderContext, device_index: int) -> int | None:
-    """Host memory where no models are known: as the driver counts it, which is by device and not by process."""
+    """Returns host memory where no models are known. The driver counts it by device, not by process."""
     if context.snapshot.source is SourceKind.SIMULATED:
         return 0
     return context.snapshot.devices[device_index].host_memory.total_bytes if context.pid is None else None
@@ -211,7 +211,7 @@ def _simulated_host_bytes(context: RenderContext) -> int | None:
 
 
 def all_node_keys(context: RenderContext) -> frozenset[str]:
-    """The keys of all nodes that can be opened, for opening the whole tree."""
+    """Returns the keys of all nodes that can be unfolded."""
     keys = set()
     models = _models_by_core(context)
     for core in context.figures.cores:
@@ -223,7 +223,7 @@ def all_node_keys(context: RenderContext) -> frozenset[str]:
 
 
 def tree_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
-    """What a search sees of the tree, with `every` node open or as it is."""
+    """Returns the rows of the tree for the search. `every` includes rows inside folds."""
     rows = visible_nodes(replace(context, opened=all_node_keys(context))) if every else visible_nodes(context)
     return [
         SearchEntry(row.key, f"{row.title} {row.model_id or ''}", within=tuple(_ancestor_keys(row.key))) for row in rows
@@ -231,13 +231,13 @@ def tree_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
 
 
 def _ancestor_keys(key: str) -> Iterator[str]:
-    """The keys of the nodes that a node is in."""
+    """Yields the keys of the nodes above a node."""
     while key := key.rpartition("/")[0]:
         yield key
 
 
 def _models_by_core(context: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
-    """The parts of loaded models, by the logical core of the host's default LNC that they are on."""
+    """Returns the parts of loaded models by logical core, under the host's default LNC."""
     lnc = context.snapshot.instance.logical_neuroncore_config or 1
     found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
     for process in context.figures.tab_processes(context.pid):
@@ -291,7 +291,7 @@ def _core_nodes(
             yield from _category_nodes(
                 model_key, 3, core.device_index, part.device_memory, part.host_memory, is_running=model.running
             )
-    # What is not of a model: categories of the core less those of its models, so that the parent is their sum.
+    # The categories of the core minus those of its models, so that the parent stays their sum.
     rest = _subtract_memory(memory, [part.device_memory for _, _, part in models])
     none = HostMemory() if context.snapshot.source is SourceKind.SIMULATED else None
     yield from _category_nodes(key, 2, core.device_index, rest, none)
@@ -338,7 +338,7 @@ def _category_nodes(
 
 
 def folded_tree_heading(context: RenderContext, width: int) -> Line:
-    """The heading that stands for the tree while it is folded."""
+    """Draws the heading that replaces the folded tree."""
     processes = context.figures.tab_processes(context.pid)
     models = [model for process in processes for model in process.models]
     devices = {index for process in processes for index in process.device_indices}
@@ -350,7 +350,7 @@ def folded_tree_heading(context: RenderContext, width: int) -> Line:
 
 
 def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
-    """The tree in `height` lines, its heading included, scrolled to the context's cursor."""
+    """Draws the tree with its heading in `height` lines, scrolled to the cursor."""
     rows = visible_nodes(context)
     name_cells = _name_cells(width)
     titles = (

@@ -56,10 +56,10 @@ _LEAST_LIST_LINES = 4
 _LEAST_GRID_LINES = 4
 _LEAST_TREE_LINES = 4
 _COMPACT_GRID_LINES = 3
-_LINES_FOR_ALL = 44  # from here on, the jobs stay where the tree is open
+_LINES_FOR_ALL = 44  # with at least so many lines, the jobs stay visible beside the open tree
 _USAGE_LABEL_CELLS = 20
-_HEADING_CELLS = 26  # of the heading, and of the rule around it
-_Ratios = tuple[float | None, float | None]  # user, system
+_HEADING_CELLS = 26  # cells of the heading's text and rule
+_Ratios = tuple[float | None, float | None]  # user and system share
 _LONGEST_NAME, _LEAST_NAME = 44, 18
 _LEAST_LINES_WITH_HEADING = 5
 _RATE_CELLS = 7
@@ -68,7 +68,7 @@ _FINDING_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Grid, jobs, vCPUs, memory summary and memory tree; on low screens those from the end are left out first."""
+    """Draws cores, jobs, vCPUs, memory and findings. Low screens drop sections from the end."""
     if context.is_tree_shown:
         return _page_with_tree(context, width, height)
     places = grid_rows(context)
@@ -98,7 +98,7 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
     lit = frozenset(selected.device_indices) if selected is not None else frozenset()
     if len(lit) == len(context.snapshot.devices):
-        lit = frozenset()  # where it is everywhere, it is nowhere in particular
+        lit = frozenset()  # Highlighting every device would say nothing.
     page = TextPage()
     page.append_page(core_grid(context, width, grid_lines, places, lit_devices=lit))
     room -= len(page.lines)
@@ -111,14 +111,14 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def overview_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
-    """What a search sees of the jobs, or of the memory tree where it is shown; with `every` row open or as they are."""
+    """Returns the jobs, or the memory tree if it is shown, for the search. `every` includes rows inside folds."""
     if context.is_tree_shown:
         return tree_entries(context, every)
     return job_search_entries(job_rows(context, every=every), context.figures)
 
 
 def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage:
-    """The sections of the original alone where there is no room for more, and the tree open."""
+    """Draws the page with the open memory tree. Jobs appear only on high screens."""
     places, rows = grid_rows(context), visible_nodes(context)
     selected = rows[min(context.cursor, len(rows) - 1)].device_index if rows and context.cursor >= 0 else None
     middle = [
@@ -147,7 +147,7 @@ def _line_count(parts: list[TextPage]) -> int:
 
 
 def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
-    """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
+    """Draws vCPU usage of the system and of the Neuron processes: bars of user and system time."""
     system, runtime = _vcpu_ratios(context)
     page = TextPage([heading(context, "vCPU Utilization", width, _usage_note(context, width))])
     half = width // 2 if side_by_side else width
@@ -161,7 +161,7 @@ def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = Fal
 
 
 def _usage_note(context: RenderContext, width: int) -> str:
-    """How many vCPUs there are, what goes in and out of the host, and what devices draw, as far as there is room."""
+    """Returns vCPU count, traffic and power, as far as they fit beside the heading."""
     host = context.snapshot.host
     parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
     for text in (*traffic_texts(host), *_power_texts(context)):
@@ -171,7 +171,7 @@ def _usage_note(context: RenderContext, width: int) -> str:
 
 
 def _power_texts(context: RenderContext) -> tuple[str, ...]:
-    """The device that draws most of its maximum, in the mean of the last full minute; () where none tells."""
+    """Returns the device with the highest average power of the last full minute; () if no device reports power."""
     told = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
     if not told:
         return ()
@@ -180,14 +180,14 @@ def _power_texts(context: RenderContext) -> tuple[str, ...]:
 
 
 def vcpu_line(context: RenderContext, width: int) -> Line:
-    """Both in one line without bars."""
+    """Draws vCPU usage of system and Neuron processes in one line, without bars."""
     system, runtime = _vcpu_ratios(context)
     runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_ratios_text(system), "text")]
     return fit((*runs, ("  runtime ", "dim"), (_ratios_text(runtime), "text"), ("  (user, system)", "dim")), width)
 
 
 def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
-    """User and system part of all vCPUs, in use by anybody and by the processes of the tab."""
+    """Returns user and system shares of all vCPUs: of the whole host, and of the tab's processes."""
     average = context.snapshot.host.vcpu_average
     system: _Ratios = (None, None)
     if average is not None:
@@ -226,7 +226,7 @@ def _ratio_text(ratio: float | None) -> str:
 
 
 def job_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
-    """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded."""
+    """Returns the rows of the current tab. `every` unfolds all jobs."""
     rows: list[JobRow] = []
     for job in context.figures.jobs:
         ranks = [rank for rank in job.ranks if context.pid in (None, rank.process.pid)]
@@ -237,7 +237,7 @@ def job_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
 def job_list_section(
     context: RenderContext, rows: list[JobRow], width: int, height: int, *, with_cursor: bool = True
 ) -> TextPage:
-    """The list in at most `height` lines, titles included, scrolled to the context's cursor."""
+    """Draws the job list with its titles in at most `height` lines, scrolled to the cursor."""
     page = TextPage()
     if height >= min(_LEAST_LINES_WITH_HEADING, len(rows) + 2) or not rows:
         page.add_lines(_job_list_heading(context, rows, width))
@@ -285,7 +285,7 @@ def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) ->
 class _JobColumn:
     title: str
     cells: int
-    need: int  # the lower, the sooner it gets room
+    need: int  # narrow screens drop the columns of the highest `need` first
     text: Callable[[RenderContext, JobRow], str]
     style: Callable[[RenderContext, JobRow], str] | None = None
     is_number: bool = False
@@ -310,7 +310,7 @@ def _severity_mark(context: RenderContext, row: JobRow) -> str:
 
 
 def _highest_severity(row: JobRow) -> Severity:
-    """Of what was found wrong with a job, or with a process of it: who only waits for another is not to blame."""
+    """Returns the highest severity of a row's findings. Ranks that only wait for a stuck rank are not blamed."""
     pid = row.pid
     return max(
         (
@@ -377,7 +377,7 @@ def _last_execution_text(context: RenderContext, row: JobRow) -> str:
 
 
 def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
-    """Who of a job is stuck or slowest; of a process, whether it is the one."""
+    """Returns the stuck rank or straggler of a job; for a process, whether it is the one."""
     if row.rank is None:
         return straggler_text(row.job)
     if any(finding.kind == Kind.STUCK and finding.pid == row.pid for finding in row.job.findings):
@@ -465,7 +465,7 @@ _COLUMNS = (
 
 
 def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) -> list[tuple[_JobColumn, int]]:
-    """The columns that have something to say and room to say it, with their cells."""
+    """Returns the columns that have values and fit, with their cells."""
     has_jobs = any(row.rank is None for row in rows)
     has_steps = any(rank.steps_per_second is not None for job in context.figures.jobs for rank in job.ranks)
     left_out = {
@@ -508,7 +508,7 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColum
 
 
 def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
-    """What is worse than a notice, in at most `height` lines: with what to do about it where there is room for all."""
+    """Draws the findings above notice in at most `height` lines, with their actions if all fit."""
     judged = context.snapshot.health
     found = alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
     found = [(finding, devices) for finding, devices in found if finding.severity > Severity.NOTICE]

@@ -43,14 +43,14 @@ from neurontools.views.drawing.render_context import RenderContext, SearchEntry,
 from neurontools.views.process_table import WHERE
 
 COMPILING, ADVICE = "compiling", "advice"
-_FACT_NAME_CELLS = 11  # the longest names are checkpoints and collectives
-_LONG_WAIT_SECONDS = 2.0  # in a collective: less is told by the shares of step time
-_WIDE_CELLS = 100  # cells, below which words are left out
-_SIDE_BY_SIDE_CELLS = 120  # cells, from which on operators and graphs are beside each other
+_FACT_NAME_CELLS = 11  # the longest names are "checkpoints" and "collectives"
+_LONG_WAIT_SECONDS = 2.0  # of a collective; shorter waits show in the shares of step time
+_WIDE_CELLS = 100  # narrower screens leave out words
+_SIDE_BY_SIDE_CELLS = 120  # wider screens show operators and graphs side by side
 _LEAST_NAME_CELLS, _MOST_NAME_CELLS, _LEAST_BAR_CELLS, _BAR_CELLS = 30, 44, 8, 20
-_BRIEF_HEIGHT = 26  # lines, below which parts that there were not are left out
-_ADVICE_HEIGHT_DIVISOR = 4  # at most a quarter of the page is for advice
-_NUMBER_CELLS = 8  # cells of a number
+_BRIEF_HEIGHT = 26  # lower screens leave out step parts of 0 seconds
+_ADVICE_HEIGHT_DIVISOR = 4  # advice takes at most a quarter of the page
+_NUMBER_CELLS = 8
 _OTHERS_NAME = "others"
 TimedType = TypeVar("TimedType", OperatorTime, LoadedModel)
 _VARIABLE_NAME_CELLS = 28
@@ -59,12 +59,12 @@ _LEAST_ADVICE_WIDTH = 30
 
 
 def when_text(unix_seconds: float | None) -> str:
-    """A moment in local time, as month, day and clock; "-" for an unknown one."""
+    """Formats a local time as month, day and clock; "-" if unknown."""
     return "-" if unix_seconds is None else day_text(unix_seconds)
 
 
 def uncertain_cores_text(process: Process) -> str:
-    """What isn't certain of the cores a process holds, in words; "" when they are known."""
+    """Returns why the cores of a process are inferred or unknown; "" if they are known."""
     if "core_indices" in process.inferred_fields:
         return "its cores are inferred: it alone has their devices open"
     if not process.core_indices and process.runtime_version is not None and process.device_indices:
@@ -73,7 +73,7 @@ def uncertain_cores_text(process: Process) -> str:
 
 
 def process_details(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
-    """One process: facts, then plots of its recent past."""
+    """Draws facts about a process, then plots of its history."""
     if context.is_time_shown:
         return time_page(context, figures, width, height)
     process = figures.process
@@ -154,7 +154,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     for name, text in facts[: max(1, height - 2)]:
         page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
     if context.surroundings is not None:
-        # At least a third of the screen is for what was asked for.
+        # The requested environment gets at least a third of the screen.
         del page.lines[max(2, height * 2 // 3) :]
         page.append_page(process_context_page(context, context.surroundings, width, height - len(page.lines)))
         return page
@@ -180,7 +180,7 @@ def _run_time_text(context: RenderContext, process: Process) -> str:
 
 
 def _cpu_text(process: Process) -> str:
-    """Now, and since the process began: 200 % is two vCPUs."""
+    """Returns CPU usage now and CPU time since the start; 200 % means two busy vCPUs."""
     now = known_sum((process.vcpu_user_ratio, process.vcpu_system_ratio))
     user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
     spent = known_sum((user, system))
@@ -191,14 +191,14 @@ def _cpu_text(process: Process) -> str:
 
 
 def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
-    """What the process counts beside executions, a line for what there was."""
+    """Returns facts of the training counters, one line for each nonzero counter."""
     counters, rates = figures.process.training, figures.process.training_rates or TrainingRates()
     if counters is None:
         return ()
     facts = []
     if figures.compiling_for_seconds is not None:
         facts.append((COMPILING, f"now, since {units.duration_text(figures.compiling_for_seconds)}"))
-    parts = [part for part in STEP_PARTS if getattr(counters, part.counter)]  # those that there were
+    parts = [part for part in STEP_PARTS if getattr(counters, part.counter)]
     shares = [(part.name, ratio) for part in parts if (ratio := getattr(rates, part.ratio)) is not None]
     if shares:
         facts.append(("step time", "  ".join(f"{name} {units.percent_text(ratio, 1)}" for name, ratio in shares)))
@@ -243,7 +243,7 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
 
 
 def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
-    """What its script could do better, a line each; what to do is on the page of its time."""
+    """Returns the advice on the script, one line each. The page of step time adds what to do."""
     return tuple(
         (
             ADVICE,
@@ -255,7 +255,7 @@ def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _TimeShare:
-    """A row of a list: its name, its share of all executions, how often and how long in the mean."""
+    """A row of operators or graphs. `ratio` is the share of all execution time."""
 
     name: str
     ratio: float
@@ -264,7 +264,7 @@ class _TimeShare:
 
 
 def time_page(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
-    """The page of a process, in `height` lines at most."""
+    """Draws the step time, operators, graphs and advice of a process in at most `height` lines."""
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}: where its time goes"
     page = TextPage([heading(context, title, width, context.key_hint("P facts and plots, Esc back"))])
@@ -283,7 +283,7 @@ def time_page(context: RenderContext, figures: ProcessFigures, width: int, heigh
 
 
 def _current_rates(figures: ProcessFigures, *, is_brief: bool) -> str:
-    """What the process gets done."""
+    """Returns utilization, FLOPS and step rate as text."""
     rate = figures.steps_per_second
     text = (
         f" util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
@@ -299,7 +299,7 @@ def _current_rates(figures: ProcessFigures, *, is_brief: bool) -> str:
 
 
 def _step_time_lines(context: RenderContext, process: Process, width: int, *, is_brief: bool) -> list[Line]:
-    """A line for each part of step time; brief: for each that there was."""
+    """Draws a line for each part of step time; `is_brief` leaves out parts of 0 seconds."""
     counters, rates = process.training or TrainingCounters(), process.training_rates or TrainingRates()
     if counters.host_seconds_total is None:
         return [fit(((" its runtime does not tell where the time of a step goes", "dim"),), width)]
@@ -327,7 +327,7 @@ def _step_time_lines(context: RenderContext, process: Process, width: int, *, is
 
 
 def _share_lists(context: RenderContext, process: Process, width: int, room: int) -> list[Line]:
-    """Operators and graphs, beside each other or one below the other."""
+    """Draws operators and graphs, side by side or stacked."""
     operators, is_recent = _recent_shares(
         process.operators,
         lambda operator: operator.ratio,
@@ -364,7 +364,7 @@ def _recent_shares(
     seconds: Callable[[TimedType], float | None],
     name: Callable[[TimedType], str],
 ) -> tuple[list[_TimeShare], bool]:
-    """Rows by their shares of the last seconds where they did something then, else of all time; most first."""
+    """Returns shares of the last seconds, or of the whole run if nothing ran recently; highest first."""
     recent = sum(ratio(row) or 0.0 for row in rows)
     read = ratio if recent else seconds
     whole = sum(read(row) or 0.0 for row in rows)
@@ -382,7 +382,7 @@ def _recent_shares(
 
 
 def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
-    """A list with its title, in `room` lines at most; what there is no room for is one line."""
+    """Draws a list with its title in at most `room` lines; the last line sums up the rest."""
     numbers = 3 * (_NUMBER_CELLS + 1)
     name_cells = max(
         min(_LEAST_NAME_CELLS, width - numbers - 3), min(_MOST_NAME_CELLS, width - numbers - 3 - _LEAST_BAR_CELLS)
@@ -420,7 +420,7 @@ def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare]
 
 
 def process_context_page(context: RenderContext, shown: ProcessContext, width: int, height: int) -> TextPage:
-    """The tree first, then the environment."""
+    """Draws the process tree, then the environment."""
     page = TextPage([heading(context, "Tree and environment", width, "E plots, Esc back")])
     lines = [_problem_line(shown.problem, width)] if shown.problem else _context_lines(shown, width)
     list_height = max(1, height - len(page.lines))
@@ -435,7 +435,7 @@ def process_context_page(context: RenderContext, shown: ProcessContext, width: i
 
 
 def process_context_entries(shown: ProcessContext) -> list[SearchEntry]:
-    """What a search sees of the list."""
+    """Returns the rows of process tree and environment for the search."""
     return [
         SearchEntry(str(number), plain_text(line)) for number, line in enumerate(_context_lines(shown, _SEARCHED_CELLS))
     ]
@@ -472,7 +472,7 @@ def _variable_line(name: str, value: str, width: int) -> Line:
 
 
 def advice_lines(process: Process, width: int, room: int) -> list[Line]:
-    """What costs most first, in at most `room` lines: what was measured and where, then what to do."""
+    """Draws advice, most costly first, in at most `room` lines: the measurement and its place, then what to do."""
     if not process.advice or room < 2 or width < _LEAST_ADVICE_WIDTH:
         return []
     lines: list[Line] = [fit(((" WHAT COULD BE BETTER", "column"),), width, "column")]

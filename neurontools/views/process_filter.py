@@ -1,6 +1,7 @@
 """The filter language of the process list, for example `user=root (util<5 or not tag~mlp)`.
 
-The keys `/` and `--filter`, searches and scripts share it."""
+The key `/`, the option `--filter` and the search use it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.process_table import BY_KEY, WHERE, ProcessColumn
 
 MOST_CHARACTERS = 1000
-_MAX_DEPTH = 20  # parentheses within each other
+_MAX_DEPTH = 20  # of nested parentheses
 _OPERATORS = ("<=", ">=", "!=", "<", ">", "=", "~")
 _QUOTES = "\"'"
 ProcessTest = Callable[[ProcessFigures], bool]
@@ -34,17 +35,16 @@ _COUNT = (_PREFIXES, "a number, such as 5 or 2k")
 
 
 class InvalidFilter(ValueError):
-    """A filter that can't be understood; the text says why, in a line."""
+    """An invalid filter; the message is one line."""
 
 
 def parse_filter(text: str) -> ProcessTest:
-    """Whether a process passes; InvalidFilter when the text names no column or a value is none of its unit.
+    """Parses a filter and returns the test of a process. Raises InvalidFilter.
 
-    A term is a word (found in tag, command, user, PID, or where the process runs) or `column operator value`, with the
-    operators = != < > <= >= and ~ for "contains". Terms side by side have to hold all, as with `and`; `or` binds less,
-    `not` most; parentheses group. What is within quotes is taken as it is, but for a backslash before a quote. A column
-    of indices, such as cores, is compared index by index: `cores=63` passes who holds core 63. What is unknown passes
-    no comparison but !=.
+    A term is a word, or `column operator value`. A word is searched in tag, command, user, PID and pod or job. The
+    operators are = != < > <= >= and ~ (contains). Adjacent terms are joined by `and`; `not` binds tightest, then `and`,
+    then `or`; parentheses group. Quotes protect special characters; a backslash escapes a quote. A column of indices
+    matches if any index does: `cores=63` selects the process that holds core 63. An unknown value only matches !=.
     """
     if len(text) > MOST_CHARACTERS:
         raise InvalidFilter(f"it is longer than {MOST_CHARACTERS} characters")
@@ -52,18 +52,18 @@ def parse_filter(text: str) -> ProcessTest:
 
 
 def quote_value(text: str) -> str:
-    """A text as a value of the language, whatever is in it."""
+    """Quotes any text as a value of the language."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def join_filters(*filters: str) -> str:
-    """The filter that passes what passes all of these; empty ones pass everything."""
+    """Returns a filter that requires all given filters; empty ones are ignored."""
     given = [text for text in filters if text.strip()]
     return " ".join(f"({text})" for text in given) if len(given) > 1 else "".join(given)
 
 
 class _Parser:
-    """Reads a filter from left to right."""
+    """A recursive-descent parser."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -83,7 +83,7 @@ class _Parser:
         return tests[0] if len(tests) == 1 else lambda figures: any(test(figures) for test in tests)
 
     def _all(self, *, after: str = "") -> ProcessTest:
-        """All terms up to the next `or` or closing parenthesis; none at all pass everything where nothing was begun."""
+        """Parses terms up to the next `or` or closing parenthesis. An empty filter matches everything."""
         tests: list[ProcessTest] = []
         while True:
             if self._sees("and"):
@@ -148,7 +148,7 @@ class _Parser:
         return value
 
     def _operator(self) -> str:
-        """The operator that follows, if any; there may be spaces around it."""
+        """Consumes the next operator, or returns "". Spaces may surround it."""
         self._next()
         for operator in _OPERATORS:
             if self._text.startswith(operator, self._position):
@@ -157,7 +157,7 @@ class _Parser:
         return ""
 
     def _bare(self, *, is_value: bool) -> str:
-        """Up to a space, a parenthesis that was not opened in it, or in a name an operator."""
+        """Consumes text up to a space, an unmatched closing parenthesis or, in a name, an operator."""
         start, opened = self._position, 0
         while self._position < len(self._text):
             character = self._text[self._position]
@@ -185,13 +185,13 @@ class _Parser:
         raise InvalidFilter(f"the quote {place} is not closed")
 
     def _next(self) -> str:
-        """The next character that is no space; "" at the end."""
+        """Skips spaces and returns the next character; "" at the end."""
         while self._position < len(self._text) and self._text[self._position].isspace():
             self._position += 1
         return self._text[self._position : self._position + 1]
 
     def _sees(self, keyword: str) -> bool:
-        """Whether this keyword follows: as a word of its own, and not as the column of a comparison."""
+        """Returns whether a keyword follows as a whole word, and not as the column of a comparison."""
         self._next()
         end = self._position + len(keyword)
         if self._text[self._position : end].casefold() != keyword:
@@ -223,7 +223,7 @@ def _word_test(word: str) -> ProcessTest:
 def _comparison_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
     if operator == "~":
         wanted = value.casefold()
-        # Numbers are found as the screen shows them.
+        # Numbers are matched as the screen shows them.
         read = column.read if column.is_text else column.text
         return lambda figures: wanted in str(read(figures) or "").casefold()
     if column.is_text:
@@ -267,7 +267,7 @@ def _number_test(column: ProcessColumn, operator: str, value: float) -> ProcessT
 def _members_test(
     key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str
 ) -> ProcessTest:
-    """Of a column of indices: one of them compares so; `!=`: none of them is among those."""
+    """Tests a column of indices: any index must match; for `!=`, none may."""
     wanted = _parse_indices(key, value)
     if operator == "=":
         return lambda figures: any(low <= index <= high for index in members(figures) for low, high in wanted)
@@ -310,14 +310,14 @@ _UNITS: dict[str, tuple[Mapping[str, float], str]] = {
 
 
 class InvalidQuantity(ValueError):
-    """A text that is no value of a unit; the text says what one looks like."""
+    """A text that is not a value of the unit. The message shows an example."""
 
 
 def parse_quantity(text: str, unit: str) -> float:
-    """The value of a text in the unit's base; finite. InvalidQuantity for anything else.
+    """Parses a quantity and returns it in base units; always finite. Raises InvalidQuantity.
 
-    The units are ratio (written as percent), bytes (GB means GiB, as on the screen), seconds, flops, rate (a second)
-    and "" for counts.
+    Units: "ratio" (written in percent), "bytes" (GB means GiB, as on the screen), "seconds", "flops", "rate" (per
+    second) and "" for counts.
     """
     factors, example = _UNITS.get(unit, _COUNT)
     written = text.strip().casefold()
@@ -333,7 +333,7 @@ def parse_quantity(text: str, unit: str) -> float:
 
 
 def _parse_duration(text: str) -> float | None:
-    """One of several parts, such as `1h30m` or `2 m 5 s`, as the screen has them; None for anything else."""
+    """Parses a duration such as `1h30m` or `2 m 5 s`; None if it is not one."""
     total, position = 0.0, 0
     while position < len(text):
         part = _DURATION_PART.match(text, position)

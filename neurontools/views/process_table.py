@@ -1,4 +1,4 @@
-"""Jobs and processes as rows of a table, and its columns."""
+"""The process list as a table: its columns, and its rows of jobs and processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _USUAL_COMMAND_CELLS, _USUAL_WIDTH = 28, 100
 
 @dataclass(frozen=True, slots=True)
 class ProcessColumn:
-    """A column: the key that filters and sorting name it by, its title, and how to read a process in it.
+    """A column of the process list. `key` names it in filters and sort orders.
 
-    `rank` says how soon it is left out on narrow screens; `unit` what filters take (`quantities` has them), where it is
-    no text. `members` are the indices of a column of indices, one by one. One that is not `offered` is shown only where
-    it was chosen.
+    Narrow screens drop the highest `rank` first. `unit` is the unit of filter values, one of `parse_quantity`.
+    `members` returns the indices of an index column, such as cores. A column that is not `offered` shows only on
+    request.
     """
 
     key: str
@@ -50,12 +50,12 @@ def _percent(ratio: float | None) -> str:
 def _models(figures: ProcessFigures) -> str:
     models = figures.process.models
     if not models:
-        return "0" if figures.process.attached_at_unix_seconds is not None else "-"  # the driver tells of none
+        return "0" if figures.process.attached_at_unix_seconds is not None else "-"  # the driver reports no models
     return f"{sum(model.running for model in models)}/{len(models)}"
 
 
 def cores_text(figures: ProcessFigures) -> str:
-    """The cores it holds, "?" behind those that were concluded; where they are unknown the devices it has open."""
+    """Returns the held cores; "?" marks inferred cores. If they are unknown, returns the open devices."""
     process = figures.process
     if process.neuroncore_indices:
         mark = "?" if "core_indices" in process.inferred_fields else ""
@@ -86,7 +86,7 @@ def _errors_text(figures: ProcessFigures) -> str:
 
 
 def _where(figures: ProcessFigures) -> str | None:
-    """Where it runs: pod, container or Slurm job, whichever is known first."""
+    """Returns the pod, Slurm job or container, whichever is known first."""
     known = figures.process.attribution
     if known is None:
         return None
@@ -207,13 +207,12 @@ BY_KEY = {column.key: column for column in EVERY_COLUMN}
 def fitting_process_columns(
     width: int, *, with_place: bool = False, with_steps: bool = False
 ) -> tuple[list[ProcessColumn], int]:
-    """The columns that have room, the more needed first, and the cells that are left for the command (0: none).
+    """Returns the columns that fit and the cells left for the command (0: none). The highest rank is dropped first.
 
-    `with_place`, `with_steps`: some process runs in a pod, container or job, or tells its steps, so that there is
-    something to say in that column.
+    `with_place` and `with_steps` offer the columns for pods and jobs, and for training steps.
     """
     kept: list[ProcessColumn] = []
-    used = 2  # the mark of a tagged row
+    used = 2  # cells of the tag mark
     for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
     offered = [*PROCESS_COLUMNS, *([WHERE] if with_place else []), COMMAND]
     for column in sorted((column for column in offered if column.offered), key=lambda column: column.rank):
@@ -230,7 +229,7 @@ def fitting_process_columns(
 def selected_process_columns(
     keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
 ) -> tuple[list[ProcessColumn], int]:
-    """As `chosen`, of the columns that somebody chose, in this order; the command takes what is left, behind all."""
+    """Returns the columns a user chose, in that order, and the cells left for the command (0: none)."""
     left_out = {COMMAND.key, *(() if with_place else (WHERE.key,)), *(() if with_steps else ("steps",))}
     columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
     least = COMMAND.cells if COMMAND.key in keys else 0
@@ -245,8 +244,9 @@ def selected_process_columns(
 def sort_rows(
     rows: Iterable[_RowType], orders: Iterable[tuple[str, bool]], figures_of: Callable[[_RowType], ProcessFigures]
 ) -> list[_RowType]:
-    """Rows sorted by columns, each by its key and whether it descends; the first decides, then the next, at last the
-    PID. What is unknown comes last.
+    """Sorts rows by several columns, most significant first, then by PID. Unknown values come last.
+
+    Each order is a column key and whether it descends.
     """
     found = sorted(((figures_of(row), row) for row in rows), key=lambda pair: pair[0].pid)
     for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
@@ -264,38 +264,38 @@ def _sortable(value: float | str) -> float | str:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job (`rank` None), or one process: alone, or below its job."""
+    """A row of a job (`rank` is None), or of one process, alone or below its job."""
 
-    key: str  # unique in the list, and the same from one moment to the next
+    key: str  # unique in the list and stable between snapshots
     job: RunningJob
-    ranks: tuple[Rank, ...]  # of the job, those that are listed; of a process that one
+    ranks: tuple[Rank, ...]  # the listed processes of the job, or the process itself
     rank: Rank | None = None
     is_below: bool = False
     is_open: bool = False
 
     @property
     def pid(self) -> int | None:
-        """The process, if it is one."""
+        """The PID of a process row; None for a job."""
         return None if self.rank is None else self.rank.process.pid
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process, or all listed processes of the job."""
+        """The PIDs of all processes of the row."""
         return tuple([rank.process.pid for rank in self.ranks])
 
     @property
     def device_indices(self) -> tuple[int, ...]:
-        """The devices whose cores it holds."""
+        """The devices whose cores the row holds."""
         return self.job.device_indices if self.rank is None else self.rank.process.device_indices
 
 
 def job_key(job: RunningJob) -> str:
-    """The key of its row."""
+    """Returns the key of a job's row."""
     return f"job {job.name}"
 
 
 def job_and_rank_rows(job: RunningJob, ranks: Sequence[Rank], *, is_open: bool) -> list[JobRow]:
-    """The rows of those processes of a job that are to be listed; a single one is a row by itself."""
+    """Returns the row of a job and, if it is open, of each listed process. A single process has no job row."""
     is_folder = len(ranks) > 1
     rows = [JobRow(job_key(job), job, tuple(ranks), is_open=is_open)] if is_folder else []
     if is_open or not is_folder:
@@ -304,7 +304,7 @@ def job_and_rank_rows(job: RunningJob, ranks: Sequence[Rank], *, is_open: bool) 
 
 
 def job_search_entries(rows: Sequence[JobRow], figures: Figures) -> list[SearchEntry]:
-    """What a search sees of them: a job by its name, and by its processes while they have no rows of their own."""
+    """Returns the rows for the search. A folded job matches by its name and its processes."""
     return [
         SearchEntry(
             row.key,
@@ -317,20 +317,20 @@ def job_search_entries(rows: Sequence[JobRow], figures: Figures) -> list[SearchE
 
 
 def rank_name(rank: Rank) -> str:
-    """What a rank is called among the others."""
+    """Returns "rank N", or "PID N" if the rank is unknown."""
     return f"PID {rank.process.pid}" if rank.number is None else f"rank {rank.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """The rank that the others of its job wait for, and the part of its steps that takes longer; None: all a little."""
+    """The rank that the other ranks of a job wait for. `part` is its slow part of a step; None: no single part."""
 
     rank: Rank
     part: str | None  # as in STEP_PARTS
 
 
 def find_straggler(job: RunningJob) -> Straggler | None:
-    """The rank that the others wait for, as the daemon has found; None: none, or nobody has looked."""
+    """Returns the straggler that the daemon found; None if there is none or findings are unknown."""
     for finding in job.findings:
         if finding.kind == Kind.SLOW_RANK:
             return next((Straggler(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None)
@@ -338,7 +338,7 @@ def find_straggler(job: RunningJob) -> Straggler | None:
 
 
 def straggler_text(job: RunningJob) -> str:
-    """Who of a job is stuck, else who is slowest, and why if that is known; "-" for nobody."""
+    """Returns the stuck rank, else the straggler with its slow part; "-" if there is neither."""
     for finding in job.findings:
         if finding.kind == Kind.STUCK:
             stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)

@@ -1,4 +1,4 @@
-"""The process page "who holds my cores": all processes and jobs with their figures."""
+"""The page "who holds my cores": all jobs and processes with their figures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ValueType = TypeVar("_ValueType")
 
 
 def process_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """The list, with what the selected process is below; or the details of one."""
+    """Draws the list with a footer on the selected row, or the details of one process."""
     if context.details_pid is not None:
         figures = context.figures.process_figures(context.details_pid)
         if figures is not None:
@@ -87,7 +87,7 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def process_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
-    """What a search sees of the list, with `every` job open or as it is, or of environment and tree where those are."""
+    """Returns the rows for the search: of the list, or of environment and process tree if these are shown."""
     if context.surroundings is not None:
         return process_context_entries(context.surroundings)
     return (
@@ -174,7 +174,7 @@ def _row_line(
 
 
 def _override_text(row: JobRow, column: ProcessColumn) -> str:
-    """What a job has in place of a PID, and a process of it in place of a tag that nobody gave; "" for all else."""
+    """Returns the rank count of a job for the PID column, or the rank of an untagged process for the tag column."""
     if column.key == "pid" and row.rank is None:
         return f"{len(row.ranks)} ranks"
     has_no_tag = row.rank is not None and row.rank.process.tag == str(row.pid)
@@ -194,7 +194,7 @@ def _cell_style(context: RenderContext, column: ProcessColumn, figures: ProcessF
 
 
 def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line]:
-    """The selected process or job in words, for what has no room in the row."""
+    """Draws details of the selected process or job that don't fit in its row."""
     if not rows:
         return []
     row = rows[min(context.cursor, len(rows) - 1)]
@@ -242,10 +242,10 @@ def _process_facts(process: Process) -> str:
 
 
 def process_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
-    """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded.
+    """Returns the sorted rows of the current tab. `every` unfolds all jobs.
 
-    Of a job those processes count that pass the filter, and are listed where that is a part of them; all of them while
-    the filter is not valid. Jobs are in order among the processes that are alone, and so are the processes of a job.
+    A filter limits a job to its matching processes, and unfolds the job if some don't match. An invalid filter is
+    ignored.
     """
     of_tab = shown = {figures.pid: figures for figures in context.figures.tab_figures(context.pid)}
     if context.filter_text:
@@ -271,17 +271,17 @@ def process_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]
 
 
 def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
-    """The figures of a process, or of all listed processes of a job as if they were one."""
+    """Returns the figures of a process, or the combined figures of a job's listed processes."""
     if row.rank is not None:
         return figures.by_pid[row.rank.process.pid]
     return combined_figures(figures, row.job, row.ranks)
 
 
 def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
-    """Some processes of a job as if they were one, under the lowest PID.
+    """Combines some processes of a job into one, under the lowest PID.
 
-    Cores, models, memory and counts are theirs together; steps those of the slowest, the latency that of the slowest
-    too. What differs from one to the other is None, and the user then `several`.
+    Cores, models, memory and counts are summed. Steps and latency are those of the slowest process. A field that
+    differs is None; a user that differs is `several`.
     """
     job = replace(of, ranks=ranks)
     parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]

@@ -16,15 +16,15 @@ from neurontools.views.profile_document import line_text
 from neurontools.views.profile_report import flop_text, place_label, printable_name
 
 SCHEMA_VERSION = 1
-NOISE_RATIO = 0.05  # what changes by less is left out of the text
+NOISE_RATIO = 0.05  # the text leaves out smaller relative changes
 _TITLE_CELLS, _VALUE_CELLS = 20, 14
 _WIDTH = 120
-_LEAST_STEP_RATIO = 0.001  # of a step: operators whose time changed by less are left out
+_LEAST_STEP_RATIO = 0.001  # of a step; the text leaves out operators with smaller changes
 _SHORT_HASH = 10
 
 
 def profile_difference_text(names: Sequence[str], compared: Comparison, most: int) -> str:
-    """Both runs' quantities, then the operators that changed most, then graphs of one run alone."""
+    """Returns quantities, the operators that changed most, and the graphs that only one run has."""
     sides = zip("AB", names, (compared.a, compared.b), strict=True)
     lines = [f"{letter}: {_run_text(where, report)}" for letter, where, report in sides]
     lines += ["times, FLOP and counts of operators are those of a step of one rank", ""]
@@ -46,7 +46,7 @@ def profile_difference_text(names: Sequence[str], compared: Comparison, most: in
 
 
 def profile_difference_json(names: Sequence[str], compared: Comparison) -> str:
-    """All quantities, operators and graphs as JSON, without a newline at its end."""
+    """Returns all quantities, operators and graphs as JSON without a final newline."""
     return json_text(
         {
             "schema_version": SCHEMA_VERSION,

@@ -33,7 +33,7 @@ _RANK_CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """What a time was spent on. The parts add up to the whole, unless some ran beside each other."""
+    """Where a time was spent. The parts add up to the total, unless some overlapped."""
 
     total_seconds: float
     host_seconds: float
@@ -47,7 +47,7 @@ class SplitPart:
 
 @dataclass(frozen=True, slots=True)
 class SlowStepPart:
-    """One of the longest steps."""
+    """One of the slowest steps."""
 
     step: int
     split: SplitPart
@@ -55,7 +55,7 @@ class SlowStepPart:
 
 @dataclass(frozen=True, slots=True)
 class ShareOfMemory:
-    """The storages that one line of the script had allocated in a category when HBM was at its peak."""
+    """Memory that one line of the script had allocated in a category at the HBM peak."""
 
     category: str
     line: str | None
@@ -66,7 +66,7 @@ class ShareOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class PeakPart:
-    """The highest level of HBM that is kept; `highest_bytes` is that of the whole profile."""
+    """The highest retained HBM level; `highest_bytes` is the peak of the whole profile."""
 
     core: int
     at: str | None
@@ -78,7 +78,7 @@ class PeakPart:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """One worker of the run."""
+    """One rank of the run."""
 
     rank: int
     worker: str
@@ -95,7 +95,7 @@ class RankPart:
     step_p50_seconds: float | None
     step_p99_seconds: float | None
     step_longest_seconds: float | None
-    first_step: SlowStepPart | None  # of the run, with all before it; split and times of steps are without it
+    first_step: SlowStepPart | None  # including everything before it; `split` and the step times exclude it
     slowest_steps: tuple[SlowStepPart, ...]
     split: SplitPart
     executions_total: int
@@ -109,7 +109,7 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPart:
-    """An operator of one line of the script, in all its executions by all ranks."""
+    """An operator of one source line, over all executions of all ranks."""
 
     name: str
     engine: str  # inferred from the name
@@ -126,7 +126,7 @@ class OperatorPart:
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """A graph, and its executions by all ranks."""
+    """A graph and its executions by all ranks."""
 
     hash: str
     module: str
@@ -146,7 +146,7 @@ class GraphPart:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePart:
-    """One kind of collective; times include the wait for other ranks."""
+    """One kind of collective. Times include the wait for other ranks."""
 
     name: str
     count: int
@@ -157,16 +157,16 @@ class CollectivePart:
 
 @dataclass(frozen=True, slots=True)
 class ProfileDocument:
-    """What the profiles of a run's workers tell. Lists by rank are in the order of `ranks`."""
+    """The profile of a run. Lists by rank follow the order of `ranks`."""
 
     schema_version: int
     instance_type: str | None
-    device_time: str  # of what device the times are
+    device_time: str  # the device that the times are measured on or modelled for
     script: str
     steps_total: int
     flop_total: int
     mfu_ratio: float | None
-    waited_for_rank: int | None  # whom the others wait for in collectives; null: nobody is clearly slower
+    waited_for_rank: int | None  # the straggler, by waits in collectives; null: none is clear
     split: SplitPart
     ranks: tuple[RankPart, ...]
     operators: tuple[OperatorPart, ...]
@@ -175,7 +175,7 @@ class ProfileDocument:
 
 
 def profile_document(report: RunReport) -> ProfileDocument:
-    """The document of a report."""
+    """Returns the document of a report."""
     first = report.ranks[0].profile.metadata
     straggler = report.straggler
     return ProfileDocument(
@@ -199,12 +199,12 @@ def profile_document(report: RunReport) -> ProfileDocument:
 
 
 def profile_json(report: RunReport) -> str:
-    """The document as JSON, without a newline at its end."""
+    """Returns the document as JSON without a final newline."""
     return as_json(asdict(profile_document(report)), indent=2)
 
 
 def line_text(place: SourceLine | None) -> str | None:
-    """A line of the script with its whole path."""
+    """Returns a source line with its full path."""
     return None if place is None else str(place)
 
 
@@ -306,7 +306,7 @@ def _graph_part(use: GraphUse) -> GraphPart:
 
 
 def _moment(at_ns: int) -> str | None:
-    """RFC 3339; None for what no calendar shows."""
+    """Formats a time as RFC 3339; None if it is out of range."""
     try:
         return datetime.fromtimestamp(at_ns / NS_PER_SECOND, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -314,7 +314,7 @@ def _moment(at_ns: int) -> str | None:
 
 
 def profile_csv_lines(report: RunReport, table: str) -> Iterator[str]:
-    """The lines of one of TABLES, a header first; what is unknown is an empty cell."""
+    """Yields the lines of one of CSV_TABLES, header first; unknown values are empty."""
     if table == "steps":
         yield from _step_lines(report)
         return

@@ -59,7 +59,7 @@ _MOST_CATEGORIES = 5
 
 
 def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> TextPage:
-    """All sections; each table has at most `most` rows, that of the ranks all."""
+    """Draws all sections; each table has at most `most` rows, except the table of ranks."""
     page = TextPage(title_lines(report, width))
     for lines in (
         step_lines(report, width, glyphs),
@@ -75,7 +75,7 @@ def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Te
 
 
 def section_heading(text: str, note: str, width: int, glyphs: Glyphs) -> Line:
-    """The heading of a section: its name and a remark in a rule over the whole width."""
+    """Draws a section heading with a note at the right."""
     runs: list[Run] = [(f"{glyphs.rule} ", "rule"), (text, "heading"), (" ", "rule")]
     room = width - line_width(runs) - 3
     if note and room > 0:
@@ -87,32 +87,31 @@ def section_heading(text: str, note: str, width: int, glyphs: Glyphs) -> Line:
 
 
 def labelled(label: str, runs: Sequence[Run], width: int) -> Line:
-    """A line with a label before it."""
+    """Draws a line with a label."""
     return fit_marked(((f" {pad(label, _LABEL_CELLS)} ", "label"), *runs), width)
 
 
 def text_line(text: str, width: int, style: str = "text") -> Line:
-    """A line of text."""
     return fit_marked(((f" {text}", style),), width)
 
 
 def place_label(place: SourceLine | None) -> str:
-    """A line of the script, fit to show: the file without its directory."""
+    """Returns a source line as printable text, without the directory."""
     return UNKNOWN_LINE if place is None else printable_name(source_text(place))
 
 
 def printable_name(text: str) -> str:
-    """A name from a profile, fit to show."""
+    """Returns a name from a profile as printable text of limited length."""
     return escape_controls(text[:_LONGEST_NAME])
 
 
 def flop_text(flops: float) -> str:
-    """A number of floating-point operations: "1.5 GFLOP"."""
+    """Formats a number of floating-point operations, such as "1.5 GFLOP"."""
     return flops_text(flops).replace("FLOPS", "FLOP")
 
 
 def title_lines(report: RunReport, width: int) -> list[Line]:
-    """What was profiled, when, and of what its times are."""
+    """Draws script, instance type, ranks, steps, start time and the origin of the times."""
     first = report.ranks[0].profile.metadata
     hosts = len({rank.profile.metadata.host for rank in report.ranks})
     began = date_text(first.began_ns / 1e9)
@@ -136,7 +135,7 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
 
 
 def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
-    """The split of the time, the slowest steps, and how much of the NeuronCores was used."""
+    """Draws the time split, the slowest steps and the use of the NeuronCores."""
     split = report.split
     times = [rank.times for rank in report.ranks if rank.times is not None]
     is_several = len(report.ranks) > 1
@@ -173,7 +172,7 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
-    """The ranks beside each other; nothing where there is one."""
+    """Draws the table of ranks; nothing for a single rank."""
     if len(report.ranks) < 2:
         return []
     straggler = report.straggler
@@ -184,7 +183,7 @@ def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _slow_steps(report: RunReport) -> list[SlowStep]:
-    """Of the rank that has the longest step, those that took more than twice what its steps usually take."""
+    """Returns steps of twice the median or longer, of the rank with the longest step."""
     ranks = [rank for rank in report.ranks if rank.times is not None and rank.times.count > 2]
     if not ranks:
         return []
@@ -245,7 +244,7 @@ _ORDERS: tuple[tuple[str, Callable[[OperatorUse], float]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _OperatorRow:
-    """An operator beside the whole that it is a part of."""
+    """An operator with its share of the total."""
 
     use: OperatorUse
     share_ratio: float | None
@@ -253,7 +252,7 @@ class _OperatorRow:
 
 
 def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """Three tables: by time, by FLOPs and by bytes, each with at most so many rows."""
+    """Draws three tables, by time, FLOPs and bytes, each of at most `most` rows."""
     lines: list[Line] = []
     for order, quantity in _ORDERS:
         whole = sum(map(quantity, report.operators))
@@ -272,12 +271,12 @@ def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> 
 
 
 def operator_label(use: OperatorUse) -> str:
-    """Its name, fit to show, and whether it computed gradients."""
+    """Returns the printable name, marked if it computes gradients."""
     return f"{printable_name(use.name).removeprefix('aten::')}{' (backward)' if use.is_backward else ''}"
 
 
 def _spread_text(use: OperatorUse) -> str:
-    """How many times longer it took on the slowest rank than on the fastest."""
+    """Returns the ratio of the slowest rank's time to the fastest rank's."""
     times = [seconds for seconds in use.seconds_by_rank if seconds > 0]
     return f"{max(times) / min(times):.1f}x" if len(times) > 1 else UNKNOWN
 
@@ -303,7 +302,7 @@ def _operator_columns(is_several: bool) -> tuple[TableColumn[_OperatorRow], ...]
 
 
 def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """The graphs in the order of their first steps; of more than so many, those that took longest to compile."""
+    """Draws the graphs by first step; if there are more than `most`, those that took longest to compile."""
     graphs = report.graphs
     compiled = [graph for graph in graphs if not graph.was_cached]
     seconds = sum(graph.compile_seconds or 0.0 for graph in graphs)
@@ -327,7 +326,7 @@ def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> lis
 
 
 def cached_text(graph: GraphUse) -> str:
-    """Whether it was compiled or found in the compile cache."""
+    """Returns whether a graph was compiled or came from the compile cache."""
     return UNKNOWN if graph.was_cached is None else "cached" if graph.was_cached else "compiled"
 
 
@@ -345,7 +344,7 @@ _GRAPH_COLUMNS: tuple[TableColumn[GraphUse], ...] = (
 
 
 def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """The rank and core with the highest peak, by category and by line of the script."""
+    """Draws the highest HBM peak of all ranks, by category and source line."""
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
     of_limit = "" if not limit else f" of {bytes_text(limit)}"
@@ -373,7 +372,7 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
 
 
 def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
-    """Each kind of collective with its time on all ranks; nothing where there was none."""
+    """Draws a table of collectives with their time on all ranks; nothing if there were none."""
     uses = report.collectives
     if not uses:
         return []
@@ -390,7 +389,7 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
 
 
 def category_text(category: str) -> str:
-    """A category of HBM in words."""
+    """Returns an HBM category as words."""
     return category.replace("_", " ")
 
 

@@ -45,11 +45,11 @@ _MOST_SHARES = 20
 _MOST_RANK_CHARTS = 16
 _MOST_RANK_COLUMNS = 8
 _SHOWN_STEPS = 3
-TableCell = tuple[str, str]  # a text, and its class: "", "text" or "text wide"
+TableCell = tuple[str, str]  # a text and its CSS class: "", "text" or "text wide"
 
 
 def profile_web_page(report: RunReport) -> str:
-    """The whole page, which may load nothing and run nothing; all that comes from the profile is text in it."""
+    """Returns the whole page. Its policy forbids loading and scripts; all names from the profile are escaped."""
     script = report.ranks[0].profile.metadata.script.rpartition("/")[2] or "a training run"
     digest = b64encode(hashlib.sha256(STYLE_SHEET.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -332,7 +332,7 @@ def _graph_section(report: RunReport) -> Iterator[Markup]:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> Markup:
-    """A table; a title is aligned as the cells of its column."""
+    """Returns a table; each title is aligned like its column."""
     kinds = [kind.partition(" ")[0] for _, kind in rows[0]] if rows else [""] * len(titles)
     head = element("tr", *(element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)))
     body = join_markup(element("tr", *(element("td", told, class_=kind) for told, kind in row)) for row in rows)

@@ -31,22 +31,22 @@ FORMATS = ("csv", "json", "noheader", "nounits")
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """What a line of the answer is about: a device, or one of its logical cores with the process that holds it."""
+    """The subject of an output line: a device, or one of its logical cores with the process that holds it."""
 
     snapshot: Snapshot
     device: Device
     verdict: Verdict
     device_cores: tuple[LogicalNeuronCore, ...]
-    peak_flops_per_core: float | None  # of a physical core, bf16
+    peak_flops_per_core: float | None  # of a physical core, for bf16
     core: LogicalNeuronCore | None = None
     process: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DisplayUnit:
-    """How a base unit is shown in CSV: 1073741824 bytes as 1024 MiB."""
+    """The unit of a field in CSV, for example MiB for bytes."""
 
-    name: str  # behind the field in the header and behind the value; "" for none
+    name: str  # follows the name in the header and the value; "": none
     per: float = 1.0
     decimals: int = 0
 
@@ -71,7 +71,7 @@ DOLLARS = DisplayUnit("USD", 1.0, 4)
 
 @dataclass(frozen=True, slots=True)
 class QueryField:
-    """One field. `json_name` has the base unit in it, in which `read` answers; None is unknown or not there."""
+    """A field of the query. `json_name` includes the base unit; `read` returns None if the value is unknown."""
 
     name: str
     json_name: str
@@ -81,7 +81,7 @@ class QueryField:
 
     @property
     def is_of_core(self) -> bool:
-        """Whether it wants a line for each core."""
+        """Whether the field needs a line per core."""
         return self.name.startswith(("neuroncore.", "process."))
 
 
@@ -119,7 +119,7 @@ def _device_pids(row: QueryRow) -> list[int]:
 
 
 def _idle_seconds(row: QueryRow) -> float | None:
-    """Seconds since the core's latest execution; None when nobody holds it."""
+    """Returns the seconds since the core's last execution; None for a free core."""
     if row.core is None or not row.core.owner_pids:
         return None
     last = [core.last_execution_at_unix_seconds for core in row.core.cores if core.last_execution_at_unix_seconds]
@@ -159,7 +159,7 @@ def _memory_field(name: str) -> Callable[[QueryRow], FieldValue]:
 
 
 def _list_price(instance_type: str) -> float | None:
-    """None where no price is published, or the type isn't known."""
+    """Returns the list price per hour; None if it is unpublished or the type is unknown."""
     from neurontools import catalog
 
     try:
@@ -169,7 +169,6 @@ def _list_price(instance_type: str) -> float | None:
 
 
 def _timestamp(row: QueryRow) -> str:
-    """When the daemon looked: RFC 3339 in UTC."""
     return rfc3339_text(row.snapshot.taken_at_unix_seconds)
 
 
@@ -395,7 +394,7 @@ def query_rows(
     *,
     of_cores: bool,
 ) -> list[QueryRow]:
-    """A row for each device, or for each logical core; no `device_indices`: of all devices."""
+    """Returns a row per device, or per logical core; empty `device_indices` means all devices."""
     cores: dict[int, list[LogicalNeuronCore]] = {}
     for core in logical_cores(snapshot, lnc):
         cores.setdefault(core.device_index, []).append(core)
@@ -417,7 +416,7 @@ def query_rows(
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """What --format asks for."""
+    """The parsed option --format."""
 
     is_json: bool = False
     has_header: bool = True
@@ -425,7 +424,7 @@ class OutputFormat:
 
 
 def parse_fields(text: str) -> tuple[QueryField, ...]:
-    """The fields of --query; UserError names the one that isn't."""
+    """Parses --query. UserError names an unknown field."""
     chosen = []
     for part in text.split(","):
         name = part.strip()
@@ -439,7 +438,7 @@ def parse_fields(text: str) -> tuple[QueryField, ...]:
 
 
 def parse_format(text: str) -> OutputFormat:
-    """The parts of --format; UserError names the one that isn't."""
+    """Parses --format. UserError names an unknown part."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if part not in FORMATS:
@@ -450,7 +449,7 @@ def parse_format(text: str) -> OutputFormat:
 
 
 def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat) -> str:
-    """The whole answer."""
+    """Returns the whole answer."""
     if form.is_json:
         answer = [{field.json_name: field.read(row) for field in fields} for row in rows]
         return json_text(answer, indent=2) + "\n"
@@ -463,14 +462,14 @@ def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: Out
 def streamed_query_text(
     fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat, *, is_first: bool
 ) -> str:
-    """The answer as one of many: CSV has its header in the first alone, of JSON each is an array on a line."""
+    """Returns one answer of a stream: CSV with a header in the first only, or a JSON array per line."""
     if form.is_json:
         return json_text([{field.json_name: field.read(row) for field in fields} for row in rows]) + "\n"
     return query_text(fields, rows, form if is_first else replace(form, has_header=False))
 
 
 def field_help() -> str:
-    """The text of --help-query."""
+    """Returns the text of --help-query."""
     width = max(map(len, FIELDS))
     lines = [
         f"  {field.name:<{width}}  {field.text}{f' [{field.unit.name}]' if field.unit.name else ''}"

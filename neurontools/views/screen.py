@@ -1,4 +1,4 @@
-"""The whole screen: the table of pages, title, page, scrubber, tabs and keys; and search in a page's list."""
+"""The whole screen: the table of pages, title, tabs, scrubber and key bar; and the search in a page's list."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _LONGEST_TAG = 20
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """A page of neuron-top. `hints` are keys to show in the key bar: the key as shown, its text and its name."""
+    """A page of neuron-top. `hints` lists keys for the key bar: the label, the text and the key name."""
 
     name: str
     key: str
     title: str
     short_title: str
     draw: Callable[[RenderContext, int, int], TextPage]
-    search_entries: Callable[..., list[SearchEntry]]  # of (context), or of (context, unfold_all) if `has_folds`
+    search_entries: Callable[..., list[SearchEntry]]  # takes (context), or (context, unfold_all) if `has_folds`
     hints: tuple[tuple[str, str, str], ...]
     has_folds: bool = False
-    shows_past: bool = False  # shows more than the current moment
+    shows_past: bool = False  # uses history, not only the current snapshot
 
 
 def _import_on_call(module: str, function: str) -> Callable[..., Any]:
-    """A function of a page's module. The import waits for the first call, so that the first page is drawn sooner."""
+    """Returns a function that imports its module at the first call, so that the first page appears sooner."""
 
     def call(*arguments: object) -> object:
         return getattr(import_module(f"neurontools.views.{module}"), function)(*arguments)
@@ -144,12 +144,12 @@ PAGES = (
 
 @cache
 def page_named(name: str) -> PageSpec:
-    """The page of this name; the first for any other."""
+    """Returns the page of this name, or the first page for an unknown name."""
     return next((page for page in PAGES if page.name == name), PAGES[0])
 
 
 def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
-    """Exactly `height` lines of exactly `width` cells."""
+    """Draws the whole screen: exactly `height` lines of `width` cells."""
     page = TextPage()
     if width <= 0 or height <= 0:
         return page
@@ -176,14 +176,14 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def _highlight_matches(context: RenderContext, body: TextPage) -> None:
-    """Make the rows bright that a search finds."""
+    """Highlights the rows that match the search."""
     for target in body.targets if context.found else ():
         if target.action == "row" and int(target.argument) in context.found and target.row < len(body.lines):
             body.lines[target.row] = styled(body.lines[target.row], FOUND)
 
 
 def title_bar(context: RenderContext, width: int) -> TextPage:
-    """What runs where, and which moment is shown."""
+    """Draws the title: version, instance, number of findings, recording and the shown moment."""
     instance = context.snapshot.instance
     where = f"{printable(instance.instance_id or 'this host', 60)} ({printable(instance.instance_type, 40)})"
     text = f" neuron-top {__version__} running on {where}"
@@ -207,7 +207,7 @@ def title_bar(context: RenderContext, width: int) -> TextPage:
         if width_of(left) <= room:
             break
     else:
-        # The name of the host is cut before the mark that it is none.
+        # Cuts the instance type rather than the mark for simulated data.
         left = clip(name, max(0, room - width_of(short)), mark=True) + short
     runs: list[Run] = [(left, "title"), (" " * (room - width_of(left)), "title")]
     targets = []
@@ -220,7 +220,7 @@ def title_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def _right_of_title(context: RenderContext, room: int) -> list[Run]:
-    """What is recorded, what is wrong and the clock, as long as there is room for it; the clock's badge always."""
+    """Returns recording, finding counts and clock, as far as they fit. The badge is always shown."""
     clock = context.clock
     moment = clock_text(context.snapshot.taken_at_unix_seconds)
     recording: list[Run] = []
@@ -236,7 +236,10 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
 
 
 def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
-    """How much is wrong, the gravest in words, and the key that tells what; brief: how much of the gravest there is."""
+    """Returns the number of findings by severity and the key of the health page.
+
+    `is_brief`: only the number at the highest severity.
+    """
     found = health.counts(context.snapshot)
     runs: list[Run] = []
     for severity, noun, mark, style in (
@@ -253,12 +256,12 @@ def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
 
 
 def tab_pids(context: RenderContext) -> list[int | None]:
-    """What the tabs stand for: None for all, then PIDs."""
+    """Returns the tabs as PIDs; None stands for all processes."""
     return [None, *context.figures.ranks]
 
 
 def tab_bar(context: RenderContext, width: int) -> TextPage:
-    """`[1]:all [2]:tag …`, the current one between marks; scrolled so that it is visible."""
+    """Draws the tabs, such as `[1]:all [2]:tag`, scrolled to the current one."""
     pids = tab_pids(context)
     current = pids.index(context.pid) if context.pid in pids else -1
 
@@ -286,7 +289,7 @@ def tab_bar(context: RenderContext, width: int) -> TextPage:
         left += width_of(text)
         if left >= width:
             break
-    # A tab that has no room is left out whole; that there are more is told.
+    # Drops a cut tab and shows an ellipsis instead.
     if left > width and len(runs) > 2:
         runs.pop()
         targets.pop()
@@ -295,7 +298,7 @@ def tab_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def scrubber(context: RenderContext, width: int) -> TextPage:
-    """Where in the known past the shown moment is; the line can be clicked."""
+    """Draws the position of the shown moment in the known history. Each cell is clickable."""
     clock = context.clock
     before = clock.last - clock.shown
     text = f" {date_text(clock.shown_at_unix_seconds)} " + (
@@ -333,7 +336,7 @@ def scrubber(context: RenderContext, width: int) -> TextPage:
 
 
 def key_bar(context: RenderContext, width: int) -> TextPage:
-    """What went wrong or was just done, else the pages and the most needed keys, each to be clicked."""
+    """Draws an error or message, else the keys of the pages and of the current page."""
     trouble = context.clock.trouble or context.message
     if trouble:
         style = "bad" if context.clock.trouble else "strong"
@@ -370,15 +373,15 @@ def key_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def list_entries(context: RenderContext, *, every: bool = False) -> list[SearchEntry]:
-    """The rows of the page's list as they are shown, or as they would be with `every` row open; [] for no list."""
+    """Returns the rows of the page's list for the search. `every` includes rows inside folds."""
     page = page_named(context.page)
     return page.search_entries(context, every) if page.has_folds else page.search_entries(context)
 
 
 def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
-    """The positions of the rows that the search finds; none while there is nothing to look for.
+    """Returns the positions of the rows that match the search.
 
-    Several words are looked for as they stand, and where no row has them so, each by itself.
+    Tries the whole phrase first. If no row has it, each word must match on its own.
     """
     if not context.search_text.strip():
         return []
@@ -390,7 +393,7 @@ def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
 
 
 def match_position(context: RenderContext) -> str:
-    """Which of all matches the cursor is at."""
+    """Returns the current match as text, such as "match 2 of 5"."""
     rows = list_entries(context, every=True)
     matches = matching_rows(context, rows)
     if not matches:
@@ -402,7 +405,7 @@ def match_position(context: RenderContext) -> str:
 
 
 def _word_pattern(word: str) -> str:
-    """A word anywhere in a text; but 3 is not found in 13, nor nc7 in nc70."""
+    """Returns a pattern of a word inside a text, such that 3 does not match 13, nor nc7 nc70."""
     before = r"(?<!\d)" if word[0].isdecimal() else ""
     after = r"(?!\d)" if word[-1].isdecimal() else ""
     return f"{before}{re.escape(word)}{after}"

@@ -38,7 +38,7 @@ from neurontools.views.usage_page import user_totals
 
 SCHEMA_VERSION = 1
 _CSV_SKIPPED = ("training", "operators", "advice", "models")
-_MOMENTS = (  # told by their age
+_MOMENTS = (  # these times are output as ages
     "compiling_since_seconds",
     "last_step_at_seconds",
     "collective_since_seconds",
@@ -94,13 +94,13 @@ class TopProcess:
     attached_at: str | None
     job: str | None
     training: TopTraining | None
-    operators: tuple[OperatorTime, ...]  # the kinds that take most, then the rest, named ""
-    advice: tuple[ScriptAdvice, ...]  # of its runtime, what costs most first
+    operators: tuple[OperatorTime, ...]  # the longest-running kinds, then the others together, named ""
+    advice: tuple[ScriptAdvice, ...]  # from its runtime, most costly first
     models: tuple[TopModel, ...]
 
 
 def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
-    """What the document has of a process; `now_seconds` is CLOCK_MONOTONIC of its host."""
+    """Returns the document of a process; `now_seconds` is CLOCK_MONOTONIC of its host."""
     process = figures.process
     latency = process.total_latency
     return TopProcess(
@@ -154,7 +154,7 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
 
 @dataclass(frozen=True, slots=True)
 class TopFinding:
-    """One thing that is wrong with a device, and what to do."""
+    """A finding on a device, and what to do."""
 
     kind: str
     severity: str
@@ -182,7 +182,7 @@ class TopDevice:
     mem_ecc_uncorrected_total: int | None
     sram_ecc_corrected_total: int | None
     sram_ecc_uncorrected_total: int | None
-    health: str | None  # ok, notice, warning, critical; None: not known
+    health: str | None  # ok, notice, warning or critical; None: unknown
     findings: tuple[TopFinding, ...]
 
 
@@ -193,7 +193,7 @@ class TopCore:
     neuroncore: int
     neuron_device: int
     owner_pids: tuple[int, ...]
-    candidate_pids: tuple[int, ...]  # who has the device open and may hold it
+    candidate_pids: tuple[int, ...]  # processes that have the device open and may hold the core
     is_owner_inferred: bool
     utilization_ratio: float | None
     flops_per_second: float | None
@@ -202,7 +202,7 @@ class TopCore:
 
 @dataclass(frozen=True, slots=True)
 class TopUltraServer:
-    """The UltraServer that the host is a node of."""
+    """The UltraServer that the host belongs to."""
 
     id: str | None
     name: str | None
@@ -237,7 +237,7 @@ class TopDocument:
     processes: tuple[TopProcess, ...]
     jobs: tuple[TopJob, ...]
     users: tuple[TopUser, ...]
-    ended: tuple[EndedRow, ...]  # within the last minute; `neuron-ls --ended` has all that the daemon knows
+    ended: tuple[EndedRow, ...]  # within the last minute; `neuron-ls --ended` has the full history
     daemon_cost: TopCost
     warnings: tuple[str, ...]
 
@@ -257,7 +257,7 @@ def _ultraserver_part(instance: Instance) -> TopUltraServer | None:
 
 
 def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
-    """The document of a snapshot; only these processes, and the jobs that have one, are listed if `pids` is given."""
+    """Returns the document of a snapshot. `pids` limits it to these processes and their jobs."""
     figures = Figures(snapshot)
     instance = snapshot.instance
     chosen = [figure for pid, figure in figures.by_pid.items() if pids is None or pid in pids]
@@ -340,7 +340,7 @@ def _device_part(figures: Figures, index: int, verdicts: dict[int, health.Verdic
 
 
 def top_json(document_: TopDocument, *, indent: int | None = None) -> str:
-    """A document as JSON; compact unless indented."""
+    """Returns the document as JSON; compact unless indented."""
     return as_json(asdict(document_), indent=indent)
 
 
@@ -348,7 +348,7 @@ CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field
 
 
 def top_csv(document_: TopDocument | None) -> str:
-    """The header for None, else a line for each process; lists are ranges such as 0-3, unknown is empty."""
+    """Returns the header for None, else a line per process. Lists are ranges such as 0-3; unknown values are empty."""
     if document_ is None:
         return csv_line(CSV_COLUMNS)
     taken_at = document_.taken_at
@@ -370,7 +370,7 @@ def _csv_cell(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TopTraining:
-    """What a training runtime counts beside executions; None: not seen, or no rate yet."""
+    """Counters of a training runtime. None: not reported, or no rate yet."""
 
     steps_total: int
     steps_per_second: float | None
@@ -401,15 +401,15 @@ class TopTraining:
     compute_ratio: float | None
     collective_wait_seconds_total: float | None
     collective_wait_ratio: float | None
-    compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
+    compiling_for_seconds: float | None  # None: not compiling, or not reported
     since_last_step_seconds: float | None
-    in_collective_for_seconds: float | None  # None: it is in none, or nobody tells
-    latest_collective: str | None  # the one it is in, else its last
+    in_collective_for_seconds: float | None  # None: not in a collective, or not reported
+    latest_collective: str | None  # the current collective, else the last one
     checkpointing_for_seconds: float | None
 
 
 def training_part(process: Process, now_seconds: float) -> TopTraining | None:
-    """What the document has of a process at `now_seconds` of CLOCK_MONOTONIC."""
+    """Returns the document of the training counters; `now_seconds` is CLOCK_MONOTONIC."""
     if process.training is None:
         return None
     counters, rates = process.training, process.training_rates or TrainingRates()
@@ -427,18 +427,18 @@ def training_part(process: Process, now_seconds: float) -> TopTraining | None:
 
 @dataclass(frozen=True, slots=True)
 class TopJob:
-    """Processes of this host that work together, or one that works alone."""
+    """Processes of this host that work together, or a single process."""
 
-    name: str | None  # None: a process of which no job is known
-    run_id: str | None  # the same on all hosts of one run; None: it is of this host alone, as far as its launcher tells
+    name: str | None  # None: a process without a known job
+    run_id: str | None  # the same on all hosts of a run; None: the launcher reports no other hosts
     pids: tuple[int, ...]  # by rank, then PID
     ranks: tuple[int | None, ...]  # of these processes
     world_size: int | None  # ranks on all hosts
-    missing_ranks: tuple[int, ...]  # that its launcher started here and that hold no cores
-    state: str  # training, starting, compiling, waiting, stuck, unknown
-    state_seconds: float | None  # since when; of training and waiting, since its last step
+    missing_ranks: tuple[int, ...]  # started here by the launcher, but without cores
+    state: str  # training, starting, compiling, waiting, stuck or unknown
+    state_seconds: float | None  # time in this state; for training and waiting, since the last step
     users: tuple[str, ...]
-    script: str  # of its first process, with its arguments
+    script: str  # of the first process, with its arguments
     neuroncores: tuple[int, ...]
     neuron_devices: tuple[int, ...]
     utilization_ratio: float | None
@@ -446,20 +446,20 @@ class TopJob:
     mfu_ratio: float | None
     device_memory_bytes: int | None
     executions_per_second: float | None
-    steps_per_second: float | None  # of its slowest rank
-    step_seconds: float | None  # how long its latest steps took, of the median rank
-    slowest_pid: int | None  # whom the others wait for; None: nobody, or not known
+    steps_per_second: float | None  # of the slowest rank
+    step_seconds: float | None  # recent step time of the median rank
+    slowest_pid: int | None  # the straggler; None: none, or unknown
     slowest_rank: int | None
-    slowest_because: str | None  # the part of its steps that takes longer: compute, host, input wait, transfer, compile
+    slowest_because: str | None  # its slow part of a step: compute, host, input wait, transfer or compile
     since_last_execution_seconds: float | None
-    since_last_step_seconds: float | None  # of the rank whose latest step is longest ago
-    compiling_for_seconds: float | None  # None: none of its ranks waits for a program, or nobody tells
-    finding_kinds: tuple[str, ...]  # what is wrong with its processes, gravest first
+    since_last_step_seconds: float | None  # of the rank whose last step is longest ago
+    compiling_for_seconds: float | None  # None: no rank is compiling, or not reported
+    finding_kinds: tuple[str, ...]  # kinds of its findings, most severe first
     is_synthetic: bool
 
 
 def job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
-    """What the document has of a job of this snapshot."""
+    """Returns the document of a job."""
     slow, last, steps, does = (
         find_straggler(job),
         job.last_execution_at_unix_seconds,
@@ -514,14 +514,14 @@ class TopHost:
 
 @dataclass(frozen=True, slots=True)
 class TopCost:
-    """What the daemon itself costs."""
+    """CPU and memory use of the daemon."""
 
     vcpu_ratio: float | None
     resident_bytes: int | None
 
 
 def host_part(host: Host) -> TopHost:
-    """The document of a host."""
+    """Returns the document of a host."""
     average = host.vcpu_average
     user, system = (None, None) if average is None else user_and_system_ratios(average)
     return TopHost(
@@ -537,25 +537,25 @@ def host_part(host: Host) -> TopHost:
 
 
 def cost_part(snapshot: Snapshot) -> TopCost:
-    """The document of what the daemon costs."""
+    """Returns the document of the daemon's cost."""
     return TopCost(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class TopUser:
-    """What the processes of one user have now."""
+    """Totals over the current processes of one user."""
 
     user: str | None
     process_count: int
     neuroncore_count: int
-    utilization_ratio: float | None  # mean of the NeuronCores held
+    utilization_ratio: float | None  # mean of the held NeuronCores
     device_memory_bytes: int | None
     host_memory_bytes: int | None
     vcpu_ratio: float | None
 
 
 def users_part(figures: Figures) -> tuple[TopUser, ...]:
-    """The documents of all users with processes."""
+    """Returns the documents of all users with processes."""
     return tuple(
         TopUser(
             total.name,

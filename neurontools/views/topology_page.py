@@ -31,7 +31,7 @@ _LINK_CELLS = 2
 
 
 class DeviceArrangement:
-    """Where the devices stand: rows of device indices, and which of them are linked."""
+    """Positions of the devices on the page: rows of device indices, and their links."""
 
     def __init__(self, links: tuple[tuple[int, ...], ...], width: int) -> None:
         self.links = links
@@ -64,13 +64,13 @@ class DeviceArrangement:
         self.rows = [order[start : start + columns] for start in range(0, count, columns)]
 
     def hops(self, start: int, end: int) -> int | None:
-        """Links on a shortest way; None where none leads or the shape is not known."""
+        """Returns the links on a shortest path; None if there is no path."""
         if self.topology is not None:
             return self.topology.hops(start, end)
         return _hops_from(self.links, start)[end]
 
     def position(self, device: int) -> tuple[int, int]:
-        """Row and column of a device."""
+        """Returns row and column of a device."""
         for row, devices in enumerate(self.rows):
             if device in devices:
                 return row, devices.index(device)
@@ -99,7 +99,7 @@ def _cached_arrangement(links: tuple[tuple[int, ...], ...], width: int) -> Devic
 
 
 def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangement:
-    """The arrangement of a context's devices; a link that leads nowhere is left out."""
+    """Returns the arrangement of all devices; ignores links to devices that do not exist."""
     count = len(context.snapshot.devices)
     links = tuple(
         tuple(other for other in device.connected_to if 0 <= other < count) for device in context.snapshot.devices
@@ -108,7 +108,7 @@ def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangeme
 
 
 def neighbour_in_direction(context: RenderContext, device: int, direction: str) -> int:
-    """The device in a direction on the picture, around its edges."""
+    """Returns the next device in a direction on the page; wraps around at the edges."""
     rows = arrange_devices(context).rows
     if not rows or not rows[0]:
         return 0
@@ -123,7 +123,7 @@ def neighbour_in_direction(context: RenderContext, device: int, direction: str) 
 
 
 def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """The picture, and below it what is known of the chosen device."""
+    """Draws the topology, and below it the details of the selected device."""
     plan = arrange_devices(context, width)
     what = "memory" if context.colour_by == "memory" else "utilization"
     page = TextPage([heading(context, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
@@ -202,7 +202,7 @@ def _add_device_row(
 
 
 def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, box: int) -> list[Run]:
-    """`[ND 5  91.2%  1h]`: what it does, and how far it is from the chosen one."""
+    """Draws a device such as `[ND 5  91.2%  1h]`: utilization, and hops from the selected device."""
     ratio = _shown_ratio(context, device)
     hops = plan.hops(context.device_index, device)
     is_chosen = device == context.device_index
@@ -235,7 +235,7 @@ def _bar_line(context: RenderContext, plan: DeviceArrangement, devices: list[int
 
 
 def _cores_of_tab(context: RenderContext, device: int) -> list[int]:
-    """The logical cores of a device that the current tab's process holds."""
+    """Returns the logical cores of a device that the current tab's process holds."""
     if context.pid is None:
         return []
     return [
@@ -262,7 +262,7 @@ def _ratio_style(context: RenderContext, ratio: float | None) -> str:
 
 
 def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, height: int) -> list[Line]:
-    """The chosen device in words."""
+    """Draws the details of the selected device."""
     if height <= 0:
         return []
     index = context.device_index

@@ -1,4 +1,4 @@
-"""How NeuronLink connects the devices, as text: for `neuron-ls --topology`, and the nodes of an UltraServer."""
+"""Text diagrams of NeuronLink: for `neuron-ls --topology`, and of the nodes of an UltraServer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _BYTES_A_GIGABYTE = 1_000_000_000
 
 
 def topology_picture(snapshot: Snapshot, lnc: int | None = None) -> str:
-    """The picture under its title, every line ended by a newline; drawn from the links, so right for any of the shapes.
+    """Returns the diagram with its title; every line ends in a newline.
 
-    Below it the nodes of the UltraServer, where the host is one of them, with their cores under this LNC (the host's).
-
-    Links that have none of the shapes, such as those of a container that sees only some devices, are listed.
+    It is drawn from the links. Links of no known shape, for example in a container that sees only some devices, are
+    listed. The nodes of an UltraServer follow; `lnc` (default: the host's) is used to count their cores.
     """
     devices = snapshot.devices
     lines = _shape_lines(snapshot.instance.topology, devices)
@@ -41,7 +40,7 @@ def topology_picture(snapshot: Snapshot, lnc: int | None = None) -> str:
 
 
 def _shape_lines(instance_topology: str, devices: Sequence[Device]) -> list[str] | None:
-    """The lines of a known shape; None for any other."""
+    """Returns the diagram of a known shape; None for any other."""
     links = tuple(device.connected_to for device in devices)
     if any(device.index != position for position, device in enumerate(devices)) or not _are_links_symmetric(links):
         return None
@@ -60,7 +59,7 @@ def _shape_lines(instance_topology: str, devices: Sequence[Device]) -> list[str]
 
 
 def _are_links_symmetric(links: Sequence[Sequence[int]]) -> bool:
-    """Whether every link leads to another device of the host and is listed at both its ends."""
+    """Returns whether every link leads to another device and is listed at both ends."""
     return all(
         0 <= other < len(links)
         and other != device
@@ -72,7 +71,7 @@ def _are_links_symmetric(links: Sequence[Sequence[int]]) -> bool:
 
 
 def _walk_line(links: Sequence[Sequence[int]]) -> list[int]:
-    """All devices of a line, from the end with the lower index."""
+    """Returns the devices of a line topology, starting at the end with the lower index."""
     walk = [next(device for device, neighbours in enumerate(links) if len(neighbours) < 2)]
     while len(walk) < len(links):
         walk += [device for device in links[walk[-1]] if device not in walk[-2:]]
@@ -89,7 +88,7 @@ def _device_row(devices: Sequence[int], *, wraps: bool) -> str:
 
 
 def _torus_lines(rows: int, columns: int) -> list[str]:
-    """Row by row; the lines between are as long as the rows, as in the original."""
+    """Draws the torus row by row. All lines are equally long, as in the AWS tool."""
     gap = " " * len(_LINK)
 
     def under_boxes(mark: str) -> str:
@@ -105,7 +104,7 @@ def _torus_lines(rows: int, columns: int) -> list[str]:
 
 
 def _switched_lines(count: int) -> list[str]:
-    """All devices in one row, on the switch that links each with each."""
+    """Draws all devices in one row above the switch that connects them."""
     boxes = "  ".join(map(_device_box, range(count)))
     marks = ("  ".join([mark.center(len(_device_box(0)))] * count) for mark in "▲│▼")
     return [f"  {line}".rstrip() for line in (boxes, *marks, f"[{'NeuronSwitch'.center(len(boxes) - 2)}]")]
@@ -120,9 +119,9 @@ def _link_list(devices: Sequence[Device]) -> list[str]:
 
 
 def nodes_picture(instance: Instance, lnc: int) -> list[str]:
-    """The nodes as they are joined, this one marked, and the meaning of it; nothing for a host that is none.
+    """Returns the diagram of the UltraServer's nodes with an explanation; empty outside an UltraServer.
 
-    NeuronCores are counted under this LNC, as if all nodes had it.
+    Counts NeuronCores as if all nodes had this LNC.
     """
     node = instance.ultraserver_node
     if node is None:
@@ -149,7 +148,7 @@ def nodes_picture(instance: Instance, lnc: int) -> list[str]:
 
 
 def ultraserver_text(instance: Instance) -> str:
-    """`UltraServer us-1 (Trn2 UltraServer): this host is node 1 of 4`; what was only concluded is marked."""
+    """Returns for example `UltraServer us-1 (Trn2 UltraServer): this host is node 1 of 4`; marks inferred values."""
     node = instance.ultraserver_node
     if node is None:
         return ""
@@ -161,7 +160,7 @@ def ultraserver_text(instance: Instance) -> str:
 
 
 def node_links_text(node: UltraServerNode) -> str:
-    """What the links between the nodes join, and their rate; nothing where that is not known."""
+    """Returns what the links between nodes connect, and their rate; "" if unknown."""
     if node.links == "ring":
         text = "each device is linked to those of the same index on the node before and the one after"
     elif node.links == "switched":
@@ -174,7 +173,7 @@ def node_links_text(node: UltraServerNode) -> str:
 
 
 def device_links_text(node: UltraServerNode, device_index: int) -> str:
-    """Where the links of one device to other nodes lead; nothing where that is not known."""
+    """Returns where the links of a device to other nodes lead; "" if unknown."""
     if node.links == "switched":
         return _mark_inferred(node, "links", "all devices of the other nodes, through the switch")
     if node.links != "ring" or node.index is None or not node.node_count:

@@ -33,7 +33,7 @@ _FOOTER_HEIGHT = 16
 
 
 def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Both tables; of many users as many as leave room for the processes."""
+    """Draws the table of users and the table of ended processes. Users give way to leave room for processes."""
     ended = ended_rows(context)
     users = user_totals(context.figures, ended)
     page = TextPage([heading(context, "Users", width, "now, and what ended")])
@@ -51,13 +51,13 @@ def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def ended_rows(context: RenderContext) -> list[EndedProcess]:
-    """What had ended by the moment shown, newest first; of the current tab its earlier lives alone."""
+    """Returns the processes that ended by the shown moment, newest first; only those with the tab's PID."""
     ended = [process for process in context.ended if context.pid is None or process.pid == context.pid]
     return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)
 
 
 def ended_entries(context: RenderContext) -> list[SearchEntry]:
-    """What a search sees of what has ended: all that its table tells in words, and the users'."""
+    """Returns the ended processes for the search: the text columns and the PID."""
     columns = [column for column in _ENDED_COLUMNS if column.is_text or column.title == "PID"]
     return [
         SearchEntry(str(number), " ".join(column.text(process) for column in columns))
@@ -138,20 +138,20 @@ _ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class UserTotal:
-    """One user. `ended`: of those of their processes that have ended; None: there are none."""
+    """Totals of one user. `ended` covers their ended processes; None: there are none."""
 
-    name: str | None  # None: not known
+    name: str | None  # None: unknown
     process_count: int
     neuroncore_count: int
-    utilization_ratio: float | None  # mean of the cores held
+    utilization_ratio: float | None  # mean of the held cores
     device_memory_bytes: int | None
     host_memory_bytes: int | None
-    vcpu_ratio: float | None  # 2.0 is two vCPUs busy
+    vcpu_ratio: float | None  # 2.0 is two busy vCPUs
     ended: EndedTotal | None
 
 
 def user_totals(figures: Figures, ended: Sequence[EndedProcess]) -> list[UserTotal]:
-    """Every user with processes now or before, the most cores first."""
+    """Returns every user with current or ended processes, most cores first."""
     now: dict[str | None, list[ProcessFigures]] = {}
     for process in figures.by_pid.values():
         now.setdefault(_user_name(process.process.user, process.process.uid), []).append(process)
@@ -188,7 +188,7 @@ def _user_total(name: str | None, processes: list[ProcessFigures], ended: EndedT
 
 
 def vcpu_ratio(figures: ProcessFigures) -> float | None:
-    """vCPUs that a process keeps busy; 2.0 is two."""
+    """Returns the number of vCPUs that a process keeps busy."""
     return known_sum((figures.process.vcpu_user_ratio, figures.process.vcpu_system_ratio))
 
 
@@ -211,5 +211,5 @@ USER_COLUMNS: tuple[TableColumn[UserTotal], ...] = (
 
 
 def hours_text(hours: float) -> str:
-    """NeuronCore hours: three decimals below 1, else one."""
+    """Formats NeuronCore hours: three decimals below 1, else one."""
     return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"

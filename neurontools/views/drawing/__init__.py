@@ -1,1 +1,1 @@
-"""What pages are drawn with: glyphs, styles, lines, gauges, plots, and the context that a page gets."""
+"""Drawing primitives of the pages: lines, styles, glyphs, bars, plots, and the render context."""

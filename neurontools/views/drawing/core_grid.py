@@ -23,19 +23,19 @@ from neurontools.views.drawing.lines import (
 from neurontools.views.drawing.render_context import RenderContext, heading
 
 _LABEL_CELLS = 5  # "ND15 "
-_BAR_CELL = 14  # from here on a core has a bar and its figure in brackets
+_BAR_CELL = 14  # cells of a core; at least so many show a bar and the figure in brackets
 _TEXT_CELL = 5  # "100% "
 _FIGURE_CELLS = 7  # "100.00%"
-_SPARK_CELL = 40  # from here on a core has a sparkline too
+_SPARK_CELL = 40  # cells of a core; at least so many show a sparkline too
 _LEAST_SPARK = 8
-_HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # of the memory of a device, by the cells from which on it has them
+_HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # (cells of a device, cells for its memory), widest first
 _HBM_TEXT_CELLS = 14
 _TAG_CELLS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class GridLayout:
-    """How the grid is laid out: rows beside each other, and the cells of one core and of the memory of a device."""
+    """Layout of the core grid: entries per line, cells per core, cells for a device's memory, and lines."""
 
     across: int
     core_cells: int
@@ -45,7 +45,7 @@ class GridLayout:
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """What stands in one place of the grid: a device, or several alike of which a word says all."""
+    """One entry of the grid: a device, or a range of devices with the same status word."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class GridRow:
 
 
 def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> GridLayout:
-    """The roomiest layout of so many places that needs at most `height` rows; the tightest one when none does."""
+    """Returns the roomiest layout of `count` entries that fits in `height` lines, else the tightest one."""
     best = None
     for across in range(1, max(1, count) + 1):
         column_cells = width // across
@@ -73,7 +73,7 @@ def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> G
 
 
 def grid_rows(context: RenderContext) -> list[GridRow]:
-    """The places of the grid: neighbours that are alike and do nothing are one."""
+    """Returns the entries of the grid. Neighbouring idle devices with the same status share an entry."""
     rows: list[GridRow] = []
     for device, cores in enumerate(_cores_by_device(context)):
         if device in context.figures.hidden_devices:
@@ -96,7 +96,7 @@ def _cores_by_device(context: RenderContext) -> list[list[LogicalNeuronCore]]:
 
 
 def _status_word(context: RenderContext, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
-    """What is to be said of a device in a word, and its style; "" where it has to be shown."""
+    """Returns a word that replaces the bars of an idle device, and its style; "" if the bars must be drawn."""
     if device in context.figures.missing_devices:
         return "missing", "bad"
     if not cores:
@@ -119,14 +119,14 @@ def core_grid(
     selected_device: int | None = None,
     lit_devices: frozenset[int] = frozenset(),
 ) -> TextPage:
-    """The grid in at most `height` lines, its heading included. `places` are those of `device_rows`."""
+    """Draws the grid and its heading in at most `height` lines. `places` comes from `grid_rows`."""
     by_device = _cores_by_device(context)
     cores_per_device = max(map(len, by_device), default=0)
     plan = grid_layout(len(places), cores_per_device, width, max(1, height - 1))
     page = TextPage([_grid_heading(context, width, plan)])
     column_cells = width // plan.across
     rows = min(plan.rows, max(1, height - 1))
-    # A grid that is taller than its room is scrolled to the device that is looked at.
+    # A grid that is taller than its room scrolls to the selected device.
     first = 0
     looked_at = selected_device if selected_device is not None else min(lit_devices, default=None)
     if plan.rows > rows and looked_at is not None:
@@ -194,7 +194,7 @@ def _row_runs(
 
 
 def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
-    """How much of a device's memory is in use: by everybody, or by the process of the tab."""
+    """Draws the device memory in use, of all processes or of the current tab's process."""
     used = context.figures.device_used_bytes[device]
     if context.pid is not None:
         parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == context.pid]
@@ -269,7 +269,7 @@ def _level_glyph(context: RenderContext, core: LogicalNeuronCore, ratio: float |
 
 
 def _core_style(context: RenderContext, core: LogicalNeuronCore, ratio: float | None) -> str:
-    """Busy cores by their load; one that is held and does nothing is waste, one that is free is not."""
+    """Returns a busy core's style by its load. Held idle cores stand out; free idle cores are dim."""
     style = "dim" if ratio is None else load_style(ratio, context.thresholds.idle_below_ratio)
     return style if style != "held" or core.owner_pids else "dim"
 
@@ -283,7 +283,10 @@ def _severity_style(grave: Severity) -> str:
 
 
 def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:
-    """The tags of its owners, marked where they were concluded; those who may hold it with "?"; "free"; "-"."""
+    """Returns the tags of a core's owners. "(inferred)" marks inferred owners, "?" marks candidates.
+
+    Returns "free" for a free core and "-" if the owner is unknown.
+    """
 
     def name(pid: int) -> str:
         known = figures.ranks.get(pid)

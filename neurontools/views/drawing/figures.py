@@ -35,13 +35,13 @@ _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
-    """One process with its cores summed up. None is unknown."""
+    """Figures of one process, summed over its cores. None means unknown."""
 
     process: Process
-    core_count: int  # logical, under its own LNC
-    utilization_ratio: float | None  # mean of its cores
+    core_count: int  # logical cores, under the process's own LNC
+    utilization_ratio: float | None  # mean over its cores
     flops_per_second: float | None
-    mfu_ratio: float | None  # of the peak for PEAK_DTYPE of the cores it holds
+    mfu_ratio: float | None  # share of the peak for PEAK_DTYPE of the cores it holds
     device_memory_bytes: int | None
     host_memory_bytes: int | None
     errors_total: int | None
@@ -49,20 +49,19 @@ class ProcessFigures:
     since_last_execution_seconds: float | None
     steps_per_second: float | None
     since_last_step_seconds: float | None
-    compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
-    in_collective_for_seconds: float | None = None  # None: it is in none, nobody tells, or it is a job
+    compiling_for_seconds: float | None  # None: not compiling, or not reported
+    in_collective_for_seconds: float | None = None  # None: not in a collective, not reported, or a whole job
 
     @property
     def pid(self) -> int:
-        """Its PID."""
         return self.process.pid
 
 
 class Figures:
-    """Everything concluded from one snapshot.
+    """Values derived from one snapshot. Each is computed at first use and shared by all pages.
 
-    Pages find a device by its index. So `snapshot` has a place for those that are missing between others, without
-    memory, links and cores; and for those that are `hidden`, which are there and not to be shown but for their links.
+    Pages look devices up by index. So `snapshot` has a placeholder for each missing device, without memory, links and
+    cores. A device in `hidden` is present but not shown; its placeholder keeps its links.
     """
 
     def __init__(self, snapshot: Snapshot, hidden: Sequence[Device] = ()) -> None:
@@ -80,42 +79,42 @@ class Figures:
     @cached_property
     def cores(self) -> tuple[LogicalNeuronCore, ...]:
         """All logical cores under the host's default LNC."""
-        # Whatever a recording holds: a core is at least one physical core.
+        # A recording may hold an LNC of 0.
         return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 
     @cached_property
     def free(self) -> dict[int, bool | None]:
-        """Whether nobody holds a logical core, by its index; None: not known."""
+        """Maps each logical core's index to whether it is free; None if that is unknown."""
         return {core.index: core.is_free for core in self.cores}
 
     @cached_property
     def jobs(self) -> tuple[RunningJob, ...]:
-        """The jobs on this host, those of one process too."""
+        """The jobs on this host. A process without a job is a job of its own."""
         return jobs(self.snapshot)
 
     @cached_property
     def ranks(self) -> dict[int, Rank]:
-        """Every process that holds cores or uses the runtime, by PID."""
+        """The processes that hold cores or use the runtime, by PID."""
         found = {rank.process.pid: rank for job in self.jobs for rank in job.ranks}
         return {process.pid: found[process.pid] for process in self.snapshot.processes if process.pid in found}
 
     @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
-        """The figures of all of them, by PID; those of a single one are cheaper by `of`."""
+        """The figures of all processes, by PID. For one process, `process_figures` is cheaper."""
         return {pid: self._figures(rank) for pid, rank in self.ranks.items()}
 
     def process_figures(self, pid: int | None) -> ProcessFigures | None:
-        """The figures of one process."""
+        """Returns the figures of one process; None if the PID is unknown."""
         rank = self.ranks.get(pid) if pid is not None else None
         return None if rank is None else self._figures(rank)
 
     @cached_property
     def marked_cores(self) -> dict[int, Severity]:
-        """How grave it is what the daemon found wrong with who holds a logical core, by the core's index."""
+        """The highest severity of the findings on the process that holds each logical core, by core index."""
         marked: dict[int, Severity] = {}
         lnc = max(1, self.snapshot.instance.logical_neuroncore_config)
         for finding in self._findings():
-            # Of a job that is stuck only who is to be looked at: the others wait for it.
+            # In a stuck job only the straggler is marked: the other ranks wait for it.
             pids = {finding.pid} if finding.kind == Kind.STUCK else {finding.pid, *finding.pids}
             for process in (self.ranks[pid].process for pid in pids if pid in self.ranks):
                 own_lnc = process.logical_neuroncore_config or lnc
@@ -126,7 +125,7 @@ class Figures:
 
     @cached_property
     def marked_devices(self) -> dict[int, Severity]:
-        """How grave it is what the daemon found wrong with a device itself, whoever holds its cores."""
+        """The highest severity of the findings on each device itself, by device index."""
         marked: dict[int, Severity] = {}
         for finding in self._findings():
             for index in finding.device_indices if finding.pid is None else ():
@@ -134,63 +133,63 @@ class Figures:
         return marked
 
     def _findings(self) -> list[Finding]:
-        """What is worse than a notice."""
+        """Returns the findings more severe than a notice."""
         judged = self.snapshot.health
         return [] if judged is None else [each for each in judged.findings if each.severity > Severity.NOTICE]
 
     @cached_property
     def peak_flops_per_core(self) -> float | None:
-        """The peak of one physical core for PEAK_DTYPE; None when the catalog knows none."""
+        """The peak of one physical core for PEAK_DTYPE; None if the catalog has no value."""
         return catalog.peak_flops_per_core(self.snapshot.instance.instance_type)
 
     def held_cores(self, pid: int | None) -> tuple[NeuronCore, ...]:
-        """The physical cores of a process; of the whole host for None."""
+        """Returns the physical cores of a process, or of the whole host for None."""
         if pid is None:
             return self.snapshot.cores
         rank = self.ranks.get(pid)
         return () if rank is None else rank.cores
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
-        """Device memory by category of what a tab shows."""
+        """Returns the device memory by category, of a process or of the whole host."""
         held = self.held_cores(pid)
         return sum_device_memory(core.memory for core in held) if held or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
-        """Host memory by category of what a tab shows."""
-        if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver counts it by device
+        """Returns the host memory by category, of a process or of the whole host."""
+        if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver counts host memory by device
             return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
         return sum_host_memory(process.host_memory for process in self.tab_processes(pid))
 
     def tab_processes(self, pid: int | None) -> tuple[Process, ...]:
-        """The processes of a tab."""
+        """Returns the processes of a tab: one, or all for None."""
         ranks = self.ranks.values() if pid is None else [self.ranks[pid]] if pid in self.ranks else ()
         return tuple([rank.process for rank in ranks])
 
     def tab_figures(self, pid: int | None) -> tuple[ProcessFigures, ...]:
-        """The same with their figures."""
+        """Returns the figures of the processes of a tab: one, or all for None."""
         if pid is None:
             return tuple(self.by_pid.values())
         figures = self.process_figures(pid)
         return (figures,) if figures is not None else ()
 
     def average_utilization(self, pid: int | None) -> float | None:
-        """The mean over the cores of a tab; None when it is unknown for all of them."""
+        """Returns the mean utilization over the cores of a tab; None if all are unknown."""
         known = [core.utilization_ratio for core in self.held_cores(pid) if core.utilization_ratio is not None]
         return sum(known) / len(known) if known else None
 
     def flops(self, pid: int | None) -> float | None:
-        """FLOPS of the cores of a tab."""
+        """Returns the FLOPS of the cores of a tab; None if all are unknown."""
         return known_sum(core.flops_per_second for core in self.held_cores(pid))
 
     def memory_ratio(self, device_index: int) -> float | None:
-        """Device memory in use as a share of the device's."""
+        """Returns the share of a device's memory that is in use."""
         device = self.snapshot.devices[device_index]
         used = self.device_used_bytes[device_index]
         return None if used is None or not device.memory_bytes else used / device.memory_bytes
 
     @cached_property
     def device_used_bytes(self) -> tuple[int | None, ...]:
-        """Device memory in use, by device."""
+        """The device memory in use, by device."""
         used: list[int | None] = [None] * len(self.snapshot.devices)
         for core in self.snapshot.cores:
             value = core.memory.total_bytes
@@ -200,7 +199,7 @@ class Figures:
 
     @cached_property
     def device_utilization(self) -> tuple[float | None, ...]:
-        """The mean utilization of the cores, by device; None when it is unknown for all of them."""
+        """The mean utilization of each device's cores; None if all are unknown."""
         sums = [0.0] * len(self.snapshot.devices)
         known = [0] * len(sums)
         for core in self.snapshot.cores:
@@ -242,22 +241,22 @@ def _absent_device(index: int) -> Device:
 
 
 def sum_counters(counters: object) -> int:
-    """The sum of all counters of a dataclass."""
+    """Returns the sum of all fields of a dataclass of counters."""
     return sum([getattr(counters, name) for name in counters.__slots__])  # type: ignore[attr-defined]
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """The sum of the known; None when none is."""
+    """Returns the sum of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFilter:
-    """What is asked for. Without anything, all of the host is shown.
+    """Selects devices or NeuronCores of a host; the default selects everything.
 
-    `device_indices` and `bdfs` together are the devices, none of both are all. `first_core` and `core_count` are
-    logical NeuronCores under `logical_neuroncore_config` (None: the host's).
+    Selects the devices in `device_indices` and `bdfs`; if both are empty, all devices. `first_core` and `core_count`
+    are logical NeuronCores under `logical_neuroncore_config` (None: the host's LNC).
     """
 
     device_indices: frozenset[int] = frozenset()
@@ -270,14 +269,14 @@ class DeviceFilter:
         return bool(self.device_indices or self.bdfs or self.core_count is not None)
 
     def first_missing_device(self, snapshot: Snapshot) -> str:
-        """The first of the devices asked for that this host does not have; "" for none."""
+        """Returns the first selected device that the host lacks; "" if it has them all."""
         present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
         known = {device.bdf for device in snapshot.devices}
         lost = [str(index) for index in sorted(self.device_indices - present)]
         return next(iter([*lost, *sorted(self.bdfs - known)]), "")
 
     def has_cores(self, snapshot: Snapshot) -> bool:
-        """Whether this host has one of the NeuronCores asked for; True as well while a device is missing."""
+        """Returns whether the host has any selected NeuronCore; True as well while a device is missing."""
         present = {device.index for device in snapshot.devices}
         return (
             self.core_count is None
@@ -286,12 +285,12 @@ class DeviceFilter:
         )
 
     def _visible_core_range(self, snapshot: Snapshot) -> range:
-        """The physical NeuronCores asked for; of what is not restricted nobody asks."""
+        """Returns the selected physical NeuronCores. Requires `core_count`."""
         size = self.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
         return range(self.first_core * size, (self.first_core + (self.core_count or 0)) * size)
 
     def filtered_figures(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Figures:
-        """The figures of what is shown of a snapshot; `hidden`: devices that are not to be, on top of that."""
+        """Returns the figures of the selected part of a snapshot, without the devices in `hidden`."""
         if not self and not hidden:
             return Figures(snapshot)
         part = self.filter_snapshot(snapshot, hidden)
@@ -299,7 +298,7 @@ class DeviceFilter:
         return Figures(part, [device for device in snapshot.devices if device.index not in shown])
 
     def filter_snapshot(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Snapshot:
-        """What is shown of a snapshot; with the processes that hold something of it."""
+        """Returns the snapshot with only the selected devices and cores, and the processes that hold any of them."""
         if not self and not hidden:
             return snapshot
         shown = {device.index for device in snapshot.devices} - hidden
@@ -328,7 +327,7 @@ class DeviceFilter:
     def filter_ended(
         self, ended: tuple[EndedProcess, ...], part: Snapshot, hidden: frozenset[int] = frozenset()
     ) -> tuple[EndedProcess, ...]:
-        """Those of more that have ended, than the snapshot has, that held something of `part`, what is shown of it."""
+        """Returns the ended processes that held a device of `part`, a filtered snapshot."""
         if not self and not hidden:
             return ended
         return _ended_on_devices(ended, {device.index for device in part.devices})
@@ -339,7 +338,7 @@ def _ended_on_devices(ended: tuple[EndedProcess, ...], shown: set[int]) -> tuple
 
 
 def _health_without(health: Health | None, hidden: set[int]) -> Health | None:
-    """The verdicts without those on hidden devices; what is about no device stays."""
+    """Drops the findings that are only about hidden devices. Findings about no device stay."""
     if health is None:
         return None
     return replace(

@@ -16,28 +16,28 @@ _LEAST_CELLS = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Glyphs:
-    """One set of characters; `levels` and `fractions` go from nothing to full.
+    """A character set to draw with; `levels` and `fractions` go from empty to full.
 
-    Each is only itself: bars are remembered by it, and to hash all its characters took longer than to draw them.
+    Compares and hashes by identity: bars are cached by it, and hashing its characters took longer than drawing a bar.
     """
 
     full: str
-    track: str  # the part of a bar that is not filled
-    fractions: str  # a bar's last cell, from 1/8 to 7/8; empty: whole cells only
-    levels: str  # a sparkline's cells, from the lowest to the highest
-    thin_full: str  # of thin bars, beside those of cores
-    thin_half: str  # empty: whole cells only
+    track: str  # the empty part of a bar
+    fractions: str  # the last cell of a bar, from 1/8 to 7/8; "": whole cells only
+    levels: str  # the cells of a sparkline, from lowest to highest
+    thin_full: str  # for thin bars, which show memory
+    thin_half: str  # "": whole cells only
     thin_track: str
     rule: str
     opened: str
     closed: str
     leaf: str
-    left: str  # the marks around the current tab
+    left: str  # marks around the current tab
     right: str
-    position: str  # where the scrubber stands
+    position: str  # position of the scrubber
     mark: str  # a tagged row
     ellipsis: str
-    good: str  # verdicts, so that they are told without colour too
+    good: str  # health marks, readable without colour
     warn: str
     bad: str
     ascending: str
@@ -46,12 +46,12 @@ class Glyphs:
     neighbour: str
     horizontal: str
     vertical: str
-    tick: str  # where a label of a time axis stands
-    info: str  # an event that is neither warning nor critical, on a time axis
-    heat: str  # a core in a heat map, from hardly to always at work
-    held: str  # one that is held and idle
+    tick: str  # position of a label on a time axis
+    info: str  # an event of severity info on a time axis
+    heat: str  # a core in a heat map, from low to full utilization
+    held: str  # a core that is held and idle
     free: str
-    is_dotted: bool = False  # plots are drawn with braille dots: two across and four up in a cell
+    is_dotted: bool = False  # plots use braille dots: two by four dots in a cell
 
 
 UNICODE = Glyphs(
@@ -90,7 +90,7 @@ UNICODE = Glyphs(
 
 
 BLOCKS = replace(UNICODE, is_dotted=False)
-"""For terminals whose fonts lack braille, as the console of Linux."""
+"""For terminals whose fonts lack braille, such as the Linux console."""
 
 
 ASCII = Glyphs(
@@ -128,14 +128,14 @@ ASCII = Glyphs(
 
 
 def glyphs_for(*, is_ascii: bool, terminal: str) -> Glyphs:
-    """What to draw with; `terminal` is its kind, as TERM has it."""
+    """Returns the character set for a terminal of type `terminal` (the value of TERM)."""
     if is_ascii:
         return ASCII
     return BLOCKS if terminal.startswith(_WITHOUT_BRAILLE) else UNICODE
 
 
 def memory_style(ratio: float | None) -> str:
-    """The style of memory that is in use by so much of what there is."""
+    """Returns the style for a ratio of memory in use."""
     if ratio is None:
         return "dim"
     return "bad" if ratio >= _FULL_MEMORY_RATIO else "warn" if ratio >= _NEARLY_FULL_MEMORY_RATIO else "memory"
@@ -153,7 +153,7 @@ def _filled_and_track(filled_eighths: int, width: int, glyphs: Glyphs) -> tuple[
 
 
 def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") -> tuple[Run, ...]:
-    """A bar of `width` cells, filled by a ratio of 0..1; empty when it is not known."""
+    """Draws a bar of `width` cells, filled by a ratio of 0..1; empty if the ratio is unknown."""
     if width <= 0:
         return ()
     known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
@@ -162,7 +162,7 @@ def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") ->
 
 
 def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memory") -> tuple[Run, ...]:
-    """A bar that is told from `bar` by its shape; what is in use at all is never drawn as nothing."""
+    """Draws a thin bar for memory. Any ratio above 0 fills at least half a cell."""
     if width <= 0:
         return ()
     known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
@@ -174,7 +174,7 @@ def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memo
 
 
 def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
-    """A bar of several parts, each a ratio of the whole and a style; in whole cells."""
+    """Draws a bar of several parts, in whole cells. Each part is a ratio of the whole and a style."""
     runs: list[Run] = []
     used, reached = 0, 0.0
     for ratio, style in ratios:
@@ -189,24 +189,24 @@ def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: 
 
 
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highest: float = 1.0) -> str:
-    """The last `width` values as one line of levels, the newest at the right; a gap where a value is not known."""
+    """Draws the last `width` values as one line, newest at the right. An unknown value leaves a gap."""
     top = len(glyphs.levels) - 1
     scale = top / highest if highest > 0 else 0.0
     shown = values[-width:] if width > 0 else ()
     cells = []
     for value in shown:
-        if value is None or value != value:  # NaN is not itself
+        if value is None or value != value:  # NaN is not equal to itself
             cells.append(" ")
         else:
             level = math.ceil(value * scale - 1e-9)
-            # Something is never drawn as nothing.
+            # A value of 0 is drawn as the lowest level, so that it differs from a gap.
             cells.append(glyphs.levels[max(1, min(top, level))])
     return " " * (width - len(cells)) + "".join(cells)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialog:
-    """What a dialog shows. Without options it is text that can be scrolled; `top` is its first visible line."""
+    """The content of a dialog. A dialog without options scrolls its text; `top` is the first visible line."""
 
     title: str
     text: tuple[str, ...] = ()
@@ -217,7 +217,7 @@ class Dialog:
 
 
 def draw_dialog(page: TextPage, dialog: Dialog, glyphs: Glyphs, width: int, height: int) -> TextPage:
-    """The page with the dialog in its middle; whatever is beside it stays."""
+    """Draws a dialog in the middle of a page."""
     content = [*dialog.text, *([""] if dialog.text and dialog.options else []), *dialog.options]
     inner = max(_LEAST_CELLS, width_of(dialog.title), width_of(dialog.hint), *(width_of(text) for text in content))
     inner = max(1, min(inner, width - 4))
@@ -266,7 +266,7 @@ def _head(line: Line, width: int) -> Line:
 
 
 def _cells_from(line: Line, start: int, width: int) -> Line:
-    """The cells of a line from `start` on; a wide character that is cut in two becomes spaces."""
+    """Returns the cells of a line from `start` on. Spaces replace a wide character that is cut in two."""
     kept: list[tuple[str, str]] = []
     position = 0
     for text, style in line:

@@ -19,13 +19,13 @@ Line = tuple[Run, ...]
 BLANK: Line = ()
 _ELLIPSIS = "…"
 width_of = lru_cache(8192)(cell_width)
-"""Terminal cells of a text, remembered: the same bars and labels come again every second."""
+"""Returns the terminal cells of a text. Cached: the same bars and labels return every second."""
 RowType = TypeVar("RowType")
 _LEAST_REST_CELLS = 12
 FOUND, SELECTED = "+found", "+selected"
 _QUIET = ("text", "dim", "idle")
 LOADS = ("load1", "load2", "load3", "load4")
-"""The styles of cores that work, from little to much; those that are held and idle have `held`, free ones `dim`."""
+"""Styles of busy cores, from low to high load. Held idle cores have `held`, free cores have `dim`."""
 _COLOUR_PATTERN = re.compile(r"#[0-9a-fA-F]{6}", re.ASCII)
 _NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,30}", re.ASCII)
 _COLOUR_KEYS = ("color", "background")
@@ -34,7 +34,7 @@ _ATTRIBUTE_KEYS = ("bold", "dim", "reverse", "underline")
 
 @dataclass(frozen=True, slots=True)
 class ClickTarget:
-    """What can be clicked: cells `left` to `right` (exclusive) of line `row`, and what they stand for."""
+    """A clickable area: the cells `left` to `right` (exclusive) of line `row`, and the action it triggers."""
 
     row: int
     left: int
@@ -45,20 +45,19 @@ class ClickTarget:
 
 @dataclass(slots=True)
 class TextPage:
-    """A page as drawn: its lines, and where it can be clicked."""
+    """A drawn page: its lines and clickable areas."""
 
     lines: list[Line] = field(default_factory=list)
     targets: list[ClickTarget] = field(default_factory=list)
-    list_count: int = 0  # of the page's list: how many rows it has, how many are visible, and from which on
+    list_count: int = 0  # the page's list: number of rows, visible rows, first visible row
     list_height: int = 0
     list_top: int = 0
 
     def add_lines(self, *lines: Line) -> None:
-        """Add lines below."""
         self.lines.extend(lines)
 
     def append_page(self, other: TextPage) -> None:
-        """Add another page below this one; if it has a list, that becomes this page's."""
+        """Appends another page below this one, and takes over its list if it has one."""
         offset = len(self.lines)
         self.lines.extend(other.lines)
         for target in other.targets:
@@ -69,14 +68,14 @@ class TextPage:
             self.list_count, self.list_height, self.list_top = other.list_count, other.list_height, other.list_top
 
     def add_list(self, rows: list[Line], count: int, height: int, top: int) -> None:
-        """Add the visible rows of a list, each a target "row" with its position in the whole list."""
+        """Adds the visible rows of a list. Each is a target "row" with its position in the whole list."""
         for position, row in enumerate(rows):
             self.targets.append(ClickTarget(len(self.lines), 0, 10_000, "row", str(top + position)))
             self.lines.append(row)
         self.list_count, self.list_height, self.list_top = count, height, top
 
     def target_at(self, column: int, row: int) -> ClickTarget | None:
-        """What is at a cell; the latest added when there are several."""
+        """Returns the clickable area at a cell; the one added last if several overlap."""
         for target in reversed(self.targets):
             if target.row == row and target.left <= column < target.right:
                 return target
@@ -84,12 +83,12 @@ class TextPage:
 
 
 def line_width(line: Iterable[Run]) -> int:
-    """Terminal cells of a line."""
+    """Returns the terminal cells of a line."""
     return sum(width_of(text) for text, _ in line)
 
 
 def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
-    """The line cut or padded to exactly `width` cells."""
+    """Cuts or pads a line to exactly `width` cells."""
     used = 0
     for position, (text, _) in enumerate(line):
         cells = width_of(text)
@@ -104,20 +103,20 @@ def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
 
 
 def fit_marked(line: Sequence[Run], width: int) -> Line:
-    """The same; a line that is cut ends in an ellipsis, which says so."""
+    """Cuts or pads a line to exactly `width` cells; a cut line ends in an ellipsis."""
     if line_width(line) <= width or width <= 0:
         return fit(line, width)
     return (*fit(line, width - 1), (_ELLIPSIS, "dim"))
 
 
 def labelled_line(name: str, text: str, width: int, name_cells: int, style: str = "text") -> Line:
-    """A line that tells something by its name: names in a column of `name_cells`, and always a space behind them."""
+    """Returns a line of a label, padded to `name_cells`, and its value."""
     label = f" {name:<{name_cells}} "
     return fit(((label, "label"), (clip(text, width - width_of(label), mark=True), style)), width)
 
 
 def clip(text: str, width: int, *, mark: bool = False) -> str:
-    """`text` cut to at most `width` cells, never through a wide character; `mark`: a cut one ends in an ellipsis."""
+    """Cuts a text to at most `width` cells, never through a wide character. `mark` ends a cut text in an ellipsis."""
     if width <= 0:
         return ""
     if width_of(text) <= width:
@@ -136,24 +135,24 @@ def clip(text: str, width: int, *, mark: bool = False) -> str:
 
 
 def pad(text: str, width: int) -> str:
-    """`text` with spaces behind it, up to `width` cells; longer texts stay."""
+    """Appends spaces up to `width` cells; longer texts stay."""
     return text + " " * (width - width_of(text))
 
 
 def cell(text: str, width: int, *, right: bool = False) -> str:
-    """`text` as a cell of a table: exactly `width` cells."""
+    """Returns `text` as a table cell of exactly `width` cells."""
     text = clip(text, width, mark=True)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
 def printable(text: str, longest: int = 400) -> str:
-    """Text from elsewhere (a command, a tag) made fit for a line; very long ones are cut before they cost anything."""
+    """Makes text from outside, such as a command or tag, safe to print, and cuts it to `longest` characters."""
     return escape_controls(text[:longest])
 
 
 def ascii_only(line: Line) -> Line:
-    """The line without characters that an ASCII terminal lacks: question marks, as wide as what they stand for."""
+    """Replaces each non-ASCII character of a line with as many question marks as it has cells."""
     return tuple((text if text.isascii() else "".join(map(_ascii_cells, text)), style) for text, style in line)
 
 
@@ -164,18 +163,20 @@ def _ascii_cells(character: str) -> str:
 
 
 def styled(line: Line, suffix: str) -> Line:
-    """The line with every style made its variant, "+selected" for one."""
+    """Appends a suffix such as "+selected" to every style of a line."""
     return tuple((text, style + suffix) for text, style in line)
 
 
 def plain_text(line: Iterable[Run]) -> str:
-    """The text of a line, without styles and spaces at its end."""
+    """Returns the text of a line without styles and trailing spaces."""
     return "".join(text for text, _ in line).rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[RowType]):
-    """A column. `rank` says how soon it is left out; with no `cells` it gets what the others leave."""
+    """A column of a table. Narrow screens drop the columns of the highest `rank` first. A column with 0 `cells` gets
+    the remaining width.
+    """
 
     title: str
     cells: int
@@ -192,12 +193,12 @@ def count_column(
     count: Callable[[RowType], int | None],
     style: Callable[[RowType], str] = lambda _row: "text",
 ) -> TableColumn[RowType]:
-    """A column of counts, which are told in fewer digits where they don't fit: a number that is cut is another one."""
+    """Returns a column of counts. A count too wide for the column is shortened (12.3k), never cut."""
     return TableColumn(title, cells, rank, lambda row: short_count_text(count(row), cells), False, style)
 
 
 def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list[tuple[TableColumn[RowType], int]]:
-    """The columns that have room, with their cells; a space is behind each."""
+    """Returns the columns that fit in `width` cells, each with its cells."""
     kept: list[TableColumn[RowType]] = []
     used = 1
     for column in sorted(columns, key=lambda column: column.rank):
@@ -215,7 +216,7 @@ def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list
 
 
 def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) -> Line:
-    """The titles."""
+    """Returns the line of column titles."""
     runs: list[Run] = [(" ", "column")]
     for column, cells in columns:
         runs.append((cell(column.title, cells, right=not column.is_text) + " ", "column"))
@@ -223,7 +224,7 @@ def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) 
 
 
 def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, width: int) -> Line:
-    """One row."""
+    """Returns the line of one row."""
     runs: list[Run] = [(" ", "text")]
     for column, cells in columns:
         text = column.text(row)
@@ -233,13 +234,13 @@ def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, 
 
 
 def load_style(ratio: float, idle_below_ratio: float) -> str:
-    """The style of what is held and used so much of the time, 0..1; below `idle_below_ratio` it counts as idle."""
+    """Returns the style of a held core by its utilization, 0..1; below `idle_below_ratio` it is idle."""
     return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= idle_below_ratio else "held"
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colours as "#rrggbb", None for the terminal's own; and attributes."""
+    """Colours as "#rrggbb" (None: the terminal's default) and text attributes."""
 
     color: str | None = None
     background: str | None = None
@@ -251,7 +252,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """How a theme shows each style name; those it does not list look like `text`."""
+    """Maps style names to styles; a missing name looks like `text`."""
 
     name: str
     is_dark: bool
@@ -259,7 +260,7 @@ class Theme:
     selected_background: str | None
 
     def style(self, name: str) -> Style:
-        """The style of this name, with `+found` and `+selected` worked in."""
+        """Returns the style of a name, with the suffixes `+found` and `+selected` applied."""
         return _resolve_style(self.name, name)
 
 
@@ -280,7 +281,6 @@ def _make_theme(
     bar: tuple[str, str],
     selected: str,
 ) -> Theme:
-    """A theme from its colours."""
     return Theme(
         name,
         is_dark,
@@ -356,7 +356,7 @@ LIGHT = _make_theme(
 )
 
 
-# Okabe and Ito's colours, told apart with any common colour blindness: blue, orange and vermilion instead of
+# The Okabe-Ito palette, safe for common colour blindness: blue, orange and vermilion replace
 # green, yellow and red.
 COLOUR_BLIND = _make_theme(
     "colour-blind",
@@ -443,15 +443,15 @@ def _resolve_style(theme_name: str, name: str) -> Style:
 
 
 class InvalidTheme(ValueError):
-    """A table that is no theme; the text says what of it, and what it takes."""
+    """A table that is not a valid theme. The message names the key and the accepted values."""
 
 
 def parse_theme(name: str, table: object) -> Theme:
-    """The theme of a table: the styles of its `base` (dark unless given), with those that it names changed.
+    """Parses a theme from a table, for example of a TOML file.
 
-    A style is a colour (`"#rrggbb"`, or `""` for the terminal's own), or a table of `color`, `background`, `bold`,
-    `dim`, `reverse` and `underline`; `selected` is the colour of the selected row's ground. InvalidTheme for anything
-    else.
+    Starts from the styles of the theme `base` (default: dark) and replaces those that the table names. A style is a
+    colour (`"#rrggbb"`, or `""` for the terminal's default), or a table of `color`, `background`, `bold`, `dim`,
+    `reverse` and `underline`. `selected` is the background of the selected row. Raises InvalidTheme.
     """
     if not _NAME_PATTERN.fullmatch(name) or name in THEMES or name == "auto":
         taken = " and not that of another theme"

@@ -16,11 +16,11 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.lines import Line, Run, cell, fit
 from neurontools.views.drawing.render_context import RenderContext, heading, shown_events
 
-_LEAST_PLOT = 4  # lines, its heading included
-_LEFT_DOTS = (0, 0x40, 0x44, 0x46, 0x47)  # of a braille cell, filled from below
+_LEAST_PLOT = 4  # lines, heading included
+_LEFT_DOTS = (0, 0x40, 0x44, 0x46, 0x47)  # bits of a braille cell, filled from below
 _RIGHT_DOTS = (0, 0x80, 0xA0, 0xB0, 0xB8)
 _BRAILLE = 0x2800
-_MIDDLE_ROWS = 5  # from so many on, the middle of the scale is told too
+_MIDDLE_ROWS = 5  # rows; taller plots label the middle of the scale too
 _TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 _LABEL_GAP = 4  # cells between two labels
 _NO_DATA = "no data"
@@ -30,7 +30,7 @@ _SEVERITY_STYLES = ("label", "warn", "bad")
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """What a plot shows: up to `highest`, None for what its values need; `text` words one of them."""
+    """A plot of one quantity. `highest` is the top of the scale (None: fits the values); `text` formats a value."""
 
     title: str
     quantity: Quantity
@@ -40,7 +40,7 @@ class Plot:
 
 
 def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: Axis, width: int, height: int) -> list[Line]:
-    """As many of the plots as have room in `height` lines, below each other; then events and clock times."""
+    """Stacks as many plots as fit in `height` lines, then the event line and the clock line."""
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height > _LEAST_PLOT + 1 else []
     room = height - len(foot)
     count = max(1, min(len(plots), room // _LEAST_PLOT))
@@ -52,25 +52,25 @@ def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: Axis, width:
 
 
 def percent_label(value: float) -> str:
-    """A ratio as a scale words it."""
+    """Formats a ratio for a scale."""
     return units.percent_text(value, 0)
 
 
 def bytes_label(value: float) -> str:
-    """Bytes as a scale words them."""
+    """Formats bytes for a scale."""
     return units.bytes_text(int(value))
 
 
 def window_text(seconds: float) -> str:
-    """A window, as `last 15 min`."""
+    """Formats a time window, such as `last 15 min`."""
     return f"last {seconds / 60:.0f} min" if seconds < 3600 else f"last {seconds / 3600:.0f} h"
 
 
 def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, highest: float) -> list[str]:
-    """A filled curve in lines of text: two values a cell where braille is drawn, else one; gaps stay empty."""
+    """Draws a filled curve as lines of text: two values per cell with braille, else one. Gaps stay empty."""
     unit = 4 if glyphs.is_dotted else len(glyphs.levels) - 1
     scale = rows * unit / highest if highest > 0 else 0.0
-    # Nothing is drawn as a line at the bottom, so that it is not taken for a gap.
+    # A value of 0 is drawn as a line at the bottom, so that it differs from a gap.
     heights = [-1 if value is None else max(1, min(rows * unit, round(value * scale))) for value in values]
     if glyphs.is_dotted:
         found = [_braille_column(left, right, rows) for left, right in zip(heights[::2], heights[1::2], strict=True)]
@@ -81,7 +81,7 @@ def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, high
 
 @lru_cache(4096)
 def _braille_column(left: int, right: int, rows: int) -> str:
-    """A column of cells from the top down, both halves filled so many dots high."""
+    """Returns a column of cells, top first, with both halves filled to a number of dots."""
     floors = range(4 * (rows - 1), -1, -4)
     cells = (_LEFT_DOTS[max(0, min(4, left - at))] + _RIGHT_DOTS[max(0, min(4, right - at))] for at in floors)
     return "".join(chr(_BRAILLE + dots) if dots else " " for dots in cells)
@@ -89,7 +89,7 @@ def _braille_column(left: int, right: int, rows: int) -> str:
 
 @lru_cache(4096)
 def _block_column(height: int, rows: int, levels: str) -> str:
-    """A column of cells from the top down, filled so many parts of a cell high."""
+    """Returns a column of cells, top first, filled to a number of block levels."""
     unit = len(levels) - 1
     return "".join(levels[max(0, min(unit, height - at))] for at in range(unit * (rows - 1), -1, -unit))
 
@@ -128,7 +128,7 @@ def _plot_heading(context: RenderContext, plot: Plot, curve: Curve, width: int) 
 
 
 def _round_up_scale(value: float, *, is_binary: bool) -> float:
-    """A round number above the value, so that a scale stays the same while a value moves."""
+    """Returns a round number at or above the value, so that the scale rarely changes."""
     if value <= 0:
         return 1.0
     base = 1.0
@@ -144,12 +144,12 @@ def _round_up_scale(value: float, *, is_binary: bool) -> float:
 
 
 def scale_cells(width: int) -> int:
-    """The cells to the left of the axis, the same for all that share it."""
+    """Returns the cells left of the axis, the same for all plots of a page."""
     return 20 if width >= 60 else 10 if width >= 30 else 0
 
 
 def time_axis(context: RenderContext, width: int) -> Axis | None:
-    """The axis of a page, behind the cells of the scale; None while no past is known."""
+    """Returns the time axis of a page; None while there is no history."""
     series = context.series
     if series is None or not len(series):
         return None
@@ -158,12 +158,12 @@ def time_axis(context: RenderContext, width: int) -> Axis | None:
 
 
 def backfill_text(context: RenderContext) -> str:
-    """A sign that more of the past is coming; "" when all is known."""
+    """Returns a note while history is being loaded, else ""."""
     return f"loading the past{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
 
 
 def clock_line(context: RenderContext, axis: Axis, width: int) -> Line:
-    """Clock times at round moments."""
+    """Draws clock times at round intervals."""
     cells = [" "] * axis.cells
     step = next((step for step in _TICK_SECONDS if _label_cells(step) <= step / axis.cell_seconds), 86_400)
     form = "%H:%M:%S" if step < 60 else "%H:%M"
@@ -186,7 +186,7 @@ def _label_cells(step: int) -> int:
 
 
 def event_line(context: RenderContext, axis: Axis, width: int) -> Line:
-    """A mark where something happened, the gravest of a cell; and where nothing is known of the time."""
+    """Draws a mark for the most severe event of each cell, and "no data" in gaps."""
     marks = event_severities(
         shown_events(context, context.pid if context.details_pid is None else context.details_pid), axis
     )
@@ -207,7 +207,7 @@ def event_line(context: RenderContext, axis: Axis, width: int) -> Line:
 
 
 def event_severities(events: tuple[Event, ...], axis: Axis) -> dict[int, int]:
-    """How grave the gravest event of a cell is, 0 to 2, by cell."""
+    """Returns the highest severity of the events in each cell, 0 to 2, by cell."""
     found: dict[int, int] = {}
     for event in reversed(events):
         if event.at_seconds < axis.begins_seconds:
@@ -219,17 +219,17 @@ def event_severities(events: tuple[Event, ...], axis: Axis) -> dict[int, int]:
 
 
 def event_mark(glyphs: Glyphs, gravity: int) -> str:
-    """The mark of events so grave."""
+    """Returns the mark for an event severity of 0 to 2."""
     return (glyphs.info, glyphs.warn, glyphs.bad)[gravity]
 
 
 def event_style(gravity: int) -> str:
-    """The style of the mark of events so grave."""
+    """Returns the style for an event severity of 0 to 2."""
     return _SEVERITY_STYLES[gravity]
 
 
 def _gap_labels(axis: Axis) -> str:
-    """Along the axis, "no data" in each gap that has room for it."""
+    """Returns a text as wide as the axis with "no data" in each gap that has room for it."""
     steps = axis.steps()
     words = [" "] * axis.cells
     begin: int | None = None

@@ -20,100 +20,102 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DisplayThresholds:
-    """Chosen by the reader."""
+    """Thresholds of colours on the pages. The daemon's rules decide about findings; these do not."""
 
-    idle_below_ratio: float = 0.02  # a core that is held and less busy than this is idle
+    idle_below_ratio: float = 0.02  # a held core below this utilization is idle
     late_after_seconds: float = 30.0  # since the last execution ended
 
 
 @dataclass(frozen=True, slots=True)
 class ShownMoment:
-    """Which moment is shown, as the title and the scrubber tell it. Moments are places in the timeline, in seconds."""
+    """The moment on the screen, for the title and the scrubber. Times are seconds of the timeline."""
 
-    badge: str = ""  # "LIVE", "PAUSED", "REPLAY", "LOST"; "STARTING" until it is known which
+    badge: str = ""  # "STARTING", then "LIVE", "PAUSED", "REPLAY" or "LOST"
     style: str = "title_dim"
-    trouble: str = ""  # a line: what is wrong with the source
-    is_past: bool = False  # the scrubber is to be seen
+    trouble: str = ""  # what is wrong with the data source, in one line
+    is_past: bool = False  # shows the scrubber
     first: float = 0.0
     last: float = 0.0
     shown: float = 0.0
     shown_at_unix_seconds: float = 0.0
     event_times: tuple[float, ...] = ()
     recording: str = ""
-    is_loading_past: bool = False  # more of the past is still to come than is known
-    first_at_unix_seconds: float | None = None  # since when the past is known
+    is_loading_past: bool = False  # a backfill is running
+    first_at_unix_seconds: float | None = None  # start of the known history
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
-    """What a program costs; None: not known (yet)."""
+    """CPU and memory use of this program; None: unknown."""
 
-    vcpu_ratio: float | None  # 1.0 is one vCPU busy
+    vcpu_ratio: float | None  # 1.0 is one busy vCPU
     resident_bytes: int | None
 
 
 @dataclass(slots=True)
 class RenderContext:
-    """One moment as chosen to be seen. Made anew for each drawing; `figures` may be shared by all of one snapshot."""
+    """Everything a page is drawn from. One per drawing; the contexts of a snapshot may share `figures`."""
 
     snapshot: Snapshot
     figures: Figures
-    series: Series | None = None  # the past up to the moment shown; None: there is none to show
-    events: tuple[Event, ...] = ()  # up to the moment shown, oldest first
+    series: Series | None = None  # history up to the shown moment; None: no history
+    events: tuple[Event, ...] = ()  # up to the shown moment, oldest first
     verdicts: tuple[Verdict, ...] = ()
-    ended: tuple[EndedProcess, ...] = ()  # that is known to have ended by the moment shown
-    vcpus: tuple[VcpuUsage, ...] = ()  # one by one, since the moment before; empty where that is not known
-    own_cost: ProcessCost | None = None  # of this program; None: it is not measured
+    ended: tuple[EndedProcess, ...] = ()  # processes that ended by the shown moment
+    vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU since the previous snapshot; empty: unknown
+    own_cost: ProcessCost | None = None  # of this program; None: not measured
     clock: ShownMoment = ShownMoment()
     glyphs: Glyphs = UNICODE
     page: str = "overview"
-    pid: int | None = None  # the current tab: a process, or None for all
+    pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
-    is_compact: bool = False  # the overview: as many jobs as there is room for, and the rest in few lines
-    is_tree_shown: bool = False  # the memory tree in place of its summary
+    is_compact: bool = False  # overview: show the most jobs, the other sections in few lines
+    is_tree_shown: bool = False  # overview: show the memory tree instead of the summary
     opened: frozenset[str] = frozenset()  # open nodes of the memory tree
     unfolded: frozenset[str] = frozenset()  # jobs whose processes are listed
-    cursor: int = 0  # the selected row of the page's list
-    top: int = 0  # its first visible row
+    cursor: int = 0  # selected row of the page's list
+    top: int = 0  # first visible row of the page's list
     sort: str = "pid"
     is_descending: bool = False
-    then_sort: str = ""  # the column that decides where the first is alike
+    then_sort: str = ""  # the secondary sort column
     is_then_descending: bool = False
-    columns: tuple[str, ...] = ()  # of the process list; none: those that there is room for
+    columns: tuple[str, ...] = ()  # of the process list; empty: those that fit
     filter_text: str = ""
-    search_text: str = ""  # what is looked for in the page's list
-    found: frozenset[int] = frozenset()  # its rows in which that is, by position
-    found_text: str = ""  # which match the cursor is at, of how many
+    search_text: str = ""  # the search in the page's list
+    found: frozenset[int] = frozenset()  # positions of the matching rows
+    found_text: str = ""  # the current match and the number of matches, as text
     thresholds: DisplayThresholds = DisplayThresholds()
-    key_texts: Mapping[str, str] = field(default_factory=dict)  # keys that were changed: by the usual key, in words
+    key_texts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # rebound keys: the default key, and the text of its replacement
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
-    is_time_shown: bool = False  # in place of the details: where the time of the process goes
-    surroundings: ProcessContext | None = None  # of the process of the details, in place of its plots
-    colour_by: str = "utilization"  # of the topology: utilization, memory
-    device_index: int = 0  # the device that topology and history look at
-    core_index: int | None = None  # of the history: a logical core, or None for the whole device
+    is_time_shown: bool = False  # show where the time of the process goes instead of its details
+    surroundings: ProcessContext | None = None  # environment and process tree, shown instead of the plots
+    colour_by: str = "utilization"  # topology: utilization or memory
+    device_index: int = 0  # selected device of topology and history
+    core_index: int | None = None  # history: a logical core; None: the whole device
     window_seconds: float = 60.0  # of the plots
-    message: str = ""  # what the last key did, in a line
+    message: str = ""  # result of the last key, in one line
     is_read_only: bool = False
-    has_keys: bool = True  # of a keyboard, so that pages tell those that lead on
+    has_keys: bool = True  # a keyboard is attached, so pages show key hints
     notes: list[str] = field(default_factory=list)
 
     @classmethod
     def from_snapshot(
         cls, snapshot: Snapshot, narrowing: DeviceFilter | None = None, **choices: object
     ) -> RenderContext:
-        """A context of a snapshot alone, or of a part of it."""
+        """Returns a context of one snapshot, or of the part that a filter selects."""
         figures = Figures(snapshot) if narrowing is None else narrowing.filtered_figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
     def key_hint(self, text: str) -> str:
-        """What tells of a key, where there are keys."""
+        """Returns `text`, or "" without a keyboard."""
         return text if self.has_keys else ""
 
 
 def heading(context: RenderContext, text: str, width: int, right: str = "") -> Line:
-    """A section's heading: its text in a rule over the whole width."""
+    """Draws the heading of a section: its text in a rule of the whole width."""
     rule = context.glyphs.rule
     text = clip(text, max(1, width - 3), mark=True)
     runs: list[Run] = [(rule + " ", "rule"), (text, "heading"), (" ", "rule")]
@@ -126,7 +128,7 @@ def heading(context: RenderContext, text: str, width: int, right: str = "") -> L
 
 
 def visible_top(cursor: int, top: int, height: int, count: int) -> int:
-    """The first visible row of a list, moved no more than needed for the selected row to be visible."""
+    """Returns the first visible row of a list, scrolled as little as possible to show the selected row."""
     height = max(1, height)
     top = min(max(0, top), max(0, count - height))
     if cursor < top:
@@ -137,14 +139,14 @@ def visible_top(cursor: int, top: int, height: int, count: int) -> int:
 
 
 def shown_devices(context: RenderContext, pid: int | None) -> set[int] | None:
-    """The devices of a process; None, all of them, where none is chosen."""
+    """Returns the devices of a process; None, for all devices, if `pid` is None."""
     if pid is None:
         return None
     return {device for figures in context.figures.tab_figures(pid) for device in figures.process.device_indices}
 
 
 def shown_events(context: RenderContext, pid: int | None) -> tuple[Event, ...]:
-    """What has happened to a process and to its devices; all for None."""
+    """Returns the events of a process and its devices; all events if `pid` is None."""
     devices = shown_devices(context, pid)
     if devices is None:
         return context.events
@@ -155,9 +157,9 @@ def shown_events(context: RenderContext, pid: int | None) -> tuple[Event, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SearchEntry:
-    """One row. It is found by the words of its text, and by what finds one of its processes."""
+    """A row of a list as the search sees it. It matches by its text, or by a filter on one of its processes."""
 
-    key: str  # unique in the list, and the same from one moment to the next
+    key: str  # unique in the list and stable between snapshots
     text: str = ""
     processes: tuple[ProcessFigures, ...] = ()
-    within: tuple[str, ...] = ()  # the rows that have to be open for it to be seen
+    within: tuple[str, ...] = ()  # keys of the rows that must be unfolded to show it
