@@ -87,8 +87,8 @@ def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
     for rank in report.ranks:
         if rank.profile.state.failure:
             yield element("p", f"rank {rank.number} failed: {rank.profile.state.failure}", class_="bad")
-        if rank.trouble:
-            yield element("p", f"the profile of rank {rank.number} {rank.trouble}", class_="warn")
+        if rank.incomplete_reason:
+            yield element("p", f"the profile of rank {rank.number} {rank.incomplete_reason}", class_="warn")
     times = [rank.times for rank in report.ranks if rank.times is not None]
     facts = [
         ("steps", count_text(report.step_count)),

@@ -140,7 +140,7 @@ def test_of_a_worker_that_died_the_peak_is_the_highest_level_that_was_noted() ->
     assert rank.peak is not None
     noted = profile.memory_levels[PEAK_STEP - 1]
     assert (rank.peak.bytes, rank.peak.at_ns) == (noted.total_bytes, noted.time_ns)
-    assert "no regular end" in rank.trouble
+    assert "no regular end" in rank.incomplete_reason
     nothing = build_report([replace(died, memory_levels=ColumnTable(MemoryLevels))]).ranks[0]
     assert (nothing.peak, nothing.hbm_peak_bytes) == (None, None)
 

@@ -48,8 +48,10 @@ class Reading:
             raise UserError(f"{escape_controls(where[:200])}: {told}", EXIT_NOT_FOUND)
         made = build_report([each for each in profiles if not wanted or each.metadata.rank in wanted])
         for rank in made.ranks:
-            if rank.trouble:
-                self._tell(f"{escape_controls(where[:200])}: the profile of rank {rank.number} {rank.trouble}")
+            if rank.incomplete_reason:
+                self._tell(
+                    f"{escape_controls(where[:200])}: the profile of rank {rank.number} {rank.incomplete_reason}"
+                )
         return made
 
     def _tell(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""What profiles of a training run tell: where the time went, what was computed, compiled and kept in memory, and where.
+"""Analyses of the profiles of a run: time, operators, graphs and memory, by line of the script.
 
-Pure functions of the profiles of a run's workers (`neurontools.profile`). Times are in seconds and of whatever the
-profile says they are of; FLOPs and bytes are whole numbers and exact. None is unknown.
+Pure functions of `Profile`s. Times are in seconds, of the device that the profile names. FLOPs and bytes are exact
+integers. None is unknown.
 """
 
 from neurontools.profile.analysis.report import RunReport as RunReport

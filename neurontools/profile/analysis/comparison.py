@@ -1,4 +1,4 @@
-"""What changed from one run to another. Times and counts of runs of unlike length are compared by step and rank."""
+"""The comparison of two runs. Times and counts are per step and rank, because runs differ in length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neurontools.profile.analysis.report import RankReport, RunReport
 
 
 class QuantityUnit(Enum):
-    """What a quantity is told in."""
+    """The unit of a quantity."""
 
     SECONDS = "seconds"
     BYTES = "bytes"
@@ -23,17 +23,17 @@ class QuantityUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReportQuantity:
-    """A quantity of a run; `name` has its unit in it."""
+    """A number of a report; `name` ends with its unit, `compute` reads it."""
 
     name: str
     title: str
     unit: QuantityUnit
-    of: Callable[[RunReport], float | None]
+    compute: Callable[[RunReport], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityDifference:
-    """A quantity in both runs; None is unknown."""
+    """The values of a quantity in both runs; None is unknown."""
 
     quantity: ReportQuantity
     a: float | None
@@ -41,15 +41,15 @@ class QuantityDifference:
 
     @property
     def ratio(self) -> float | None:
-        """How many times b is a; None where that can't be said."""
+        """The ratio of b to a; None if a is 0 or a value is unknown."""
         return self.b / self.a if self.a and self.b is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorDifference:
-    """An operator of one function of the script in both runs, a step and rank; None: it is not in that run.
+    """An operator of one function of the script in both runs, per step and rank; None: not in that run.
 
-    `place` is where it is in b, or else in a: lines move, so functions are compared.
+    Operators are matched by function, because lines move. `place` is the line in b, or else in a.
     """
 
     name: str
@@ -65,13 +65,13 @@ class OperatorDifference:
 
     @property
     def change_seconds(self) -> float:
-        """How much longer it takes in b."""
+        """The additional seconds in b."""
         return (self.b_seconds or 0.0) - (self.a_seconds or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs beside each other."""
+    """The differences between two runs."""
 
     a: RunReport
     b: RunReport
@@ -82,29 +82,29 @@ class Comparison:
 
 
 def compare(a: RunReport, b: RunReport) -> Comparison:
-    """What changed from a to b."""
+    """Compares two reports."""
     a_hashes, b_hashes = ({graph.hash_text for graph in each.graphs} for each in (a, b))
     return Comparison(
         a,
         b,
-        tuple(QuantityDifference(quantity, quantity.of(a), quantity.of(b)) for quantity in QUANTITIES),
-        _operators(a, b),
+        tuple(QuantityDifference(quantity, quantity.compute(a), quantity.compute(b)) for quantity in QUANTITIES),
+        _operator_differences(a, b),
         tuple(graph for graph in a.graphs if graph.hash_text not in b_hashes),
         tuple(graph for graph in b.graphs if graph.hash_text not in a_hashes),
     )
 
 
-def _a_step(read: Callable[[RunReport], float]) -> Callable[[RunReport], float]:
+def _per_step(read: Callable[[RunReport], float]) -> Callable[[RunReport], float]:
     return lambda report: read(report) / report.split_steps
 
 
-def _all_steps(report: RunReport) -> float:
-    """The steps of all ranks, in which all operators were executed; 1 where none was counted."""
+def _total_executed_steps(report: RunReport) -> float:
+    """The number of steps of all ranks that executed the operators; 1 without steps."""
     return max(1.0, sum(map(_executed_steps, report.ranks)))
 
 
 def _executed_steps(rank: RankReport) -> float:
-    """The steps of a rank, with those that a capture has in part: it begins and ends within one."""
+    """The steps of a rank, including fractions of a step: a capture starts and ends within a step."""
     steps = rank.profile.steps
     count = len(steps)
     if not count or steps.column("step")[0] == 1:
@@ -122,7 +122,7 @@ def _p99(report: RunReport) -> float | None:
     return max((rank.times.p99_seconds for rank in report.ranks if rank.times is not None), default=None)
 
 
-def _compiled(report: RunReport) -> int:
+def _compiled_graphs(report: RunReport) -> int:
     return sum(graph.was_cached is False for graph in report.graphs)
 
 
@@ -132,66 +132,68 @@ QUANTITIES = (
     ReportQuantity("step_p50_seconds", "step, p50", QuantityUnit.SECONDS, _p50),
     ReportQuantity("step_p99_seconds", "step, p99", QuantityUnit.SECONDS, _p99),
     ReportQuantity(
-        "step_mean_seconds", "step, mean", QuantityUnit.SECONDS, _a_step(lambda each: each.split.total_seconds)
+        "step_mean_seconds", "step, mean", QuantityUnit.SECONDS, _per_step(lambda each: each.split.total_seconds)
     ),
     ReportQuantity(
-        "input_wait_seconds", "input wait", QuantityUnit.SECONDS, _a_step(lambda each: each.split.input_wait_seconds)
-    ),
-    ReportQuantity("host_seconds", "host tracing", QuantityUnit.SECONDS, _a_step(lambda each: each.split.host_seconds)),
-    ReportQuantity(
-        "compile_seconds", "compile", QuantityUnit.SECONDS, _a_step(lambda each: each.split.compile_seconds)
+        "input_wait_seconds", "input wait", QuantityUnit.SECONDS, _per_step(lambda each: each.split.input_wait_seconds)
     ),
     ReportQuantity(
-        "transfer_seconds", "transfer", QuantityUnit.SECONDS, _a_step(lambda each: each.split.transfer_seconds)
+        "host_seconds", "host tracing", QuantityUnit.SECONDS, _per_step(lambda each: each.split.host_seconds)
     ),
     ReportQuantity(
-        "compute_seconds", "execute", QuantityUnit.SECONDS, _a_step(lambda each: each.split.compute_seconds)
+        "compile_seconds", "compile", QuantityUnit.SECONDS, _per_step(lambda each: each.split.compile_seconds)
     ),
     ReportQuantity(
-        "collective_seconds", "collectives", QuantityUnit.SECONDS, _a_step(lambda each: each.split.collective_seconds)
+        "transfer_seconds", "transfer", QuantityUnit.SECONDS, _per_step(lambda each: each.split.transfer_seconds)
+    ),
+    ReportQuantity(
+        "compute_seconds", "execute", QuantityUnit.SECONDS, _per_step(lambda each: each.split.compute_seconds)
+    ),
+    ReportQuantity(
+        "collective_seconds", "collectives", QuantityUnit.SECONDS, _per_step(lambda each: each.split.collective_seconds)
     ),
     ReportQuantity("busy_ratio", "NeuronCores busy", QuantityUnit.RATIO, lambda report: report.split.busy_ratio),
     ReportQuantity("mfu_ratio", "MFU", QuantityUnit.RATIO, lambda report: report.mfu_ratio),
     ReportQuantity(
-        "flops", "FLOP", QuantityUnit.FLOPS, _a_step(lambda each: sum(rank.split_flops for rank in each.ranks))
+        "flops", "FLOP", QuantityUnit.FLOPS, _per_step(lambda each: sum(rank.split_flops for rank in each.ranks))
     ),
     ReportQuantity("hbm_peak_bytes", "HBM peak", QuantityUnit.BYTES, lambda report: report.highest.hbm_peak_bytes),
     ReportQuantity("graphs", "graphs", QuantityUnit.COUNT, lambda report: len(report.graphs)),
-    ReportQuantity("graphs_compiled", "graphs compiled", QuantityUnit.COUNT, _compiled),
+    ReportQuantity("graphs_compiled", "graphs compiled", QuantityUnit.COUNT, _compiled_graphs),
 )
 
 
 @dataclass(slots=True)
-class _Sum:
+class _OperatorSum:
     use: OperatorUse
     seconds: float = 0.0
     count: float = 0.0
     flops: float = 0.0
 
 
-_Key = tuple[str, str, str, bool]
+_OperatorKey = tuple[str, str, str, bool]
 
 
-def _operators(a: RunReport, b: RunReport) -> tuple[OperatorDifference, ...]:
-    one, other = _by_function(a), _by_function(b)
-    found = [_difference(one.get(key), other.get(key), each.use) for key, each in {**one, **other}.items()]
+def _operator_differences(a: RunReport, b: RunReport) -> tuple[OperatorDifference, ...]:
+    one, other = _sum_by_function(a), _sum_by_function(b)
+    found = [_operator_difference(one.get(key), other.get(key), each.use) for key, each in {**one, **other}.items()]
     return tuple(sorted(found, key=lambda each: (-abs(each.change_seconds), each.name, str(each.place))))
 
 
-def _by_function(report: RunReport) -> dict[_Key, _Sum]:
-    """Its operators by name and function of the script, those of all lines of the function together."""
-    steps = _all_steps(report)
-    found: dict[_Key, _Sum] = {}
+def _sum_by_function(report: RunReport) -> dict[_OperatorKey, _OperatorSum]:
+    """Sums the operators by name and function of the script."""
+    steps = _total_executed_steps(report)
+    found: dict[_OperatorKey, _OperatorSum] = {}
     for use in report.operators:
         file, function = ("", "") if use.place is None else (use.place.file.rpartition("/")[2], use.place.function)
-        total = found.setdefault((use.name, file, function, use.is_backward), _Sum(use))
+        total = found.setdefault((use.name, file, function, use.is_backward), _OperatorSum(use))
         total.seconds += use.seconds / steps
         total.count += use.count / steps
         total.flops += use.flops / steps
     return found
 
 
-def _difference(a: _Sum | None, b: _Sum | None, use: OperatorUse) -> OperatorDifference:
+def _operator_difference(a: _OperatorSum | None, b: _OperatorSum | None, use: OperatorUse) -> OperatorDifference:
     return OperatorDifference(
         use.name,
         use.engine,

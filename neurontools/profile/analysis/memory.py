@@ -1,4 +1,4 @@
-"""HBM: how high it rose, and what lay there then."""
+"""HBM use over time, and the storages that were live at its peak."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from neurontools.profile.definitions import ALLOCATED, CATEGORIES, script_line
 
 @dataclass(frozen=True, slots=True)
 class LineMemory:
-    """The storages that one line of the script had allocated in a category."""
+    """The live storages of one category that one line of the script allocated."""
 
     category: str
-    place: SourceLine | None  # None: not known, as of what the runtime itself needs
+    place: SourceLine | None  # None: unknown, as for memory of the runtime itself
     bytes: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The most HBM that was in use on one core in the part of the profile that is kept, and what made it.
+    """The peak of HBM use on one core in the kept part of the profile, and the storages live at that time.
 
-    `highest_bytes` is the most in the whole profile: where it is more, that moment is no longer kept.
+    `highest_bytes` is the peak of the whole profile; if it is larger, the events of that time were dropped.
     """
 
     core: int
@@ -38,36 +38,37 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """HBM of one core by category, in the order of CATEGORIES, from a moment on: the highest of a stretch of time."""
+    """The highest HBM use of one core in an interval, by category in the order of CATEGORIES; `at_ns` is its time."""
 
     at_ns: int
     bytes: tuple[int, ...]
 
 
 def find_peak(profile: Profile) -> MemoryPeak | None:
-    """The peak of the core that had most; None where nothing is kept of it.
+    """Finds the peak of the core with the highest HBM use; None if the profile has no memory events.
 
-    Of a profile that has its end, every allocation counts; else the levels that were noted, after executions.
+    A finished profile yields the exact peak from its allocations. Otherwise the peak comes from the levels that were
+    sampled after executions.
     """
-    found = [_exact_peak(profile, core) for core in profile.metadata.cores] if _is_anchored(profile) else []
+    found = [_exact_peak(profile, core) for core in profile.metadata.cores] if _has_exact_levels(profile) else []
     highest = max((each for each in found if each is not None), key=lambda each: each[0], default=None)
     if highest is None:
-        highest = _noted_peak(profile)
+        highest = _sampled_peak(profile)
         if highest is None:
             return None
     size, core, at_ns, position = highest
-    shares = _shares(profile, core, at_ns, position)
+    shares = _live_memory(profile, core, at_ns, position)
     by_category = dict.fromkeys(CATEGORIES, 0)
     for share in shares:
         by_category[share.category] += share.bytes
     known = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
-    # What the runtime itself needs has no allocations, so it counts here as at the end, which may be a little more.
+    # Memory of the runtime has no allocation events, so its size at the end counts, which may be a little more.
     return MemoryPeak(core, at_ns, min(size, known), by_category, shares, known)
 
 
 def levels_over_time(profile: Profile, core: int, most: int) -> tuple[MemoryLevel, ...]:
-    """The levels of a core over the time that is kept, in at most so many stretches of one length."""
-    if _is_anchored(profile):
+    """Returns the HBM levels of a core over the kept time, for at most `most` intervals of equal length."""
+    if _has_exact_levels(profile):
         rows = _exact_levels(profile, core)
     else:
         rows = [(row.time_ns, row[2:]) for row in profile.memory_levels if row.core == core]
@@ -88,23 +89,24 @@ def levels_over_time(profile: Profile, core: int, most: int) -> tuple[MemoryLeve
     return tuple(found)
 
 
-_Found = tuple[int, int, int, int | None]  # bytes, core, when, and after how many allocations of all cores
+_PeakPosition = tuple[int, int, int, int | None]
+"""Bytes, core, time in ns, and the number of preceding allocation events (None: sampled)."""
 
 
-def _is_anchored(profile: Profile) -> bool:
-    """Whether all storages of the end are known, from which the levels before it follow."""
+def _has_exact_levels(profile: Profile) -> bool:
+    """Whether the final storages are known, so that all earlier levels can be computed back from them."""
     return profile.state.has_ended and len(profile.allocations) > 0 and len(profile.blocks) > 0
 
 
-def _signed(profile: Profile, core: int) -> list[int]:
-    """By how much each allocation changed what the core has in use; 0 of those of other cores."""
+def _signed_sizes(profile: Profile, core: int) -> list[int]:
+    """The change in bytes of each allocation event; 0 for events of other cores."""
     table = profile.allocations
     columns = zip(table.column("core"), table.column("action"), table.column("bytes"), strict=True)
     return [0 if on != core else size if action == ALLOCATED else -size for on, action, size in columns]
 
 
-def _exact_peak(profile: Profile, core: int) -> _Found | None:
-    changes = _signed(profile, core)
+def _exact_peak(profile: Profile, core: int) -> _PeakPosition | None:
+    changes = _signed_sizes(profile, core)
     at_end = sum(block.bytes for block in profile.blocks if block.core == core)
     levels = list(accumulate(changes, initial=at_end - sum(changes)))
     position = max(range(1, len(levels)), key=levels.__getitem__, default=None)
@@ -113,7 +115,7 @@ def _exact_peak(profile: Profile, core: int) -> _Found | None:
     return levels[position], core, profile.allocations.column("time_ns")[position - 1], position
 
 
-def _noted_peak(profile: Profile) -> _Found | None:
+def _sampled_peak(profile: Profile) -> _PeakPosition | None:
     levels = profile.memory_levels
     if not len(levels):
         return None
@@ -123,7 +125,7 @@ def _noted_peak(profile: Profile) -> _Found | None:
 
 
 def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The levels after each allocation, from the end backwards: what a storage was for is known at its end."""
+    """The levels after each event, computed backwards, because only the release of a storage has its final category."""
     table = profile.allocations
     levels = [0] * len(CATEGORIES)
     category_of: dict[int, int] = {}
@@ -146,17 +148,17 @@ def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...
     return found[::-1]
 
 
-def _shares(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
-    """What lay on a core at a moment, or after so many allocations.
+def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
+    """The storages that were live on a core at a time, or after `position` events.
 
-    A storage lay there if it was allocated before and freed after, or never. One whose allocation is not kept was
-    there from the beginning; a freed one of these tells its size, and nobody knows any more who allocated it.
+    A storage without a kept allocation event was live from the beginning. Its release tells its size; the line that
+    allocated it is unknown.
     """
     table = profile.allocations
     if position is None:
         position = bisect_right(table.column("time_ns"), at_ns)
-    there: dict[int, tuple[int, int, int]] = {}  # by address: bytes, category, stack
-    begun_after: set[int] = set()
+    live: dict[int, tuple[int, int, int]] = {}  # by address: bytes, category, stack
+    reused_addresses: set[int] = set()
     names = ("core", "action", "address", "bytes", "category", "stack")
     rows = zip(*(table.column(name) for name in names), strict=True)
     for number, (on, action, address, size, category, stack) in enumerate(rows):
@@ -164,27 +166,29 @@ def _shares(profile: Profile, core: int, at_ns: int, position: int | None) -> tu
             continue
         if number < position:
             if action == ALLOCATED:
-                there[address] = (size, category, stack)
+                live[address] = (size, category, stack)
             else:
-                there.pop(address, None)
+                live.pop(address, None)
         elif action == ALLOCATED:
-            begun_after.add(address)
-        elif address not in begun_after:
-            _settle(there, address, size, category, stack)
-            begun_after.add(address)  # what comes there later is another one
+            reused_addresses.add(address)
+        elif address not in reused_addresses:
+            _set_final_category(live, address, size, category, stack)
+            reused_addresses.add(address)  # a later storage at this address is another one
     for block in profile.blocks:
-        if block.core == core and block.address not in begun_after:
-            _settle(there, block.address, block.bytes, block.category, block.stack)
-    return _grouped(profile, there.values())
+        if block.core == core and block.address not in reused_addresses:
+            _set_final_category(live, block.address, block.bytes, block.category, block.stack)
+    return _sum_by_line(profile, live.values())
 
 
-def _settle(there: dict[int, tuple[int, int, int]], address: int, size: int, category: int, stack: int) -> None:
-    """Notes what a storage was for, which is known when it ends; who allocated it was known before, or is now."""
-    known = there.get(address)
-    there[address] = (size, category, stack) if known is None else (known[0], category, known[2])
+def _set_final_category(
+    live: dict[int, tuple[int, int, int]], address: int, size: int, category: int, stack: int
+) -> None:
+    """Sets the category from the end of a storage; keeps size and stack of its allocation if that is known."""
+    known = live.get(address)
+    live[address] = (size, category, stack) if known is None else (known[0], category, known[2])
 
 
-def _grouped(profile: Profile, storages: Iterable[tuple[int, int, int]]) -> tuple[LineMemory, ...]:
+def _sum_by_line(profile: Profile, storages: Iterable[tuple[int, int, int]]) -> tuple[LineMemory, ...]:
     sizes: dict[tuple[str, SourceLine | None], list[int]] = {}
     for size, category, stack in storages:
         key = CATEGORIES[category], script_line(profile.stack(stack))

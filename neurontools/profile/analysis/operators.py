@@ -1,4 +1,4 @@
-"""What was computed: operators by their line of the script, and by module as a tree."""
+"""Executed operators by line of the script and by module, and executed graphs."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ UNKNOWN_LINE = "no line known"
 
 @dataclass(slots=True)
 class OperatorUse:
-    """An operator of one line of the script, in all its executions by all ranks."""
+    """An operator of one line of the script: the sum of all executions by all ranks."""
 
     name: str
     engine: Engine
-    place: SourceLine | None  # the line of the script; None: not known
-    is_backward: bool  # computed for gradients, on behalf of that line
+    place: SourceLine | None  # None: unknown
+    is_backward: bool  # computes the gradient of an operator of that line
     count: int = 0
     seconds: float = 0.0
     longest_seconds: float = 0.0
     flops: int = 0
     bytes: int = 0
-    results: dict[str, float] = field(default_factory=dict)  # layouts of results, with the seconds that they took
+    results: dict[str, float] = field(default_factory=dict)  # the seconds of each layout of the results
     seconds_by_rank: list[float] = field(default_factory=list)  # in the order of the report's ranks
 
     @property
     def main_result(self) -> str:
-        """The layout of the results that took most of the time."""
+        """The layout of results that took the most time."""
         return max(self.results, key=self.results.__getitem__, default="")
 
 
 def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
-    """All operators that were executed, those that took longest first."""
+    """Sums all executed operators by line, the longest first."""
     found: dict[tuple[str, Engine, SourceLine | None, bool], OperatorUse] = {}
     for number, profile in enumerate(profiles):
         for operator, count, total_ns, longest_ns in executed_operators(profile):
@@ -56,7 +56,7 @@ def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
 
 
 def executed_operators(profile: Profile) -> Iterator[tuple[OperatorDefinition, int, int, int]]:
-    """Each operator that was executed: how often, its time in all and its longest, nanoseconds."""
+    """Yields each executed operator with its count, its total and its longest time in nanoseconds."""
     counts = {row.graph: row.executions for row in profile.graph_totals}
     times = {row.operator: (row.total_ns, row.longest_ns) for row in profile.operator_totals}
     for number, operator in enumerate(profile.operators):
@@ -68,12 +68,12 @@ def executed_operators(profile: Profile) -> Iterator[tuple[OperatorDefinition, i
 def largest_uses(
     uses: Sequence[OperatorUse], quantity: Callable[[OperatorUse], float], most: int
 ) -> tuple[OperatorUse, ...]:
-    """Those with most of a quantity, which they have any of."""
+    """Returns the operators with the highest values of a quantity, in descending order, without zeros."""
     return tuple(sorted((use for use in uses if quantity(use) > 0), key=lambda use: -quantity(use))[:most])
 
 
 def seconds_by_engine(uses: Sequence[OperatorUse]) -> dict[Engine, float]:
-    """The time of all operators by the engine that they would keep busy, those with some, the longest first."""
+    """Sums the time of operators by engine, the longest first; omits engines without time."""
     found: dict[Engine, float] = {}
     for use in uses:
         found[use.engine] = found.get(use.engine, 0.0) + use.seconds
@@ -82,7 +82,7 @@ def seconds_by_engine(uses: Sequence[OperatorUse]) -> dict[Engine, float]:
 
 @dataclass(slots=True)
 class FlameFrame:
-    """A part of the flame graph: a module, a line in it, or an operator of that line, with those below it."""
+    """A node of the flame graph: a module, a line in it, or an operator of that line."""
 
     name: str
     seconds: float = 0.0
@@ -91,16 +91,16 @@ class FlameFrame:
     below: dict[str, FlameFrame] = field(default_factory=dict)
 
     def child(self, name: str) -> FlameFrame:
-        """The part of this name right below it, made when it is first named."""
+        """Returns the child of this name, and creates it if needed."""
         return self.below.setdefault(name, FlameFrame(name))
 
     def ordered(self) -> list[FlameFrame]:
-        """Those below it, the longest first."""
+        """Returns the children, the longest first."""
         return sorted(self.below.values(), key=lambda frame: (-frame.seconds, frame.name))
 
 
 def build_flame_tree(profiles: Sequence[Profile]) -> FlameFrame:
-    """All operators by module, then by line of the script, then by name."""
+    """Builds a tree of all operators: by module, then by line of the script, then by name."""
     root = FlameFrame("all operators")
     for profile in profiles:
         for operator, count, total_ns, _ in executed_operators(profile):
@@ -109,17 +109,17 @@ def build_flame_tree(profiles: Sequence[Profile]) -> FlameFrame:
             modules = [name for name in operator.scope.split("/") if name]
             frame = root
             for name in (*modules, f"{line} (backward)" if operator.is_backward else line, operator.name):
-                frame = _took(frame, count, total_ns, operator).child(name)
-            _took(frame, count, total_ns, operator)
+                frame = _add_execution(frame, count, total_ns, operator).child(name)
+            _add_execution(frame, count, total_ns, operator)
     return root
 
 
 def source_text(place: SourceLine) -> str:
-    """A line of the script as people name it: the file without its directory."""
+    """Formats a line of the script as "file:line", without the directory."""
     return f"{place.file.rpartition('/')[2] or place.file}:{place.line}"
 
 
-def _took(frame: FlameFrame, count: int, total_ns: int, operator: OperatorDefinition) -> FlameFrame:
+def _add_execution(frame: FlameFrame, count: int, total_ns: int, operator: OperatorDefinition) -> FlameFrame:
     frame.seconds += total_ns / NS_PER_SECOND
     frame.flops += count * operator.flops
     frame.bytes += count * operator.bytes
@@ -128,26 +128,26 @@ def _took(frame: FlameFrame, count: int, total_ns: int, operator: OperatorDefini
 
 @dataclass(slots=True)
 class GraphUse:
-    """A graph, and its executions by all ranks."""
+    """A graph, and the sum of its executions by all ranks."""
 
     hash_text: str
     module: str
-    reason: str  # why there had to be one of its own
-    place: SourceLine | None  # the line of the script that executed it first; None: not known
+    reason: str  # why it was compiled
+    place: SourceLine | None  # the line that executed it first; None: unknown
     first_step: int
     operator_count: int
     flops: int  # of one execution
     code_bytes: int
     scratchpad_bytes: int
-    compile_seconds: float | None  # the longest of all ranks; None: nobody measured it
-    was_cached: bool | None  # by every rank; None: not known
+    compile_seconds: float | None  # the longest of all ranks; None: unknown
+    was_cached: bool | None  # by all ranks; None: unknown
     executions: int = 0
     failures: int = 0
     seconds: float = 0.0
 
 
 def graph_uses(profiles: Sequence[Profile]) -> tuple[GraphUse, ...]:
-    """All graphs, in the order of the steps that they first came in; those of several ranks with one hash are one."""
+    """Returns all graphs in the order of their first steps; graphs of several ranks with one hash are one."""
     found: dict[str, GraphUse] = {}
     for profile in profiles:
         totals = {row.graph: row for row in profile.graph_totals}
@@ -182,7 +182,7 @@ def _new_graph_use(profile: Profile, graph: GraphDefinition) -> GraphUse:
 
 
 def _add_load(use: GraphUse, graph: GraphDefinition) -> None:
-    """The same graph, loaded once more: by another rank, or onto another core."""
+    """Adds another load of the same graph, by another rank or onto another core."""
     if graph.compile_ns is not None:
         use.compile_seconds = max(use.compile_seconds or 0.0, graph.compile_ns / NS_PER_SECOND)
     if graph.was_cached is not None:

@@ -1,4 +1,4 @@
-"""The report on a run: its ranks, and what they did together."""
+"""The report on a run: its ranks, operators, graphs, collectives and straggler."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from neurontools.profile.analysis.steps import (
     step_times,
 )
 
-_LEAST_WAIT_RATIO = 0.1  # of the time that the others wait more: from there on they wait for somebody
+_LEAST_WAIT_RATIO = 0.1  # the least difference to the median rank that makes a straggler
 
 
 @dataclass(slots=True)
 class CollectiveUse:
-    """One kind of collective; times include the wait for other ranks."""
+    """One kind of collective, summed over all ranks; times include the wait for other ranks."""
 
     name: str
     count: int = 0
     seconds: float = 0.0
     bytes: int = 0
-    seconds_by_rank: list[float] = field(default_factory=list)  # in the order of the report's ranks
+    seconds_by_rank: list[float] = field(default_factory=list)  # in the order of the ranks
 
 
 def sum_collectives(profiles: Sequence[Profile]) -> tuple[CollectiveUse, ...]:
-    """Those of graphs and those of CPU tensors, the longest first."""
+    """Sums the collectives of graphs and of CPU tensors by name, the longest first."""
     found: dict[str, CollectiveUse] = {}
     for number, profile in enumerate(profiles):
         told = [
@@ -60,9 +60,9 @@ def sum_collectives(profiles: Sequence[Profile]) -> tuple[CollectiveUse, ...]:
 
 
 def straggler_index(ratios: Sequence[float | None]) -> int | None:
-    """Of ranks with these shares of their time in collectives, the place of the one whom the others wait for.
+    """Returns the index of the straggler, given the share of time that each rank spends in collectives.
 
-    That is the one that waits least, if the others wait clearly more; None where nobody is clearly slower.
+    The straggler waits least. None if the others don't wait clearly longer, or a share is unknown.
     """
     known = [(ratio, place) for place, ratio in enumerate(ratios) if ratio is not None]
     if len(known) < 2 or len(known) < len(ratios):
@@ -73,10 +73,9 @@ def straggler_index(ratios: Sequence[float | None]) -> int | None:
 
 
 def latest_run(profiles: Iterable[Profile]) -> list[Profile]:
-    """The profiles of the run that began last, by rank.
+    """Selects the profiles of the latest run in a directory, ordered by rank.
 
-    Those of an earlier run had ended when the last worker of it began. Of a rank that was started again the latest
-    counts.
+    Profiles that ended before the last worker began belong to earlier runs. Of a restarted rank, the latest counts.
     """
     listed = list(profiles)
     last_ns = max((profile.metadata.began_ns for profile in listed), default=0)
@@ -92,45 +91,45 @@ _SLOWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One worker of the run."""
+    """The report on one worker."""
 
     profile: Profile
-    steps: ColumnTable[TrainingStep]  # those of `split`, `times` and `slowest`: without the first of the run
+    steps: ColumnTable[TrainingStep]  # the steps behind `split`, `times` and `slowest`: all but the first of the run
     split: TimeSplit
-    times: StepPercentiles | None  # None: no step was counted
+    times: StepPercentiles | None  # None: no steps
     slowest: tuple[SlowStep, ...]
-    first_step: SlowStep | None  # of the run, with all that came before it; None: it is not there, or is all there is
+    first_step: SlowStep | None  # includes all time before it; None: not in the profile, or the only step
     flops: int  # of all executions
     split_flops: int  # in the time of `split`
     flops_per_second: float | None  # in the time of `split`
     execution_seconds: float  # of all executions, on the device
-    mfu_ratio: float | None  # of the bf16 peak of its cores; None: the peak or the time is not known
+    mfu_ratio: float | None  # of the bfloat16 peak of its cores; None: unknown
     peak: MemoryPeak | None
 
     @property
     def number(self) -> int:
-        """Its rank in the run."""
+        """The rank in the run."""
         return self.profile.metadata.rank
 
     @property
     def hbm_peak_bytes(self) -> int | None:
-        """The most HBM that one of its cores had in use; None: not known."""
+        """The highest HBM peak of its cores; None: unknown."""
         known = self.profile.state.hbm_peak_bytes
         return max(known) if known else None if self.peak is None else self.peak.bytes
 
     @property
-    def trouble(self) -> str:
-        """Why its profile is not whole, in a few words; "" where it is."""
+    def incomplete_reason(self) -> str:
+        """Why its profile is incomplete; "" if it is complete."""
         if self.profile.is_damaged:
-            return "is damaged; it is shown as far as it can be read"
+            return "is damaged; only its readable part is shown"
         if not self.profile.state.has_ended:
-            return "has no regular end (still running, or the worker died)"
+            return "has no regular end (the worker still runs, or died)"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What the profiles of a run's workers tell together."""
+    """The report on all workers of a run."""
 
     ranks: tuple[RankReport, ...]  # at least one
     split: TimeSplit  # of all ranks
@@ -140,50 +139,50 @@ class RunReport:
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """What it was made of."""
+        """The profiles behind the report."""
         return tuple(rank.profile for rank in self.ranks)
 
     @property
     def step_count(self) -> int:
-        """The steps of the rank that has most."""
+        """The highest number of steps of a rank."""
         return max(len(rank.profile.steps) for rank in self.ranks)
 
     @property
     def flops(self) -> int:
-        """Of all executions of all ranks."""
+        """The FLOPs of all executions of all ranks."""
         return sum(rank.flops for rank in self.ranks)
 
     @property
     def flops_per_second(self) -> float | None:
-        """The sum over the ranks; None where one's is not known."""
+        """The sum over all ranks; None if a rank's is unknown."""
         known = [rank.flops_per_second for rank in self.ranks if rank.flops_per_second is not None]
         return sum(known) if len(known) == len(self.ranks) else None
 
     @property
     def split_steps(self) -> int:
-        """How many steps of all ranks are in `split`; 1 where none was counted, and it is of all the time."""
+        """The number of steps of all ranks in `split`; 1 if there are no steps, since `split` then covers all time."""
         return max(1, sum(len(rank.steps) for rank in self.ranks))
 
     @property
     def mfu_ratio(self) -> float | None:
-        """The mean over the ranks; None where one's is not known."""
+        """The mean over all ranks; None if a rank's is unknown."""
         known = [rank.mfu_ratio for rank in self.ranks if rank.mfu_ratio is not None]
         return sum(known) / len(known) if len(known) == len(self.ranks) else None
 
     @property
     def highest(self) -> RankReport:
-        """The rank with the highest peak of HBM."""
+        """The rank with the highest HBM peak."""
         return max(self.ranks, key=lambda rank: rank.hbm_peak_bytes or 0)
 
     @property
     def straggler(self) -> RankReport | None:
-        """The rank that the others wait for in collectives; None where nobody is clearly slower."""
+        """The rank that the others wait for in collectives; None if no rank is clearly slower."""
         place = straggler_index([rank.split.ratio(rank.split.collective_seconds) for rank in self.ranks])
         return None if place is None else self.ranks[place]
 
 
 def build_report(profiles: Sequence[Profile]) -> RunReport:
-    """The report on the workers of one run, at least one."""
+    """Builds the report on the workers of one run; takes at least one profile."""
     ranks = tuple(map(_rank, profiles))
     return RunReport(
         ranks=ranks,
@@ -215,14 +214,14 @@ def _rank(profile: Profile) -> RankReport:
 
 
 def _flops(profile: Profile, steps: ColumnTable[TrainingStep]) -> int:
-    """The FLOPs of these steps; where there is none, of all executions."""
+    """The FLOPs of these steps; without steps, of all executions."""
     if len(steps):
         return sum(steps.column("flops"))
     return sum(profile.graphs[row.graph].flops * row.executions for row in profile.graph_totals)
 
 
 def _mfu_ratio(profile: Profile, flops: int, split: TimeSplit) -> float | None:
-    """FLOPs over what the cores could have done in that time."""
+    """The ratio of the FLOPs to the peak of the cores in that time."""
     about = profile.metadata
     instance_type, cores, lnc = about.instance_type, len(about.cores), about.logical_neuroncore_config
     most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type, lnc)

@@ -1,4 +1,4 @@
-"""Where the time of training steps went."""
+"""The time of training steps: its parts, percentiles, slow steps, and a timeline of the latest steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from operator import sub
 from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 
 NS_PER_SECOND = 1e9
+_MOST_BEHIND = 1000  # the timeline is omitted if a rank is more steps ahead of another
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
 _TRANSFERS = (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSplit:
-    """What a time was spent on, seconds. The parts add up to `total_seconds`, unless some ran beside each other.
+    """A time and its parts, in seconds; the parts add up to the total, unless some of them overlap.
 
-    `host_seconds` is what none of the other parts took: Python, tracing of the script, everything else.
+    `host_seconds` is the rest: Python, tracing of the script and everything else.
     """
 
     total_seconds: float
@@ -27,30 +28,30 @@ class TimeSplit:
     compile_seconds: float
     input_wait_seconds: float
     transfer_seconds: float
-    compute_seconds: float  # executions without their collectives
-    collective_seconds: float  # with the wait for other ranks
+    compute_seconds: float  # executions, without their collectives
+    collective_seconds: float  # including the wait for other ranks
 
     @property
     def busy_seconds(self) -> float:
-        """How long the NeuronCore was in use; a core that waits for its peers is in use."""
+        """The time that the NeuronCore was in use, including the wait for its peers."""
         return self.compute_seconds + self.collective_seconds
 
     @property
     def idle_seconds(self) -> float:
-        """How long the NeuronCore had nothing to do."""
+        """The time that the NeuronCore was not in use."""
         return max(0.0, self.total_seconds - self.busy_seconds)
 
     @property
     def busy_ratio(self) -> float | None:
-        """The share of the time that the NeuronCore was in use; None of no time."""
+        """The share of the time that the NeuronCore was in use; None if the total is 0."""
         return min(1.0, self.busy_seconds / self.total_seconds) if self.total_seconds > 0 else None
 
     def ratio(self, seconds: float) -> float | None:
-        """A part as a share of the whole; None of no time."""
+        """Returns a part as a share of the total; None if the total is 0."""
         return seconds / self.total_seconds if self.total_seconds > 0 else None
 
     def parts(self) -> tuple[tuple[str, float], ...]:
-        """The parts by their names for people, in the order of a step."""
+        """Returns the parts with their display names, in the order of a step."""
         return tuple(
             zip(
                 PART_NAMES,
@@ -71,14 +72,14 @@ PART_NAMES = ("input wait", "host tracing", "compile", "transfer", "execute", "c
 
 
 def add_splits(splits: Iterable[TimeSplit]) -> TimeSplit:
-    """The sum, part by part."""
+    """Adds part by part."""
     listed = list(splits)
     return TimeSplit(*(sum(getattr(each, field.name) for each in listed) for field in fields(TimeSplit)))
 
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """One of the steps that took longest."""
+    """A slow step with the parts of its time."""
 
     step: int
     seconds: float
@@ -87,7 +88,7 @@ class SlowStep:
 
 @dataclass(frozen=True, slots=True)
 class StepPercentiles:
-    """How long steps took; the middle and the high one by nearest rank."""
+    """The durations of steps; percentiles by the nearest-rank method."""
 
     count: int
     mean_seconds: float
@@ -98,7 +99,7 @@ class StepPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Neighbouring steps, the mean of which is drawn as one; of few steps each is one by itself."""
+    """Neighbouring steps that a chart draws as one, with their mean."""
 
     first_step: int
     last_step: int
@@ -106,23 +107,20 @@ class StepGroup:
 
 
 def split_of(steps: ColumnTable[TrainingStep]) -> TimeSplit:
-    """What the time of all these steps was spent on."""
+    """Sums the time of these steps by part."""
     total = sum(steps.column("end_ns")) - sum(steps.column("start_ns"))
     parts = [sum(steps.column(name)) for name in _PART_COLUMNS]
-    return _split(total, parts)
+    return _make_split(total, parts)
 
 
 def steady_steps(profile: Profile) -> ColumnTable[TrainingStep]:
-    """The steps by which a run is judged: all but the first of the run, which has all that came before it.
-
-    Where there is no other, that one.
-    """
+    """Returns all steps but the first of the run, which includes the start-up; a single step is returned anyway."""
     steps = profile.steps
     return steps[1:] if len(steps) > 1 and steps.column("step")[0] <= 1 else steps
 
 
 def first_step(profile: Profile) -> SlowStep | None:
-    """The step that `usual_steps` leaves out; None where it leaves none out."""
+    """Returns the step that `steady_steps` leaves out; None if it leaves none out."""
     steps = profile.steps
     if len(steady_steps(profile)) == len(steps):
         return None
@@ -130,7 +128,7 @@ def first_step(profile: Profile) -> SlowStep | None:
 
 
 def split_of_profile(profile: Profile) -> TimeSplit:
-    """What the time of the usual steps was spent on; where none was counted, all the time of the profile."""
+    """Sums the time of the steady steps by part; without steps, all time of the profile."""
     if len(profile.steps):
         return split_of(steady_steps(profile))
     totals = dict.fromkeys(SpanKind, 0)
@@ -149,11 +147,11 @@ def split_of_profile(profile: Profile) -> TimeSplit:
         executed - collectives,
         collectives + totals[SpanKind.COLLECTIVE],
     ]
-    return _split(total, parts)
+    return _make_split(total, parts)
 
 
 def step_times(steps: ColumnTable[TrainingStep]) -> StepPercentiles | None:
-    """How long they took; None where there are none."""
+    """Computes the percentiles of the durations; None without steps."""
     durations = sorted(_durations(steps))
     if not durations:
         return None
@@ -168,7 +166,7 @@ def step_times(steps: ColumnTable[TrainingStep]) -> StepPercentiles | None:
 
 
 def slowest_steps(steps: ColumnTable[TrainingStep], most: int) -> tuple[SlowStep, ...]:
-    """The steps that took longest, the longest first."""
+    """Returns the slowest steps, the slowest first."""
     durations = _durations(steps)
     places = sorted(range(len(durations)), key=lambda place: (-durations[place], place))[:most]
     return tuple(
@@ -178,7 +176,7 @@ def slowest_steps(steps: ColumnTable[TrainingStep], most: int) -> tuple[SlowStep
 
 
 def group_steps(steps: ColumnTable[TrainingStep], most: int) -> tuple[StepGroup, ...]:
-    """All steps in their order, drawn together into at most so many stretches of one length."""
+    """Groups neighbouring steps into at most `most` groups of equal length."""
     count = len(steps)
     length = max(1, -(-count // most))
     numbers = steps.column("step")
@@ -195,7 +193,7 @@ def _durations(steps: ColumnTable[TrainingStep]) -> array[int]:
     return array("q", starmap(sub, zip(steps.column("end_ns"), steps.column("start_ns"), strict=True)))
 
 
-def _split(total_ns: int, parts: Sequence[int]) -> TimeSplit:
+def _make_split(total_ns: int, parts: Sequence[int]) -> TimeSplit:
     compiling, waiting, transfers, computing, collectives = (part / NS_PER_SECOND for part in parts)
     host = max(0, total_ns - sum(parts)) / NS_PER_SECOND
     return TimeSplit(total_ns / NS_PER_SECOND, host, compiling, waiting, transfers, computing, collectives)
@@ -212,7 +210,7 @@ _PART_OF_KIND = {
 
 @dataclass(frozen=True, slots=True)
 class TimelineSlice:
-    """Something that took time; `part` is one of PART_NAMES."""
+    """A slice of a lane; `part` is one of PART_NAMES."""
 
     part: str
     name: str
@@ -222,16 +220,16 @@ class TimelineSlice:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What happened at one place: on the host of a rank, or on one of its NeuronCores."""
+    """The slices of one track: the host of a rank, or one of its NeuronCores."""
 
     rank: int
     core: int | None  # None: the host
-    pieces: tuple[TimelineSlice, ...]  # in their order
+    pieces: tuple[TimelineSlice, ...]  # in order of time
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimeline:
-    """A stretch of time, and where its steps begin, by rank."""
+    """A time interval with its lanes, and the numbers of its first and last step."""
 
     start_ns: int
     end_ns: int
@@ -241,9 +239,10 @@ class StepTimeline:
 
 
 def latest_steps_timeline(profiles: Sequence[Profile], steps: int) -> StepTimeline | None:
-    """The latest so many steps that every rank has; None where there are none, or clocks can't be compared.
+    """Builds the timeline of the latest steps that all ranks have.
 
-    Only workers of one start of one host have one clock (`Metadata.boot_id`).
+    None if there is no common step, or the workers are not of one boot of one host (`boot_id`), because their clocks
+    then differ.
     """
     if len({profile.metadata.boot_id for profile in profiles}) != 1:
         return None
@@ -260,33 +259,32 @@ def latest_steps_timeline(profiles: Sequence[Profile], steps: int) -> StepTimeli
     return StepTimeline(start, end, min(row.step for row in rows), last, tuple(lanes))
 
 
-_MOST_BEHIND = 1000  # steps that a rank can be ahead of another and still be shown beside it
-
-
 def _lanes(profile: Profile, start_ns: int, end_ns: int) -> Iterator[Lane]:
-    on_host: list[TimelineSlice] = []
+    host_slices: list[TimelineSlice] = []
     for row in profile.spans:
         part = _PART_OF_KIND.get(SpanKind(row.kind))
         if part is not None and row.end_ns > start_ns and row.start_ns < end_ns:
-            on_host.append(TimelineSlice(part, profile.names[row.name], row.start_ns, row.end_ns))
+            host_slices.append(TimelineSlice(part, profile.names[row.name], row.start_ns, row.end_ns))
     rank = profile.metadata.rank
-    yield Lane(rank, None, tuple(sorted(on_host, key=lambda piece: piece.start_ns)))
-    on_core: dict[int, list[TimelineSlice]] = {core: [] for core in profile.metadata.cores}
+    yield Lane(rank, None, tuple(sorted(host_slices, key=lambda piece: piece.start_ns)))
+    core_slices: dict[int, list[TimelineSlice]] = {core: [] for core in profile.metadata.cores}
     ends = accumulate(profile.executions.column("operator_count"))
     for execution, end in zip(profile.executions, ends, strict=True):
         if execution.end_ns > start_ns and execution.start_ns < end_ns:
             times = profile.operator_ns[end - execution.operator_count : end]
             graph = profile.graphs[execution.graph]
-            pieces = on_core.setdefault(execution.core, [])
-            pieces += _pieces(profile, graph.first_operator, graph.module, times, execution.start_ns, execution.end_ns)
-    for core, pieces in on_core.items():
+            pieces = core_slices.setdefault(execution.core, [])
+            pieces += _execution_slices(
+                profile, graph.first_operator, graph.module, times, execution.start_ns, execution.end_ns
+            )
+    for core, pieces in core_slices.items():
         yield Lane(rank, core, tuple(pieces))
 
 
-def _pieces(
+def _execution_slices(
     profile: Profile, first_operator: int, module: str, times: Sequence[int], start_ns: int, end_ns: int
 ) -> Iterator[TimelineSlice]:
-    """An execution as what it computed and its collectives, in their order."""
+    """Splits an execution into compute and collectives, in order."""
     begun = at = start_ns
     for number, took in enumerate(times, first_operator):
         operator = profile.operators[number]

@@ -1,1 +1,1 @@
-"""Profiles in the forms of the viewers that people have: functions of a `Profile`, one form a module. No torch."""
+"""Writers of profiles in the formats of existing viewers, one module per format. No torch."""

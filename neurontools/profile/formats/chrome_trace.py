@@ -1,11 +1,11 @@
-"""The JSON of torch.profiler: a track for each NeuronCore, beside what the host did.
+"""Writes the JSON trace of torch.profiler: a track for each NeuronCore, and the host.
 
-Kineto's names for what a GPU does are used where viewers know no others: HolisticTraceAnalysis and the trace views read
-cat `kernel`, `gpu_memcpy` and `cuda_runtime` alone.
+Device events use Kineto's GPU categories, because HolisticTraceAnalysis and the trace views read only `kernel`,
+`gpu_memcpy` and `cuda_runtime`.
 
-Viewers keep times as doubles of microseconds, in which the operators of an execution, each of which begins where the
-one before ends, overlap by a nanosecond when times are long; Perfetto drops those. So the base of times is nearer than
-that of Kineto, which floors it to a quarter of a year, and in traces of Kineto's operators are told a little shorter.
+Viewers store times as doubles in microseconds. With a distant base, rounding makes consecutive operators overlap by a
+nanosecond, and Perfetto drops overlapping slices. So our own traces have a base of at most 12 days ago, where Kineto's
+is up to a quarter of a year ago. In traces with Kineto's base, operators are written 2 ns shorter.
 Sources: pytorch/kineto libkineto/src/output_json.cpp and ActivityType.h; facebookresearch/HolisticTraceAnalysis.
 """
 
@@ -22,36 +22,36 @@ from neurontools.profile import Engine, OperatorDefinition, Profile, SourceLine,
 from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES, script_line
 
 _BASE_NS = 2**20 * 10**9  # 12 days
-_EXACT_NS = 2**41 * 1000  # up to here doubles of microseconds tell neighbouring nanoseconds apart
+_EXACT_NS = 2**41 * 1000  # below this, doubles of microseconds resolve single nanoseconds
 _INEXACT_BY_NS = 2
 _GRAPHS, _TRANSFERS = 1, 7
 _LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAMES.items()}, _TRANSFERS: "transfers"}
 _COLLECTIVE_PREFIX = "ncclDevKernel_"
-"""By which the analyses that people have tell communication from computation."""
+"""Existing analyses recognise communication by this prefix."""
 _HOST_CATEGORIES = {
     SpanKind.COMPILE: "privateuse1_runtime",
     SpanKind.INPUT_WAIT: "user_annotation",
     SpanKind.ANNOTATION: "user_annotation",
     SpanKind.FALLBACK: "cpu_op",
 }
-_LEVEL = 4
-_NAMED = re.compile(r'\{[^{}]*"ph": "M"[^{}]*\{[^{}]*\}\s*\},?\s*')
+_GZIP_LEVEL = 4
+_METADATA_EVENT = re.compile(r'\{[^{}]*"ph": "M"[^{}]*\{[^{}]*\}\s*\},?\s*')
 _PID = re.compile(r'"pid": (\d+)')
 _TAGS_OF_A_RANK = 1 << 24
 FIRST_TAG = 1 << 30
-"""Added to correlations: torch's own numbers are below, and readers choose the type of numbers by the largest."""
+"""Added to correlations: torch's own ids are smaller, and readers choose an integer type by the largest id."""
 
 
 def base_ns(first_ns: int) -> int:
-    """What times in a trace are relative to: the same for all workers of a run, unless one begins at the border."""
+    """Returns the base of the times in a trace: equal for all workers of a run, except at a 12-day boundary."""
     return first_ns // _BASE_NS * _BASE_NS
 
 
 def write_trace(path: Path, *profiles: Profile) -> None:
-    """Writes a trace of its own, compressed: of one worker, or of several of a host side by side. Raises OSError."""
+    """Writes a compressed trace of one or more workers of a host; raises OSError."""
     base = base_ns(min(profile.metadata.began_ns for profile in profiles))
-    with gzip.open(path, "wt", _LEVEL, encoding="utf-8") as file:
-        file.write(_head(profiles[0], base))
+    with gzip.open(path, "wt", _GZIP_LEVEL, encoding="utf-8") as file:
+        file.write(_header(profiles[0], base))
         separator = ""
         for profile in profiles:
             for event in trace_events(profile, base):
@@ -61,28 +61,28 @@ def write_trace(path: Path, *profiles: Profile) -> None:
 
 
 def merge_into_trace(text: str, profile: Profile, *, with_host: bool = False) -> str:
-    """A trace that torch wrote, with the tracks of the profile in it. ValueError where it is none."""
+    """Inserts the tracks of a profile into a trace of torch.profiler; raises ValueError if `text` is not one."""
     base = re.search(r'"baseTimeNanoseconds":\s*(\d+)', text)
     events = re.search(r'"traceEvents":\s*\[', text)
     if events is None:
         raise ValueError("no trace of torch.profiler")
     ours = ",\n".join(trace_events(profile, int(base[1]) if base else 0, with_host=with_host))
-    rest = _without_names(text[events.end() :], profile.metadata.cores)
+    rest = _drop_gpu_names(text[events.end() :], profile.metadata.cores)
     comma = ",\n" if ours and not rest.lstrip().startswith("]") else ""
     return f"{text[: events.end()]}\n{ours}{comma}{rest}"
 
 
-def _without_names(text: str, cores: Sequence[int]) -> str:
-    """Without the names that Kineto gives GPUs of these numbers, seen or not."""
+def _drop_gpu_names(text: str, cores: Sequence[int]) -> str:
+    """Removes Kineto's process names for GPUs with the numbers of our cores."""
 
     def kept(found: re.Match[str]) -> str:
         pid = _PID.search(found[0])
         return "" if pid is not None and int(pid[1]) in cores else found[0]
 
-    return _NAMED.sub(kept, text)
+    return _METADATA_EVENT.sub(kept, text)
 
 
-def _head(profile: Profile, base: int) -> str:
+def _header(profile: Profile, base: int) -> str:
     about = profile.metadata
     head = {
         "schemaVersion": 1,
@@ -101,16 +101,16 @@ def _head(profile: Profile, base: int) -> str:
 
 
 def trace_events(profile: Profile, base: int, *, with_host: bool = True) -> Iterator[str]:
-    """The events as JSON, each an object. Without `with_host` only what torch doesn't have itself: the devices."""
-    yield from _tracks(profile, with_host)
+    """Yields the events as JSON objects; without `with_host`, only device events, because torch has the others."""
+    yield from _track_names(profile, with_host)
     if with_host:
-        yield from _steps(profile, base)
-    yield from _executions(profile, base)
-    yield from _spans(profile, base, with_host)
-    yield from _levels(profile, base)
+        yield from _step_events(profile, base)
+    yield from _execution_events(profile, base)
+    yield from _span_events(profile, base, with_host)
+    yield from _memory_events(profile, base)
 
 
-def _tracks(profile: Profile, with_host: bool) -> Iterator[str]:
+def _track_names(profile: Profile, with_host: bool) -> Iterator[str]:
     about = profile.metadata
 
     def named(what: str, pid: int, tid: int | str, **arguments: Any) -> str:
@@ -130,7 +130,7 @@ def _tracks(profile: Profile, with_host: bool) -> Iterator[str]:
             yield named("thread_sort_index", core, lane, sort_index=lane)
 
 
-def _steps(profile: Profile, base: int) -> Iterator[str]:
+def _step_events(profile: Profile, base: int) -> Iterator[str]:
     pid = profile.metadata.pid
     for step in profile.steps:
         parts = {
@@ -142,12 +142,12 @@ def _steps(profile: Profile, base: int) -> Iterator[str]:
             "collective": step.collective_ns,
         }
         arguments = {"flops": step.flops, **{f"{name} us": took / 1e3 for name, took in parts.items()}}
-        yield _whole(
+        yield _complete_event(
             "user_annotation", f"ProfilerStep#{step.step}", pid, pid, step.start_ns, step.end_ns, base, arguments
         )
 
 
-def _executions(profile: Profile, base: int) -> Iterator[str]:
+def _execution_events(profile: Profile, base: int) -> Iterator[str]:
     pid = profile.metadata.pid
     first_tag = FIRST_TAG + profile.metadata.rank % 64 * _TAGS_OF_A_RANK
     parts = [_operator_parts(profile, operator) for operator in profile.operators]
@@ -161,7 +161,7 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
         graph, core, tag = profile.graphs[row.graph], row.core, first_tag + row.correlation
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
         common = f'"execution":{row.correlation},"step":{row.step}'
-        ids = f'"External id":{tag},"correlation":{tag}'  # analyses expect one event of the device for each launch
+        ids = f'"External id":{tag},"correlation":{tag}'  # analyses expect one device event per launch
         begun, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
         yield (
             f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'
@@ -179,17 +179,17 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
         lane = 2 + profile.operators[graph.first_operator].engine
         yield f'{{"ph":"s","id":{tag},"pid":{pid},"tid":{pid},"ts":{launched},"cat":"ac2g","name":"ac2g"}}'
         yield f'{{"ph":"f","id":{tag},"pid":{core},"tid":{lane},"ts":{begun},"cat":"ac2g","name":"ac2g","bp":"e"}}'
-        told = f'"device":{core},{ids},{common}'
+        extra = f'"device":{core},{ids},{common}'
         for number, took in enumerate(times, graph.first_operator):
             head, tail = parts[number]
             shown_ns = took if begun_ns < _EXACT_NS else max(0, took - _INEXACT_BY_NS)
-            yield f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(shown_ns)},"args":{{{told}{tail}'
+            yield f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(shown_ns)},"args":{{{extra}{tail}'
             begun_ns += took
-            told = f'"device":{core},{common}'
+            extra = f'"device":{core},{common}'
 
 
 def _operator_parts(profile: Profile, operator: OperatorDefinition) -> tuple[str, str]:
-    """What is the same in all executions of an operator, before and after what is not."""
+    """The constant parts of an operator's events: the JSON text before and after the variable part."""
     lane = 2 + operator.engine
     arguments: dict[str, Any] = {
         "stream": lane,
@@ -219,7 +219,7 @@ def _source(stack: Sequence[SourceLine]) -> str:
     return "" if place is None else str(place)
 
 
-def _spans(profile: Profile, base: int, with_host: bool) -> Iterator[str]:
+def _span_events(profile: Profile, base: int, with_host: bool) -> Iterator[str]:
     about = profile.metadata
     for row in profile.spans:
         kind, name = SpanKind(row.kind), profile.names[row.name]
@@ -230,30 +230,30 @@ def _spans(profile: Profile, base: int, with_host: bool) -> Iterator[str]:
         if source:
             arguments["source"] = source
         if kind in (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE, SpanKind.COLLECTIVE):
-            yield _of_device(row, kind, name, base, arguments)
+            yield _device_span(row, kind, name, base, arguments)
         elif with_host or kind is SpanKind.COMPILE:
             category = _HOST_CATEGORIES.get(kind, "user_annotation")
-            yield _whole(category, name, about.pid, about.pid, row.start_ns, row.end_ns, base, arguments)
+            yield _complete_event(category, name, about.pid, about.pid, row.start_ns, row.end_ns, base, arguments)
 
 
-def _of_device(row: Span, kind: SpanKind, name: str, base: int, arguments: dict[str, Any]) -> str:
+def _device_span(row: Span, kind: SpanKind, name: str, base: int, arguments: dict[str, Any]) -> str:
     lane = 2 + Engine.COLLECTIVES if kind is SpanKind.COLLECTIVE else _TRANSFERS
     arguments |= {"device": row.core, "stream": lane}
     if kind is SpanKind.COLLECTIVE:
         shown, category = f"{_COLLECTIVE_PREFIX}{name.partition('::')[2]}", "kernel"
     else:
         shown, category = "Memcpy HtoD" if kind is SpanKind.TO_DEVICE else "Memcpy DtoH", "gpu_memcpy"
-    return _whole(category, shown, row.core, lane, row.start_ns, row.end_ns, base, arguments)
+    return _complete_event(category, shown, row.core, lane, row.start_ns, row.end_ns, base, arguments)
 
 
-def _levels(profile: Profile, base: int) -> Iterator[str]:
+def _memory_events(profile: Profile, base: int) -> Iterator[str]:
     for row in profile.memory_levels:
         levels = ",".join(f'"{name}":{level}' for name, level in zip(CATEGORIES, row[2:], strict=True))
         head = f'"name":"HBM (bytes)","pid":{row.core},"tid":0,"ts":{_us(row.time_ns - base)}'
         yield f'{{"ph":"C",{head},"args":{{{levels}}}}}'
 
 
-def _whole(
+def _complete_event(
     category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int, base: int, arguments: dict[str, Any]
 ) -> str:
     return (
@@ -263,7 +263,7 @@ def _whole(
 
 
 def _us(ns: int) -> str:
-    """Microseconds with three decimals."""
+    """Formats nanoseconds as microseconds with three decimals."""
     if ns < 0:
         return f"-{_us(-ns)}"
     return f"{ns // 1000}.{ns % 1000:03d}"

@@ -1,7 +1,7 @@
-"""PyTorch's memory snapshot: what torch.cuda._memory_viz and the memory visualiser open.
+"""Writes PyTorch's memory snapshot, which torch.cuda._memory_viz and the memory visualiser open.
 
-Its form is that of torch/cuda/_memory_viz.py and torch/cuda/memory.py. Each storage is a segment with one block, since
-HBM is not cut from larger pieces here; addresses are those of the simulated device.
+The format follows torch/cuda/_memory_viz.py and torch/cuda/memory.py. Each storage is a segment with one block, because
+the runtime allocates each storage by itself. Addresses are those of the simulated device.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from neurontools.profile.definitions import CATEGORIES, FREED
 
 _LARGE_BYTES = 1 << 20
 _TENSORS = 4
-_MOST_ALLOCATIONS = 50_000  # of the latest; all that is there at the end is among the segments in any case
+_MOST_ALLOCATIONS = 50_000  # the latest ones; segments show all storages of the end anyway
 
 
 def snapshot(profile: Profile) -> dict[str, Any]:
-    """The snapshot as what is pickled; a device's number is that of the core among those of the worker."""
+    """Returns the snapshot as picklable data; a device number is the position of its core in the worker's cores."""
     cores = {core: index for index, core in enumerate(profile.metadata.cores)}
     frames = [
         [{"filename": place.file, "line": place.line, "name": place.function} for place in stack]
@@ -58,13 +58,13 @@ def snapshot(profile: Profile) -> dict[str, Any]:
 
 
 def write_snapshot(profile: Profile, path: Path) -> None:
-    """Writes it. Raises OSError."""
+    """Writes the pickled snapshot; raises OSError."""
     with path.open("wb") as file:
         pickle.dump(snapshot(profile), file, protocol=4)
 
 
 def _blocks(profile: Profile) -> list[Block]:
-    """What was there at the end; of a worker that died, what was allocated and not freed while it was seen."""
+    """The storages of the end; if the worker died, the storages whose release is not recorded."""
     if len(profile.blocks) or profile.state.has_ended:
         return list(profile.blocks)
     living: dict[int, Block] = {}

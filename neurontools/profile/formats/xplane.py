@@ -1,4 +1,9 @@
-"""A profile as XSpace: `plugins/profile/<run>/<host>.xplane.pb`, for TensorBoard's Profile tab and xprof."""
+"""Writes XSpace, `plugins/profile/<run>/<host>.xplane.pb`, for TensorBoard's Profile tab and xprof; encoded by hand.
+
+Field numbers are those of xla/tsl/profiler/protobuf/xplane.proto. A file has planes of lines of events. xprof shows
+tables only for planes named /device:TPU:N, so NeuronCores have such names, and state their true type in their stats.
+Events have no group_id, because with it, and with a plane of the host, xprof finds no steps.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,13 @@ from neurontools.profile.definitions import ENGINE_NAMES, FREED, script_line
 from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
 
 _PS = 1000
-_EVENT, _STAT = b"\x22", b"\x22"  # the field `events` of a line, `stats` of an event: both are number 4
+_EVENT, _STAT = b"\x22", b"\x22"  # tags of field 4: `events` of a line, `stats` of an event
 
 Stat = int | float | str
 
 
 class Plane:
-    """A plane that is being made; `encoded` is its bytes."""
+    """Builds one plane; `encode` returns its bytes."""
 
     def __init__(self, number: int, name: str) -> None:
         self._number = number
@@ -30,39 +35,39 @@ class Plane:
         self._stats: list[bytes] = []
         self._by_name: dict[str, int] = {}
 
-    def stat(self, name: str, value: Stat) -> bytes:
-        """A stat as it is encoded, for events and their metadata."""
+    def encode_stat(self, name: str, value: Stat) -> bytes:
+        """Encodes a stat of an event or its metadata."""
         number = self._stat_ids.setdefault(name, len(self._stat_ids) + 1)
         head = encode_uint(1, number)
         if isinstance(value, str):
             return head + encode_string(5, value)
         if isinstance(value, float):
             return head + b"\x11" + struct.pack("<d", value)
-        return head + encode_uint(4, value & (1 << 64) - 1)  # signed, because readers of memory ask for that alone
+        return head + encode_uint(4, value & (1 << 64) - 1)  # int64: memory viewers read only it
 
-    def set(self, **stats: Stat) -> None:
-        """Stats of the plane itself."""
-        self._stats += [self.stat(name, value) for name, value in stats.items()]
+    def add_stats(self, **stats: Stat) -> None:
+        """Adds stats of the plane itself."""
+        self._stats += [self.encode_stat(name, value) for name, value in stats.items()]
 
-    def kind(self, name: str, display_name: str = "", **stats: Stat) -> int:
-        """A kind of event, with what holds for all of them; its number."""
+    def add_event_kind(self, name: str, display_name: str = "", **stats: Stat) -> int:
+        """Adds event metadata: the name and stats shared by all events of a kind. Returns its id."""
         self._event_count += 1
         parts = [encode_uint(1, self._event_count), encode_string(2, name)]
         if display_name:
             parts.append(encode_string(4, display_name))
-        parts += [encode_bytes(5, self.stat(key, value)) for key, value in stats.items()]
+        parts += [encode_bytes(5, self.encode_stat(key, value)) for key, value in stats.items()]
         self._events.append(encode_uint(1, self._event_count) + encode_bytes(2, b"".join(parts)))
         return self._event_count
 
-    def named(self, name: str) -> int:
-        """The kind of event that has nothing but this name."""
+    def event_kind(self, name: str) -> int:
+        """Returns the id of event metadata that has only a name."""
         found = self._by_name.get(name)
         if found is None:
-            found = self._by_name[name] = self.kind(name)
+            found = self._by_name[name] = self.add_event_kind(name)
         return found
 
-    def line(self, number: int, name: str, base_ns: int, events: Iterable[bytes]) -> None:
-        """Adds a line of events, which `event` made."""
+    def add_line(self, number: int, name: str, base_ns: int, events: Iterable[bytes]) -> None:
+        """Adds a line of encoded events."""
         head = encode_uint(1, number) + encode_string(2, name) + encode_uint(3, base_ns)
         body = bytearray(head)
         for each in events:
@@ -71,8 +76,8 @@ class Plane:
             body += each
         self._lines.append(bytes(body))
 
-    def encoded(self) -> bytes:
-        """The whole plane."""
+    def encode(self) -> bytes:
+        """Encodes the plane."""
         names = [
             encode_bytes(5, encode_uint(1, number) + encode_bytes(2, encode_uint(1, number) + encode_string(2, name)))
             for name, number in self._stat_ids.items()
@@ -90,7 +95,7 @@ class Plane:
 
 
 def encode_event(kind: int, offset_ns: int, duration_ns: int, stats: Iterable[bytes] = ()) -> bytes:
-    """An event of a line, from the line's time on."""
+    """Encodes an event; its offset is relative to the start of its line."""
     made = bytearray(b"\x08")
     append_varint(made, kind)
     made += b"\x10"
@@ -105,8 +110,8 @@ def encode_event(kind: int, offset_ns: int, duration_ns: int, stats: Iterable[by
 
 
 def encode_space(planes: Iterable[Plane], host: str, warnings: Iterable[str] = ()) -> bytes:
-    """A file of these planes."""
-    parts: list[Any] = [encode_bytes(1, plane.encoded()) for plane in planes]
+    """Encodes a file of planes."""
+    parts: list[Any] = [encode_bytes(1, plane.encode()) for plane in planes]
     parts += [encode_string(3, warning) for warning in warnings]
     parts.append(encode_string(4, host))
     return b"".join(parts)
@@ -127,7 +132,7 @@ _MOST_ALLOCATIONS = 20_000  # each takes some 150 bytes
 
 
 class CorePeaks:
-    """What a NeuronCore can do at its most, for the rooflines; None is unknown."""
+    """The peak rates of a NeuronCore, for rooflines; None is unknown."""
 
     def __init__(self, flops_per_second: float | None = None, hbm_bytes_per_second: float | None = None) -> None:
         self.flops_per_second = flops_per_second
@@ -135,40 +140,40 @@ class CorePeaks:
 
 
 def write_xplane(profile: Profile, path: Path, peaks: CorePeaks | None = None) -> None:
-    """Writes the file. Raises OSError."""
+    """Writes the XSpace file; raises OSError."""
     path.write_bytes(xplane(profile, peaks or CorePeaks()))
 
 
 def xplane(profile: Profile, peaks: CorePeaks) -> bytes:
-    """The file's content."""
+    """Encodes a profile as XSpace."""
     about = profile.metadata
     base_ns = min([about.began_ns, *profile.steps.column("start_ns")[:1], *profile.executions.column("queued_ns")[:1]])
-    planes = [_device(profile, core, number, base_ns, peaks) for number, core in enumerate(about.cores)]
-    planes.append(_host(profile, len(planes), base_ns))
+    planes = [_device_plane(profile, core, number, base_ns, peaks) for number, core in enumerate(about.cores)]
+    planes.append(_host_plane(profile, len(planes), base_ns))
     return encode_space(planes, about.host, [about.device_time])
 
 
-def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: CorePeaks) -> Plane:
+def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks: CorePeaks) -> Plane:
     plane = Plane(number, f"/device:TPU:{number}")
     stats: dict[str, Stat] = {"device_type_string": _DEVICE_TYPE}
     if peaks.flops_per_second is not None:
         stats["peak_teraflops_per_second"] = peaks.flops_per_second / 1e12
     if peaks.hbm_bytes_per_second is not None:
         stats["peak_hbm_bw_gigabytes_per_second"] = peaks.hbm_bytes_per_second / 1e9
-    plane.set(**stats)
+    plane.add_stats(**stats)
     executions = [row for row in profile.executions if row.core == core]
     shown = {row.step for row in executions}
     steps = [
-        encode_event(plane.named(str(step.step)), step.start_ns - base_ns, step.duration_ns)
+        encode_event(plane.event_kind(str(step.step)), step.start_ns - base_ns, step.duration_ns)
         for step in profile.steps
         if step.step in shown
     ]
-    plane.line(_STEPS, "Steps", base_ns, steps)
+    plane.add_line(_STEPS, "Steps", base_ns, steps)
     modules = {
-        index: plane.kind(f"{graph.module}({index})", program_id=index + 1)
+        index: plane.add_event_kind(f"{graph.module}({index})", program_id=index + 1)
         for index, graph in enumerate(profile.graphs)
     }
-    plane.line(
+    plane.add_line(
         _MODULES,
         "XLA Modules",
         base_ns,
@@ -177,28 +182,28 @@ def _device(profile: Profile, core: int, number: int, base_ns: int, peaks: CoreP
                 modules[row.graph],
                 row.start_ns - base_ns,
                 row.end_ns - row.start_ns,
-                [plane.stat("run_id", row.correlation), *_link(plane, "_c", row.correlation)],
+                [plane.encode_stat("run_id", row.correlation), *_link_stats(plane, "_c", row.correlation)],
             )
             for row in executions
         ],
     )
-    plane.line(_OPERATORS, "XLA Ops", base_ns, _operator_events(profile, plane, core, base_ns))
+    plane.add_line(_OPERATORS, "XLA Ops", base_ns, _operator_events(profile, plane, core, base_ns))
     transfers = [
         encode_event(
-            plane.named("host to device" if row.kind == SpanKind.TO_DEVICE else "device to host"),
+            plane.event_kind("host to device" if row.kind == SpanKind.TO_DEVICE else "device to host"),
             row.start_ns - base_ns,
             row.end_ns - row.start_ns,
-            [plane.stat("bytes_accessed", max(0, row.bytes))],
+            [plane.encode_stat("bytes_accessed", max(0, row.bytes))],
         )
         for row in profile.spans
         if row.core == core and row.kind in (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
     ]
-    plane.line(_TRANSFERS, "Transfers", base_ns, transfers)
+    plane.add_line(_TRANSFERS, "Transfers", base_ns, transfers)
     return plane
 
 
 def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) -> Iterator[bytes]:
-    kinds = [_kind(profile, plane, number, operator) for number, operator in enumerate(profile.operators)]
+    kinds = [_operator_kind(profile, plane, number, operator) for number, operator in enumerate(profile.operators)]
     first = 0
     for row in profile.executions:
         end = first + row.operator_count
@@ -212,7 +217,7 @@ def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) ->
             begun_ns += took
 
 
-def _kind(profile: Profile, plane: Plane, number: int, operator: OperatorDefinition) -> int:
+def _operator_kind(profile: Profile, plane: Plane, number: int, operator: OperatorDefinition) -> int:
     base = operator.name.partition("::")[2] or operator.name
     short = base.replace(".", "_")
     display = f"{short}.{number}"
@@ -231,46 +236,46 @@ def _kind(profile: Profile, plane: Plane, number: int, operator: OperatorDefinit
     }
     if place is not None:
         stats["source"] = str(place)
-    return plane.kind(f"%{display} = {operator.result or '()'} {short}()", display, **stats)
+    return plane.add_event_kind(f"%{display} = {operator.result or '()'} {short}()", display, **stats)
 
 
-def _host(profile: Profile, number: int, base_ns: int) -> Plane:
+def _host_plane(profile: Profile, number: int, base_ns: int) -> Plane:
     plane = Plane(number, "/host:CPU")
     pid = profile.metadata.pid
     main = [
         (
             step.start_ns,
             encode_event(
-                plane.named("train"),
+                plane.event_kind("train"),
                 step.start_ns - base_ns,
                 step.duration_ns,
-                [plane.stat("_r", 1), plane.stat("step_num", step.step)],
+                [plane.encode_stat("_r", 1), plane.encode_stat("step_num", step.step)],
             ),
         )
         for step in profile.steps
     ]
     for row in profile.executions:
         launch = encode_event(
-            plane.named(f"nrt_execute ({profile.names[row.reason]})"),
+            plane.event_kind(f"nrt_execute ({profile.names[row.reason]})"),
             row.queued_ns - base_ns,
             row.start_ns - row.queued_ns,
-            _link(plane, "_p", row.correlation),
+            _link_stats(plane, "_p", row.correlation),
         )
         main.append((row.queued_ns, launch))
     for span in profile.spans:
         if span.kind in (SpanKind.COMPILE, SpanKind.INPUT_WAIT, SpanKind.ANNOTATION, SpanKind.FALLBACK):
             made = encode_event(
-                plane.named(profile.names[span.name]), span.start_ns - base_ns, span.end_ns - span.start_ns
+                plane.event_kind(profile.names[span.name]), span.start_ns - base_ns, span.end_ns - span.start_ns
             )
             main.append((span.start_ns, made))
     main.sort(key=lambda item: item[0])
-    plane.line(pid, "python", base_ns, [made for _, made in main])
-    plane.line(pid + 1, "memory", base_ns, _memory_events(profile, plane, base_ns))
+    plane.add_line(pid, "python", base_ns, [made for _, made in main])
+    plane.add_line(pid + 1, "memory", base_ns, _memory_events(profile, plane, base_ns))
     return plane
 
 
 def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
-    """The latest allocations as TensorFlow tells them; what was there before is what the end and the changes leave."""
+    """The latest allocations in TensorFlow's form; levels are computed back from the storages of the end."""
     about = profile.metadata
     changes: dict[int, int] = dict.fromkeys(about.cores, 0)
     for row in profile.allocations:
@@ -305,10 +310,10 @@ def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[byt
             "tensor_shape": f"[{row.bytes}]",
         }
         name = "MemoryDeallocation" if is_freed else "MemoryAllocation"
-        encoded = [plane.stat(key, value) for key, value in stats.items()]
-        yield encode_event(plane.named(name), row.time_ns - base_ns, 0, encoded)
+        encoded = [plane.encode_stat(key, value) for key, value in stats.items()]
+        yield encode_event(plane.event_kind(name), row.time_ns - base_ns, 0, encoded)
 
 
-def _link(plane: Plane, end: str, number: int) -> list[bytes]:
-    """What ties an event of the host to the one of the device that it caused: producer `_p` or consumer `_c`."""
-    return [plane.stat(f"{end}t", _PRODUCER), plane.stat(end, number)]
+def _link_stats(plane: Plane, end: str, number: int) -> list[bytes]:
+    """The stats that link a launch (producer, `_p`) to its execution on the device (consumer, `_c`)."""
+    return [plane.encode_stat(f"{end}t", _PRODUCER), plane.encode_stat(end, number)]

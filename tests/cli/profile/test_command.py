@@ -97,8 +97,8 @@ def test_what_is_left_of_a_worker_that_died_is_shown_and_told(run: Path) -> None
     assert done.returncode == 1
     assert "2 ranks, 20 steps" in done.stdout
     assert done.stderr.splitlines() == [
-        f"neuron-profile: {run}: the profile of rank 0 is damaged; it is shown as far as it can be read",
-        f"neuron-profile: {run}: the profile of rank 1 has no regular end (still running, or the worker died)",
+        f"neuron-profile: {run}: the profile of rank 0 is damaged; only its readable part is shown",
+        f"neuron-profile: {run}: the profile of rank 1 has no regular end (the worker still runs, or died)",
     ]
     first.write_bytes(b"something else")
     done = told("show", run, "--json")
