@@ -45,7 +45,7 @@ def measure(name: str, rounds: int) -> None:
     step_seconds, note_seconds, look_seconds, count_seconds = [], [], [], []
     for _ in range(rounds):
         step_seconds.append(Timer(step, timer=time.process_time).timeit(case.steps) / case.steps)
-        note = Timer(functools.partial(call_sites.note, "mark_step"), timer=time.process_time)
+        note = Timer(functools.partial(call_sites.count_call, "mark_step"), timer=time.process_time)
         note_seconds.append(note.timeit(_CALLS) / _CALLS)
         look_seconds.append(Timer(hbm_growth.look, timer=time.process_time).timeit(_CALLS) / _CALLS)
         count_seconds.append(Timer(count, timer=time.process_time).timeit(_CALLS) / _CALLS)

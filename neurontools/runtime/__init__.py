@@ -1,4 +1,4 @@
-"""The runtime inside a training process: how it takes NeuronCores and reports what it does on them."""
+"""The runtime inside a training process: it takes NeuronCores and reports their use."""
 
 from neurontools.util.light_imports import lazy_names
 

@@ -153,7 +153,7 @@ class Following:
         self.ahead = self.course = None
         core.break_off = None
         course.misses = max(0, course.misses - 1)
-        metrics.count("FollowedGraph")
+        metrics.increment("FollowedGraph")
         return course
 
     def seen(self, core: Core) -> list[Observed] | None:

@@ -20,7 +20,7 @@ from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
 
 def host_alias(tensor: Tensor) -> Tensor:
     """A CPU tensor that shares the bytes of a device tensor, whose core must have nothing pending."""
-    value = alias(buffers.of(tensor), layouts.of(tensor), int(tensor.storage_offset()))
+    value = alias(buffers.of(tensor), layouts.layout_of(tensor), int(tensor.storage_offset()))
     if layouts.has_complex:
         if tensor.is_conj():
             value = value.conj()
@@ -43,7 +43,7 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
     NotImplementedError for one that has no strides: sparse, quantized, of oneDNN.
     """
     refuse_unstrided(value)
-    layout = layouts.of(value)
+    layout = layouts.layout_of(value)
     if (
         value.storage_offset()
         or layout.device_dtype is not value.dtype
@@ -55,7 +55,7 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
         reserve(core, layout.nbytes)
         tensor, buffer = buffers.create(layout, value, core)
         if ring.is_on:
-            ring.allocated(core.global_index, buffer.address, layout.nbytes)
+            ring.record_allocation(core.global_index, buffer.address, layout.nbytes)
         return tensor
 
 
@@ -134,10 +134,12 @@ def run_at_once(
         with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
             begun_ns = time.perf_counter_ns()
             result = operator.call(*values, **named)
-            metrics.fallback(operator.name)
+            metrics.count_fallback(operator.name)
             if ring.is_on:
                 ended_ns = time.perf_counter_ns()
-                ring.span(SpanKind.FALLBACK, operator.name, -1, begun_ns, ended_ns, stack=ring.origins.here())
+                ring.record_span(
+                    SpanKind.FALLBACK, operator.name, -1, begun_ns, ended_ns, stack=ring.stack_table.current_stack()
+                )
             if results is not None:
                 results += result if len(operator.returns) > 1 else (result,)
             for tensor in written:
@@ -157,7 +159,7 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
         named = {name: _map(a, _host_or_same) for name, a in keywords.items()} | fresh
         with torch._C._AutoDispatchBelowAutograd():
             operator.call(*values, **named)
-        metrics.fallback(operator.name)
+        metrics.count_fallback(operator.name)
         for name, target in targets.items():
             if fresh[name].shape == target.shape:
                 host_alias(target).copy_(fresh[name])

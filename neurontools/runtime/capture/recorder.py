@@ -95,7 +95,7 @@ class _Call:
             buffer = buffers.of(value)
         layout = _young_layouts.get((value.shape, value.stride(), value.dtype))
         if layout is None:
-            layout = layouts.of(value)
+            layout = layouts.layout_of(value)
         if layouts.has_complex and (value.is_conj() or value.is_neg()):
             raise NotRecordable("a conjugate or negative view")
         self.key.append(layout.id)
@@ -127,7 +127,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
         except NeedsResize:
             return immediate.run_resizing(operator, arguments, keywords)
         if ring.is_on:
-            core.pending.origins[len(core.pending.signatures) - 1] = ring.origins.of_operator()
+            core.pending.origins[len(core.pending.signatures) - 1] = ring.stack_table.operator_stack()
         if signature.single is not None:
             result = new_result(signature.single, core)
         elif in_place_result:

@@ -12,7 +12,7 @@ def distrust(operator: DeviceOperator) -> None:
     """From here on the operator runs at once: its meta kernel announced what the CPU does not return."""
     if not operator.dynamic:
         operator.dynamic = True
-        metrics.count(f"WrongMetaKernel:{operator.name}")
+        metrics.increment(f"WrongMetaKernel:{operator.name}")
     signatures.clear()
     following.forget_all()
     warn_once(

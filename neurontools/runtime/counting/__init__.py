@@ -1,1 +1,1 @@
-"""What the runtime counts for its user: torch_xla's metrics, steps of the training."""
+"""Counters of the runtime: torch_xla's metrics, training steps and their times."""

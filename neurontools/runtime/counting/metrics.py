@@ -15,7 +15,7 @@ from neurontools.model.latency import bucket_index, bucket_seconds
 
 @dataclass(slots=True)
 class Timer:
-    """Samples of one metric; `unit_seconds` tells times from other quantities."""
+    """The samples of one metric: seconds if `is_time`, else bytes or a number."""
 
     name: str
     is_time: bool
@@ -40,7 +40,7 @@ class Timer:
             self.buckets[index] = self.buckets.get(index, 0) + 1
 
     def quantile(self, ratio: float) -> float | None:
-        """The sample below which this part of the samples lies, within 0.5 %; None without samples or for no time."""
+        """Returns a quantile of the samples within 0.5 %; None without samples or if they are not times."""
         if not self.buckets:
             return None
         rank = max(1, round(ratio * self.count))
@@ -53,42 +53,42 @@ class Timer:
 
 
 class RuntimeMetrics:
-    """All counters and metrics of the process; changed under the runtime's lock."""
+    """All counters and metrics of this process. Callers hold the runtime's lock."""
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
         self.timers: dict[str, Timer] = {}
 
-    def count(self, name: str, amount: int = 1) -> None:
+    def increment(self, name: str, amount: int = 1) -> None:
         """Adds to a counter."""
         self.counters[name] = self.counters.get(name, 0) + amount
 
-    def time(self, name: str, seconds: float) -> None:
+    def add_duration(self, name: str, seconds: float) -> None:
         """Adds a sample to a metric of times."""
         timer = self.timers.get(name)
         if timer is None:
             timer = self.timers[name] = Timer(name, is_time=True)
         timer.add(seconds)
 
-    def sample(self, name: str, value: float) -> None:
+    def add_sample(self, name: str, value: float) -> None:
         """Adds a sample to a metric of bytes or sizes."""
         timer = self.timers.get(name)
         if timer is None:
             timer = self.timers[name] = Timer(name, is_time=False)
         timer.add(value)
 
-    def fallback(self, name: str) -> None:
-        """Counts an operator that ran on the host outside of a graph; shown as torch_xla shows it, `aten::nonzero`."""
-        self.count(name)
-        call_sites.note(f"fallback {name}")
+    def count_fallback(self, name: str) -> None:
+        """Counts an operator that ran on the host outside of a graph, under its name, such as `aten::nonzero`."""
+        self.increment(name)
+        call_sites.count_call(f"fallback {name}")
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all counters and metrics."""
         self.counters.clear()
         self.timers.clear()
 
     def report(self) -> str:
-        """Everything as text, in the manner of torch_xla.debug.metrics.metrics_report."""
+        """Returns all counters and metrics as text, in the format of torch_xla.debug.metrics.metrics_report."""
         lines: list[str] = []
         for name in sorted(self.timers):
             timer = self.timers[name]
@@ -121,7 +121,7 @@ metrics = RuntimeMetrics()
 
 _MAX_CALL_SITES = 256
 _MOST_FRAMES = 200
-# Frames of these are not the script's: torch and other packages, the standard library, and what runs a script.
+# Prefixes of files that do not belong to the script: packages, the standard library, this package, frozen modules.
 _OTHERS = tuple(
     {
         f"{Path(path)}{os.sep}"
@@ -132,16 +132,16 @@ _OTHERS = tuple(
 )
 
 CallSite = tuple[str, str, int]
-"""What happened, the file as the interpreter knows it, and the line."""
+"""A cause, the file name in the code object, and the line."""
 
 
 class CallSiteCounter:
-    """Counts by place, of at most 256 places; what happens at others is counted at none. Any thread may note.
+    """Counts events such as a fallback by the line of the script that causes them. Any thread may count.
 
-    `steps` says in how many steps of training it happened at a place: an evaluation has one, however long it is.
-    `step` is the one that goes on, which who counts steps sets.
+    `counts` has at most 256 call sites; events at further ones are dropped. `steps` has the number of training steps
+    in which a call site had an event; an evaluation counts as one step. `step` is the current step.
 
-    Looking for the line takes a microsecond or two, so this is for what happens a few times a step at the most.
+    Finding the line takes one to two microseconds, so count only what happens a few times a step.
     """
 
     def __init__(self) -> None:
@@ -150,17 +150,17 @@ class CallSiteCounter:
         self.step = 0
         self._latest: dict[CallSite, int] = {}
 
-    def note(self, what: str) -> None:
-        """Something happened for the script's line that is being executed; nothing where no frame is the script's."""
-        frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (the documented way to look at who calls)
+    def count_call(self, cause: str) -> None:
+        """Counts an event for the line of the script on this stack; does nothing if there is none."""
+        frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented, and cheaper than `inspect`)
         if frame is None:
             return
-        place = (what, frame.f_code.co_filename, frame.f_lineno)
-        if place in self.counts or len(self.counts) < _MAX_CALL_SITES:
-            self.counts[place] += 1
-            if self._latest.get(place) != self.step:
-                self._latest[place] = self.step
-                self.steps[place] += 1
+        call_site = (cause, frame.f_code.co_filename, frame.f_lineno)
+        if call_site in self.counts or len(self.counts) < _MAX_CALL_SITES:
+            self.counts[call_site] += 1
+            if self._latest.get(call_site) != self.step:
+                self._latest[call_site] = self.step
+                self.steps[call_site] += 1
 
 
 def _script_frame(frame: FrameType | None) -> FrameType | None:

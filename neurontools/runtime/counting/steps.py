@@ -13,12 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from neurontools.runtime.counting.metrics import Timer, call_sites
 from neurontools.runtime.profiling.ring import ring
 
-WARM_UP_STEPS = 5  # by then a training has met the graphs that it goes on with
+WARM_UP_STEPS = 5  # after these steps a training has usually compiled all its graphs
 
 
 @dataclass(slots=True)
 class StepCounts:
-    """Counts of one process. A step is a call of an optimizer's `step`; its time is that since the one before."""
+    """Counts of this process. A step is a call of an optimizer's `step`; its time is the time since the last call."""
 
     steps_total: int = 0
     samples_total: int = 0
@@ -28,8 +28,8 @@ class StepCounts:
     last_seconds: float | None = None
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
-    def step_done(self) -> None:
-        """An optimizer stepped."""
+    def record_step(self) -> None:
+        """Counts a step of an optimizer."""
         now = time.monotonic()
         if self.last_seconds is not None:
             self.times.add(now - self.last_seconds)
@@ -39,10 +39,10 @@ class StepCounts:
         self.steps_total += 1
         call_sites.step = self.steps_total
         if ring.is_watching:
-            ring.step_done()
+            ring.end_step()
 
-    def batch_loaded(self, samples: int) -> None:
-        """A loader gave a batch of so many samples to the script."""
+    def record_batch(self, samples: int) -> None:
+        """Counts a batch that a loader gave to the script."""
         self.batches_total += 1
         self.samples_total += samples
         self.largest_batch = max(self.largest_batch, samples)
@@ -52,17 +52,17 @@ steps = StepCounts()
 
 
 def count_optimizer_steps() -> None:
-    """Counts the steps of every optimizer; once a process."""
+    """Registers a hook that counts the steps of every optimizer. Call it once."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        steps.step_done()
+        steps.record_step()
 
     register_optimizer_step_post_hook(stepped)
 
 
 @dataclass(slots=True)
 class SaveCounts:
-    """Counts of one process."""
+    """Calls of torch.save in this process and their total duration, execution of pending graphs included."""
 
     saves_total: int = 0
     seconds: float = 0.0
@@ -72,12 +72,12 @@ saves = SaveCounts()
 
 
 def time_saves() -> None:
-    """Counts and times every call of torch.save; once a process."""
+    """Replaces torch.save by a function that counts and times its calls. Call it once."""
     save = torch.save
 
     @functools.wraps(save)
     def timed(*arguments: Any, **keywords: Any) -> Any:
-        call_sites.note("save")
+        call_sites.count_call("save")
         began_seconds = time.perf_counter()
         try:
             return save(*arguments, **keywords)

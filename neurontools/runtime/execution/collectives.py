@@ -74,7 +74,7 @@ def collective(
             _collective(outputs, inputs, kind, reduction, root, group)
             if ring.is_on:
                 nbytes = sum(t.nbytes for t in (inputs or outputs))
-                ring.collected(f"neuron::{kind}", device.current.global_index, begun_ns, nbytes)
+                ring.record_collective(f"neuron::{kind}", device.current.global_index, begun_ns, nbytes)
 
 
 def _collective(
@@ -99,6 +99,6 @@ def _collective(
         statistics.collectives_total += 1
         statistics.collective_seconds += seconds
         statistics.collective_bytes += nbytes
-        metrics.time("CollectiveTime", seconds)
-        metrics.sample("CollectiveData", nbytes)
-        metrics.count(f"Collective:{kind}")
+        metrics.add_duration("CollectiveTime", seconds)
+        metrics.add_sample("CollectiveData", nbytes)
+        metrics.increment(f"Collective:{kind}")

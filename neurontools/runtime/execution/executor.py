@@ -92,9 +92,9 @@ class Executor:
             graph = core.pending
             if course is None and not graph.signatures:
                 return
-            metrics.count(f"Flush:{reason}")
+            metrics.increment(f"Flush:{reason}")
             if ring.is_on:
-                ring.reason = ring.name(reason)
+                ring.reason = ring.number_of(reason)
             listed: Sequence[Buffer | None] = graph.buffers if course is None else course.buffers
             try:
                 if course is None:
@@ -106,7 +106,7 @@ class Executor:
                 _abandon(listed, error)
                 raise
             if ring.is_watching:
-                ring.flushed()
+                ring.end_flush()
 
     def _execute(self, core: Core, graph: Graph, observed: list[Observed] | None) -> None:
         """Executes a graph as it was recorded; `observed` is what was seen of its calls meanwhile."""
@@ -131,7 +131,7 @@ class Executor:
     def _execute_again(self, core: Core, course: Course) -> None:
         """Executes a graph that nobody recorded, because all of it came before."""
         loaded: LoadedProgram = course.program
-        metrics.count("CachedCompile")
+        metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
             self.programs.get((core.local_index, tuple(course.key), course.alive))
         self._run(core, loaded, course.buffers, course.scalars, (), time.perf_counter())
@@ -193,7 +193,7 @@ class Executor:
             if started is not None:
                 self.monitor.end(started, 0, status_of(error), queued_until - queued, now)
             if entry is not None:
-                ring.failed(entry)
+                ring.record_failure(entry)
             raise
         finally:
             deadline.clear()
@@ -216,9 +216,9 @@ class Executor:
         statistics.executions_total += 1
         statistics.busy_seconds += seconds
         statistics.flops_total += loaded.flops
-        metrics.time("ExecuteTime", seconds)
-        metrics.time("ExecuteLatency", ended - queued)
-        metrics.count("ExecuteComputation")
+        metrics.add_duration("ExecuteTime", seconds)
+        metrics.add_duration("ExecuteLatency", ended - queued)
+        metrics.increment("ExecuteComputation")
         self._finish(core, started, loaded.flops, queued_until - queued, bad, ended)
 
     def _note(
@@ -226,16 +226,18 @@ class Executor:
     ) -> None:
         """Tells the profile of an execution, while all that it had is still there."""
         index = core.global_index
-        ring.levels(index, core.memory.levels)
-        ring.allocated_outputs(entry, index, [known[number].address for number in loaded.program.compiled.outputs])
-        ring.executed(entry, index, loaded.flops, queued_ns, times)
+        ring.record_memory_levels(index, core.memory.levels)
+        ring.record_output_allocations(
+            entry, index, [known[number].address for number in loaded.program.compiled.outputs]
+        )
+        ring.record_execution(entry, index, loaded.flops, queued_ns, times)
 
     def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool, ended: float) -> None:
         """Reports the outcome and raises what the variables ask to raise."""
         status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if bad else NrtStatus.SUCCESS
         if bad:
             core.statistics.numerical_errors_total += 1
-            metrics.count("NumericalErrors")
+            metrics.increment("NumericalErrors")
         self.monitor.end(started, flops, status, queued, ended)
         if bad and self.policy.fail_on_nan:
             raise ExecutionFailed(
@@ -253,7 +255,7 @@ class Executor:
             finally:
                 step_clock.close(part, time.perf_counter())
             self.extracted.put(key, compiled)
-        metrics.count("ExtractedGraph")
+        metrics.increment("ExtractedGraph")
         for number in compiled.outputs:
             buffer, layout = graph.buffers[number], compiled.layouts[number]
             core.memory.allocate(buffer.category, layout.nbytes)
@@ -267,7 +269,7 @@ class Executor:
         key = (core.local_index, tuple(graph.key), alive)
         loaded = self.programs.get(key)
         if loaded is not None:
-            metrics.count("CachedCompile")
+            metrics.increment("CachedCompile")
             return loaded
         flags = self.flags
         part = step_clock.open(COMPILE, time.perf_counter())
@@ -282,7 +284,7 @@ class Executor:
         finally:
             step_clock.close(part, time.perf_counter())
         if ring.is_on:
-            ring.compiled(began_ns, "found in the cache" if was_cached else "compiled", core.global_index)
+            ring.record_compilation(began_ns, "found in the cache" if was_cached else "compiled", core.global_index)
         for forgotten in self.programs.put(key, loaded):
             self._unload(forgotten)
         return loaded
@@ -292,7 +294,7 @@ class Executor:
         text = compiler.graph_text(graph, alive)
         self.graph_changes.note(text)
         if steps.steps_total >= WARM_UP_STEPS:
-            call_sites.note("graph")
+            call_sites.count_call("graph")
         hash_text = compiler.graph_hash(text)
         compiled = self.cache.find(hash_text, flags)
         if compiled is None:
@@ -302,9 +304,9 @@ class Executor:
                     compiled = self._compile(graph, alive, hash_text, text, flags)
                     core.statistics.compilations_total += 1
                     core.statistics.compile_seconds += (seconds := time.perf_counter() - started)
-                    metrics.count("UncachedCompile")
-                    metrics.time("CompileTime", seconds)
-                    metrics.sample("TensorsGraphSize", len(graph.signatures))
+                    metrics.increment("UncachedCompile")
+                    metrics.add_duration("CompileTime", seconds)
+                    metrics.add_sample("TensorsGraphSize", len(graph.signatures))
         return compiled
 
     def _compile(

@@ -31,7 +31,7 @@ Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generat
 
 def struck(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> Run | None:
     """How the execution that begins now is run when it meets faults; None: it meets none."""
-    striking = faults.striking(core.local_index)
+    striking = faults.faults_for_execution(core.local_index)
     if not striking:
         return None
     timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
@@ -57,7 +57,7 @@ class _Struck:
         for fault in self._striking:
             if fault.kind.effect in _IN_COLLECTIVES:
                 continue
-            self._faults.met(fault, self._core)
+            self._faults.report_begin(fault, self._core)
             if fault.kind.effect is Effect.FAILS:
                 raise self._failure(fault)
             if fault.kind.effect is Effect.HANGS and not fault.over.wait(self._timeout_seconds):
@@ -82,7 +82,7 @@ class _Struck:
 
     def _in_collective(self, fault: ArmedFault) -> None:
         """A collective begins in the execution."""
-        self._faults.met(fault, self._core)
+        self._faults.report_begin(fault, self._core)
         if fault.kind.effect is Effect.IS_LATE_IN_COLLECTIVES:
             fault.over.wait((fault.amount or 0.0) * 1e-3)
         elif not fault.over.wait(self._timeout_seconds):
@@ -97,7 +97,7 @@ class _Struck:
             for _ in range(int(fault.amount or 1)):
                 at = fault.random.randrange(octets.numel())
                 octets[at] = int(octets[at]) ^ (1 << fault.random.randrange(8))
-        self._faults.told(fault, self._core)
+        self._faults.acknowledge(fault, self._core)
 
     def _spoil(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
         """Puts NaN into the first result that can hold it, and logs what the hardware notices."""
@@ -106,7 +106,7 @@ class _Struck:
                 value.view(-1)[:1].fill_(float("nan")) if value.is_contiguous() else value.fill_(float("nan"))
                 break
         self._log(fault)
-        self._faults.told(fault, self._core)
+        self._faults.acknowledge(fault, self._core)
 
     def _written(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs that the program updates in place."""
@@ -117,7 +117,7 @@ class _Struck:
     def _failure(self, fault: ArmedFault) -> ExecutionFailed:
         """What the execution fails with; log and daemon are told."""
         self._log(fault)
-        self._faults.told(fault, self._core)
+        self._faults.acknowledge(fault, self._core)
         return ExecutionFailed(fault.kind.status, f"{self._causes(fault)[-1][1]} [injected fault {fault.number}]")
 
     def _causes(self, fault: ArmedFault) -> list[tuple[str, str]]:

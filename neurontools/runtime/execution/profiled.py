@@ -31,7 +31,7 @@ def described(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin)
     number = len(ring.graphs)
     origins = {index: graph.origins[position] for index, (position, _) in enumerate(kept) if position in graph.origins}
     operators = operators_of(
-        compiled, program.numerics, [signature.flops for _, signature in kept], origins, ring.origins, number
+        compiled, program.numerics, [signature.flops for _, signature in kept], origins, ring.stack_table, number
     )
     entry = GraphEntry(number, len(operators))
     entry.output_stacks = output_origins(compiled, operators)

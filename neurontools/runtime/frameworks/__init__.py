@@ -1,1 +1,1 @@
-"""Callbacks by which training frameworks tell the daemon how they go, on real NeuronCores too."""
+"""Callbacks for training frameworks that report the training to the daemon, on real NeuronCores too."""

@@ -11,9 +11,9 @@ from neurontools.runtime.reporting.training_report import TrainingReport
 
 
 class ReportTraining(GeneralTracker):  # type: ignore[misc]
-    """Tells the daemon of each optimizer step, and of the samples that `accelerator.log` is given as `samples`.
+    """Reports each optimizer step, with the `samples` that the script passes to `accelerator.log`.
 
-    Input wait and checkpoints it can't see: the TrainingReport, `tracker`, is told of them by its own methods.
+    accelerate has no callbacks for input wait and checkpoints: use `batches` and `checkpoint` of `tracker` for them.
     """
 
     name = "neurontools"
@@ -32,21 +32,21 @@ class ReportTraining(GeneralTracker):  # type: ignore[misc]
 
     @property
     def tracker(self) -> TrainingReport:
-        """What tells the daemon."""
+        """The report of this process, for input wait and checkpoints."""
         return self._report
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Nothing of it is kept."""
+        """Ignores the configuration."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        """Takes `samples`: those of the step that comes."""
+        """Adds `samples` to the count of the next step; ignores other values."""
         del step
         samples = values.get("samples")
         if isinstance(samples, int):
             self._samples = (self._samples or 0) + samples
 
     def finish(self) -> None:
-        """Tells the last of it, and gives the cores back."""
+        """Sends the last report and gives the cores back."""
         self._hook.remove()
         self._report.flush()
         self._report.close()

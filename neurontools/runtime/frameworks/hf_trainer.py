@@ -6,53 +6,53 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from neurontools.runtime.reporting.training_report import LoopTimer, TrainingReport, samples_of
+from neurontools.runtime.reporting.training_report import LoopTimer, TrainingReport, count_samples
 
 
 class ReportTraining(TrainerCallback):  # type: ignore[misc]
-    """Tells the daemon of steps, samples, input wait and checkpoints. Samples are counted where the model gets them."""
+    """Reports steps, samples, input wait and checkpoints. Counts samples by a hook before the model's forward pass."""
 
     def __init__(self) -> None:
         self._report: TrainingReport | None = None
-        self._pace = LoopTimer()
+        self._timer = LoopTimer()
         self._samples: int | None = None
         self._hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Begins to report."""
+        """Starts the report."""
         self._report = TrainingReport.start()
-        self._pace.event()
+        self._timer.mark()
         if model is not None:
             self._hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, module: Any, arguments: Any, keywords: Any) -> None:
-        found = samples_of(keywords)
-        if module.training and (found or samples_of(arguments)):
-            self._samples = (self._samples or 0) + (found or samples_of(arguments) or 0)
+        found = count_samples(keywords)
+        if module.training and (found or count_samples(arguments)):
+            self._samples = (self._samples or 0) + (found or count_samples(arguments) or 0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The batches of the step are there."""
-        self._pace.batch_is_there()
+        """Ends the input wait: the batches of the step are loaded."""
+        self._timer.end_input_wait()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A step was made."""
+        """Counts a step."""
         if self._report is not None:
             self._report.step(self._samples)
         self._samples = None
-        self._pace.event()
+        self._timer.mark()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A checkpoint was written."""
-        self._pace.checkpoint_is_written()
+        """Counts a checkpoint."""
+        self._timer.end_checkpoint()
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What was logged is no waiting."""
-        self._pace.event()
+        """Excludes logging, evaluation and the start of an epoch from input wait."""
+        self._timer.mark()
 
     on_evaluate = on_epoch_begin = on_log
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Tells the last of it, and gives the cores back."""
+        """Sends the last report and gives the cores back."""
         if self._hook is not None:
             self._hook.remove()
         if self._report is not None:

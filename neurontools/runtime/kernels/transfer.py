@@ -88,10 +88,10 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     seconds = time.perf_counter() - started
     if not step_clock.is_background():
         step_clock.charge(TRANSFER, seconds, charged)
-    metrics.time("TransferToDeviceTime", seconds)
+    metrics.add_duration("TransferToDeviceTime", seconds)
     if ring.is_on:
-        ring.transferred(SpanKind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
-    metrics.sample("InboundData", source.nbytes)
+        ring.record_transfer(SpanKind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
+    metrics.add_sample("InboundData", source.nbytes)
     return result
 
 
@@ -100,16 +100,16 @@ def from_device(source: Tensor) -> Tensor:
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
     if core.pending.signatures or following.is_under_way(core):  # else it is read where nothing waits for it
-        call_sites.note("read")
+        call_sites.count_call("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
     seconds = time.perf_counter() - started
     if not step_clock.is_background():
         step_clock.charge(TRANSFER, seconds, charged)
-    metrics.time("TransferFromDeviceTime", seconds)
+    metrics.add_duration("TransferFromDeviceTime", seconds)
     if ring.is_on:
-        ring.transferred(SpanKind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)
-    metrics.sample("OutboundData", source.nbytes)
+        ring.record_transfer(SpanKind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)
+    metrics.add_sample("OutboundData", source.nbytes)
     return value
 
 

@@ -1,1 +1,1 @@
-"""Starting a script on simulated NeuronCores: where all parts are put together."""
+"""Starts a script on simulated NeuronCores; puts the parts of the runtime together."""

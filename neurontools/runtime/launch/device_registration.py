@@ -106,14 +106,14 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     environment = os.environ if environment is None else environment
     torch.utils.rename_privateuse1_backend(name)
     device.name = name
-    training_log.is_observed = True
+    training_log.is_counted_by_runtime = True
     layouts.narrowing = lambda: narrowed_types(environment)
     made = Executor(environment)
-    ring.before_start.append(lambda: prepare_profile(made.programs.values()))
+    ring.start_hooks.append(lambda: prepare_profile(made.programs.values()))
 
     def take() -> list[Core]:
         step_clock.begin()
-        made.cores, made.monitor = take_cores(environment, CaptureRequests(captures.take))
+        made.cores, made.monitor = take_cores(environment, CaptureRequests(captures.start_capture))
         if isinstance(made.monitor, Reported):
             made.monitor.reporter.before_reports(partial(_look, made))
             made.faults = made.monitor.reporter.faults or made.faults

@@ -49,7 +49,7 @@ class ProfileCaptures:
         self._lock = Lock()
         self._running: _Capture | None = None
 
-    def take(self, request: CaptureRequest) -> None:
+    def start_capture(self, request: CaptureRequest) -> None:
         """Begins one in a thread, or tells who asked why not."""
         channel = request.channel
         with self._lock:
@@ -86,8 +86,8 @@ class _Capture:
 
     def __init__(self, request: CaptureRequest, on_done: Callable[[], None]) -> None:
         self.channel = request.channel
-        self._seconds = request.wanted.seconds
-        self._steps = request.wanted.steps
+        self._seconds = request.options.seconds
+        self._steps = request.options.steps
         self._on_done = on_done
         self._begun = Event()
         self._enough = Event()
@@ -131,8 +131,8 @@ class _Capture:
         """Begins when something has been executed, or at once where nothing waits to be; False: it never was."""
         ring.is_eager = device.eager
         ring.watch(steps.steps_total)
-        ring.at_steps.append(self._at_step)
-        ring.at_flushes.append(self._at_flush)
+        ring.step_hooks.append(self._at_step)
+        ring.flush_hooks.append(self._at_flush)
         if buffers.lock.acquire(timeout=_LOCK_SECONDS):
             try:
                 self._begin(is_at_step=False)
@@ -187,9 +187,9 @@ class _Capture:
 
     def _leave(self) -> None:
         """Nothing of it stays in the way of the training."""
-        if self._at_step in ring.at_steps:
-            ring.at_steps.remove(self._at_step)
-            ring.at_flushes.remove(self._at_flush)
+        if self._at_step in ring.step_hooks:
+            ring.step_hooks.remove(self._at_step)
+            ring.flush_hooks.remove(self._at_flush)
         if self._recorder is not None:
             self._recorder.abandon()
         ring.unwatch()
@@ -231,7 +231,7 @@ class ProfileSession:
     def begin(self) -> None:
         """Begins now, or when the first of the wanted steps does."""
         ring.watch(steps.steps_total)
-        ring.at_steps.append(self._step_begins)
+        ring.step_hooks.append(self._step_begins)
         atexit.register(self.finish)
         Finalize(None, self.finish, exitpriority=100)  # a worker that was forked ends without atexit
         if self._wanted.first_step <= ring.step:
@@ -331,13 +331,13 @@ def begin_requested_profile(environment: Mapping[str, str]) -> None:
 
 def connect_ring() -> None:
     """What the ring needs of the runtime; once a process."""
-    ring.before_start.append(following.forget_all)
+    ring.start_hooks.append(following.forget_all)
     ring.clock = _parts_ns
 
 
 def _parts_ns() -> tuple[int, ...]:
     """The moment at which the step clock was read, and what it had charged by then to the parts of a step, ns."""
-    at_seconds, parts = step_clock.at_boundary()
+    at_seconds, parts = step_clock.read_charges()
     return tuple(round(each * 1e9) for each in (at_seconds, *parts))
 
 

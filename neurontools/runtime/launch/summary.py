@@ -68,7 +68,7 @@ def build_summary() -> dict[str, Any]:
             for place, count in call_sites.counts.copy().most_common(_MOST_PLACES)
         ],
         "graph_changes": list(executor().graph_changes.latest),
-        "loader_wait_seconds": step_clock.so_far().input_wait_seconds,
+        "loader_wait_seconds": step_clock.read_times().input_wait_seconds,
         "host_parameters": optimizer_memory.host_parameters,
         "deprecated_variables": [name for name in _DEPRECATED if os.environ.get(name) == "1"],
         "cores_without_work": sum(not c.statistics.executions_total for c in cores),

@@ -39,7 +39,7 @@ def training_counters() -> TrainingCounters:
     """The counters of this moment, of all cores; any thread may ask."""
     statistics = [core.statistics for core in device.taken]
     told = training_log.counters
-    times = step_clock.so_far()
+    times = step_clock.read_times()
     # A loader that only the script knows of, which says itself how long it waited: to the clock that is the host.
     told_wait = told.input_wait_seconds_total if times.input_wait_seconds is None else None
     return TrainingCounters(

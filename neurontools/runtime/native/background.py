@@ -106,7 +106,7 @@ class Builder:
         except OSError as error:
             warn_once("no machine code", f"--optlevel 3: no process for the compiler ({error.strerror})")
             return None
-        metrics.count("MachineCodeBuild")
+        metrics.increment("MachineCodeBuild")
         self._running = Request(compiled.module, key, process, result)
         return self._running
 

@@ -67,7 +67,7 @@ class NativeProgram:
             return self.program.run(inputs, scalars, hosts, generator)
         outputs = self._run(inputs, scalars, hosts, generator)
         if self.is_native:  # and not refused meanwhile
-            metrics.count("MachineCodeExecution")
+            metrics.increment("MachineCodeExecution")
         return outputs
 
     def _advance(self, scalars: Sequence[Any]) -> None:
@@ -131,7 +131,7 @@ class NativeProgram:
     def _surprised(self, scalars: Sequence[Any]) -> None:
         """Numbers that were the same until now are not: then machine code is made anew that is given them."""
         different = {i for i, old in zip(self._fixed, self._values, strict=True) if scalars[i] != old}
-        metrics.count("MachineCodeMiss")
+        metrics.increment("MachineCodeMiss")
         if self._builds < _MOST_BUILDS:
             self._changing |= different
             self._run, self.is_native, self._seen = None, False, None

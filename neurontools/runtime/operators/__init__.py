@@ -1,1 +1,1 @@
-"""What an operator is: its schema, its layouts, its signatures. The ground of the torch device."""
+"""ATen operators, tensor layouts and call signatures: the lowest layer of the torch device."""

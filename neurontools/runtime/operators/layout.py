@@ -112,7 +112,7 @@ class LayoutTable:
         """The layouts in use by (size, stride, dtype), those long unused left out: for the recorder's look-ups."""
         return self._layouts.young
 
-    def of(self, tensor: torch.Tensor) -> TensorLayout:
+    def layout_of(self, tensor: torch.Tensor) -> TensorLayout:
         """The layout of a tensor, whatever its offset."""
         return self.get(tensor.shape, tensor.stride(), tensor.dtype)
 

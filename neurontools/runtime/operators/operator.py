@@ -486,7 +486,9 @@ class _Template:
             if offset:
                 self.scalars.append(offset)
             self.tensor_count += 1
-            return TensorSlot(self.tensor_count - 1, layouts.of(value), len(self.scalars) - 1 if offset else None)
+            return TensorSlot(
+                self.tensor_count - 1, layouts.layout_of(value), len(self.scalars) - 1 if offset else None
+            )
         if isinstance(value, (list, tuple)):
             return [self.of(item, lifted) for item in value]
         if is_scalar(value, lifted):
@@ -544,7 +546,7 @@ def _has_mask(arguments: list[Any]) -> bool:
 
 def _layout_tree(value: Any, name: str) -> Any:
     if isinstance(value, Tensor):
-        return layouts.of(value)
+        return layouts.layout_of(value)
     if isinstance(value, (list, tuple)):
         return [_layout_tree(item, name) for item in value]
     if value is None:

@@ -1,1 +1,1 @@
-"""What a training process notes for a profile: a ring that the runtime fills, who takes from it, and the files made."""
+"""Profiles of a training process: the ring that the runtime fills, and its consumers."""

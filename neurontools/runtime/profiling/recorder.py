@@ -180,7 +180,7 @@ class ProfileRecorder:
         writer, ring, written = self._writer, self._ring, self._written
         new = NewDefinitions(
             ring.names[written[0] :],
-            ring.origins.stacks[written[1] :],
+            ring.stack_table.stacks[written[1] :],
             ring.graphs[written[2] :],
             ring.operators[written[3] :],
         )
@@ -292,7 +292,7 @@ class InMemoryProfile:
             metadata=replace(self._metadata(), began_ns=self._began_ns),
             state=ProfileState(time.time_ns(), True, totals.recorded, self._dropped, self._peaks()),
             names=tuple(ring.names),
-            stacks=tuple(ring.origins.stacks),
+            stacks=tuple(ring.stack_table.stacks),
             graphs=tuple(ring.graphs),
             operators=tuple(ring.operators),
             operator_ns=operator_ns,

@@ -160,11 +160,11 @@ class StackTable:
         self._places: dict[tuple[CodeType, int], SourceLine | None] = {}
         self._forward: dict[int, int] = {}
 
-    def here(self) -> int:
+    def current_stack(self) -> int:
         """The number of the stack of whoever is being executed; -1 where there are too many already."""
         return self._number(sys._getframe(2))
 
-    def of_operator(self) -> tuple[int, bool]:
+    def operator_stack(self) -> tuple[int, bool]:
         """The stack of an operator that is being recorded, and whether it is one of a backward pass.
 
         Of a gradient it is that of the operator whose gradient it is, as far as that was seen.
@@ -271,14 +271,14 @@ class ProfileRing:
         self.correlation = 0
         self.reason = 0
         self.last_end_ns = 0
-        self.origins = StackTable()
+        self.stack_table = StackTable()
         self.names: list[str] = []
         self.graphs: list[GraphDefinition] = []
         self.operators: list[OperatorDefinition] = []
-        self.at_steps: list[Callable[[int], None]] = []  # called with the number of the step that begins
-        self.at_flushes: list[Callable[[], None]] = []  # called when what was pending has been executed
-        self.before_start: list[Callable[[], None]] = []  # called before the first taker gets anything
-        self.takers: list[RingConsumer] = []
+        self.step_hooks: list[Callable[[int], None]] = []  # called with the number of the step that begins
+        self.flush_hooks: list[Callable[[], None]] = []  # called when what was pending has been executed
+        self.start_hooks: list[Callable[[], None]] = []  # called before the first taker gets anything
+        self.consumers: list[RingConsumer] = []
         self._numbers: dict[str, int] = {}
         self._executions: list[Any] = []
         self._failures: list[int] = []
@@ -296,12 +296,12 @@ class ProfileRing:
         self.offset_ns = 0
         """What makes times of the ring those of the host's clock."""
 
-    def name(self, text: str) -> int:
-        """The number of a name."""
-        number = self._numbers.get(text)
+    def number_of(self, name: str) -> int:
+        """Returns the number of a name, and adds the name if it is new."""
+        number = self._numbers.get(name)
         if number is None:
-            self.names.append(text)
-            number = self._numbers[text] = len(self.names) - 1
+            self.names.append(name)
+            number = self._numbers[name] = len(self.names) - 1
         return number
 
     def watch(self, steps_total: int) -> None:
@@ -313,7 +313,7 @@ class ProfileRing:
 
     def unwatch(self) -> None:
         """Steps are not looked at any more, unless somebody else does."""
-        if not (self.takers or self.at_steps or self.at_flushes):
+        if not (self.consumers or self.step_hooks or self.flush_hooks):
             self.is_watching = False
 
     def start(self, taker: RingConsumer, *, is_at_step: bool = True) -> int:
@@ -322,26 +322,26 @@ class ProfileRing:
         The time from which on a step counts that begins: now, or where a step begins now, when it did.
         """
         with self._drain_lock:
-            if not self.takers:
-                for prepare in self.before_start:
+            if not self.consumers:
+                for prepare in self.start_hooks:
                     prepare()
                 self.offset_ns = time.time_ns() - perf_counter_ns()
                 self._forget()
                 self.is_on = True
             else:
                 self.drain()
-            self.takers.append(taker)
+            self.consumers.append(taker)
             began_ns = self._begun[0] if is_at_step else perf_counter_ns()
             return began_ns + self.offset_ns
 
     def stop(self, taker: RingConsumer) -> None:
         """A taker gets what is left, and nothing any more."""
         with self._drain_lock:
-            if taker not in self.takers:
+            if taker not in self.consumers:
                 return
             self.drain()
-            self.takers.remove(taker)
-            if not self.takers:
+            self.consumers.remove(taker)
+            if not self.consumers:
                 self.is_on = False
                 self._forget()
         self.unwatch()
@@ -355,16 +355,16 @@ class ProfileRing:
                 _take_rows(self._steps),
                 _take_rows(self._failures),
             )
-            for taker in tuple(self.takers):
+            for taker in tuple(self.consumers):
                 taker.take(batch)
 
-    def switch_off_in_child(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child nothing is noted."""
         self._drain_lock = threading.RLock()
         self.is_on = self.is_watching = False
-        self.takers.clear()
-        self.at_steps.clear()
-        self.at_flushes.clear()
+        self.consumers.clear()
+        self.step_hooks.clear()
+        self.flush_hooks.clear()
         self._forget()
 
     def _forget(self) -> None:
@@ -376,7 +376,7 @@ class ProfileRing:
         """This moment, what the time until then went to by part, and how much was executed."""
         return (*self.clock(), *self._counts)
 
-    def executed(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
+    def record_execution(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
         """A graph was executed: `times` are before its first operator and after each."""
         self.correlation += 1
         executions, before = self._counts
@@ -384,55 +384,55 @@ class ProfileRing:
         self.last_end_ns = times[-1]
         self._executions.append((entry, core, self.step, self.correlation, self.reason, queued_ns, times))
 
-    def failed(self, entry: GraphEntry) -> None:
+    def record_failure(self, entry: GraphEntry) -> None:
         """An execution failed."""
         self._failures.append(entry.number)
 
-    def compiled(self, begun_ns: int, name: str, core: int) -> None:
+    def record_compilation(self, begun_ns: int, name: str, core: int) -> None:
         """A graph was compiled, or found in the cache."""
         ended_ns = perf_counter_ns()
         self.last_end_ns = ended_ns
-        self.span(SpanKind.COMPILE, name, core, begun_ns, ended_ns)
+        self.record_span(SpanKind.COMPILE, name, core, begun_ns, ended_ns)
 
-    def transferred(self, kind: SpanKind, core: int, begun_ns: int, nbytes: int) -> None:
+    def record_transfer(self, kind: SpanKind, core: int, begun_ns: int, nbytes: int) -> None:
         """Bytes were moved; what was executed for that meanwhile is not counted."""
         ended_ns = perf_counter_ns()
         begun_ns = max(begun_ns, self.last_end_ns)
         name = "to device" if kind is SpanKind.TO_DEVICE else "from device"
-        self.span(kind, name, core, begun_ns, ended_ns, nbytes, self.origins.here())
+        self.record_span(kind, name, core, begun_ns, ended_ns, nbytes, self.stack_table.current_stack())
 
-    def waited_for_input(self, begun_ns: int) -> None:
+    def record_input_wait(self, begun_ns: int) -> None:
         """The script waited for its loader."""
-        self.span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
+        self.record_span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
 
-    def collected(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
+    def record_collective(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
         """A collective of CPU tensors was carried out."""
-        self.span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
+        self.record_span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
 
-    def span(
+    def record_span(
         self, kind: SpanKind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
     ) -> None:
         """Something else took time; `core` is -1 for the host."""
-        self._spans.append((int(kind), self.name(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))
+        self._spans.append((int(kind), self.number_of(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))
 
-    def levels(self, core: int, levels: Sequence[int]) -> None:
+    def record_memory_levels(self, core: int, levels: Sequence[int]) -> None:
         """How the HBM of a core is used now, bytes by category."""
         self._levels.append((perf_counter_ns(), core, *levels))
 
-    def allocated(self, core: int, address: int, nbytes: int) -> None:
+    def record_allocation(self, core: int, address: int, nbytes: int) -> None:
         """A storage was made, for the line of the script that is being executed."""
-        stack = self.origins.here()
+        stack = self.stack_table.current_stack()
         self._allocations.append((perf_counter_ns(), ALLOCATED, core, address, nbytes, _TENSORS, stack))
 
-    def allocated_outputs(self, entry: GraphEntry, core: int, addresses: list[int]) -> None:
+    def record_output_allocations(self, entry: GraphEntry, core: int, addresses: list[int]) -> None:
         """The storages of an execution's results got their bytes."""
         self._allocations.append((perf_counter_ns(), entry, core, addresses))
 
-    def freed(self, core: int, address: int, nbytes: int, category: int) -> None:
+    def record_free(self, core: int, address: int, nbytes: int, category: int) -> None:
         """A storage gave its bytes back."""
         self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
 
-    def step_done(self) -> None:
+    def end_step(self) -> None:
         """An optimizer has stepped; what it recorded may still have to be executed."""
         now = self._so_far()
         if self._done is not None:
@@ -441,22 +441,22 @@ class ProfileRing:
         if self.is_eager:
             self._end_step(now)
 
-    def enter_flush_all(self) -> None:
+    def begin_flush_all(self) -> None:
         """The graphs of all cores are about to be executed."""
         self._flushing_all += 1
 
-    def leave_flush_all(self) -> None:
+    def end_flush_all(self) -> None:
         """They have been."""
         self._flushing_all -= 1
-        self.flushed()
+        self.end_flush()
 
-    def flushed(self) -> None:
+    def end_flush(self) -> None:
         """What was pending has been executed."""
         if self._flushing_all:
             return
         if self._done is not None:
             self._end_step(self._so_far())
-        for call in tuple(self.at_flushes):
+        for call in tuple(self.flush_hooks):
             call()
 
     def _end_step(self, now: tuple[int, ...]) -> None:
@@ -469,7 +469,7 @@ class ProfileRing:
         self.step += 1
         if len(self._executions) >= _MOST_UNTAKEN:
             self.drain()
-        for call in tuple(self.at_steps):
+        for call in tuple(self.step_hooks):
             call(self.step)
 
 
@@ -481,4 +481,4 @@ def _take_rows(rows: list[Any]) -> list[Any]:
 
 
 ring = ProfileRing()
-os.register_at_fork(after_in_child=ring.switch_off_in_child)
+os.register_at_fork(after_in_child=ring.close_in_child)

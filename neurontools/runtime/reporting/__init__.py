@@ -1,1 +1,1 @@
-"""What a process tells the monitor daemon, and how. Pure Python, no torch."""
+"""Reports from a training process to the monitor daemon. Pure Python, no torch."""

@@ -1,4 +1,7 @@
-"""The control channel: lines that the daemon sends on the attach connection, and their handlers."""
+"""The control channel: lines that the daemon sends on the attach connection, and their handlers.
+
+No torch here.
+"""
 
 from __future__ import annotations
 
@@ -16,203 +19,205 @@ from neurontools.faults.kinds import KINDS
 from neurontools.rpc import profile_protocol
 from neurontools.runtime.reporting.daemon_connection import DaemonConnection
 
-_LONGEST_BYTES = 2**16  # of a line that has not ended
+_MAX_LINE_BYTES = 2**16
 
 LineHandler = Callable[[bytes, Callable[[], int | None]], None]
-"""Takes what follows the first word, and what gives the descriptor that came with it. For what can't be meant, which is
-passed over, it raises ValueError, KeyError or TypeError."""
+"""Handles one line: gets the text after the first word, and a function that returns the descriptor sent with the line.
+
+It raises ValueError, KeyError or TypeError for a malformed line, which is then ignored.
+"""
 
 
 class ControlChannel:
-    """Listens to one daemon after the other; `takers` by first word."""
+    """Reads the lines of one daemon and calls the handler of each line's first word.
 
-    def __init__(self, takers: Mapping[bytes, LineHandler]) -> None:
-        self._takers = takers
+    Lines are handled in order. A line without a handler is ignored, because it may come from a newer daemon. A
+    descriptor that the daemon sends belongs to the next line whose handler takes one.
+    """
 
-    def listen(self, link: DaemonConnection) -> None:
-        """Takes what a daemon has said by now, and goes on listening in a thread.
-
-        Where the system refuses a thread, only what was said already is heard.
-        """
-        heard = _LineReader(self._takers)
-        while said := link.heard(waits=False):
-            heard.take(*said)
-        try:
-            Thread(target=heard.follow, args=(link,), name="neurontools-daemon-lines", daemon=True).start()
-        except RuntimeError:
-            heard.close()
-
-
-class _LineReader:
-    """What one daemon has said and was not taken yet."""
-
-    def __init__(self, takers: Mapping[bytes, LineHandler]) -> None:
-        self._takers = takers
-        self._rest = b""
+    def __init__(self, handlers: Mapping[bytes, LineHandler]) -> None:
+        self._handlers = handlers
+        self._unfinished_line = b""
         self._descriptors: list[int] = []
 
-    def follow(self, link: DaemonConnection) -> None:
-        while said := link.heard(waits=True):
-            self.take(*said)
-        self.close()
+    def listen(self, connection: DaemonConnection) -> None:
+        """Handles the lines that have arrived, then starts a thread for the rest.
 
-    def take(self, said: bytes, descriptor: int | None) -> None:
-        """Takes whole lines."""
+        Where the system refuses a thread, later lines are not handled.
+        """
+        while received := connection.recv(waits=False):
+            self._handle(*received)
+        try:
+            Thread(target=self._handle_all, args=(connection,), name="neurontools-daemon-lines", daemon=True).start()
+        except RuntimeError:
+            self._close_descriptors()
+
+    def _handle_all(self, connection: DaemonConnection) -> None:
+        while received := connection.recv(waits=True):
+            self._handle(*received)
+        self._close_descriptors()
+
+    def _handle(self, data: bytes, descriptor: int | None) -> None:
         if descriptor is not None:
             self._descriptors.append(descriptor)
-        *lines, rest = (self._rest + said).split(b"\n")
-        self._rest = rest if len(rest) <= _LONGEST_BYTES else b""
+        *lines, rest = (self._unfinished_line + data).split(b"\n")
+        self._unfinished_line = rest if len(rest) <= _MAX_LINE_BYTES else b""
         for line in lines:
             word, _, value = line.partition(b" ")
-            taker = self._takers.get(word)
-            if taker is not None:
+            handler = self._handlers.get(word)
+            if handler is not None:
                 try:
-                    taker(value, self._descriptor)
+                    handler(value, self._next_descriptor)
                 except (ValueError, KeyError, TypeError):
                     continue
 
-    def close(self) -> None:
+    def _next_descriptor(self) -> int | None:
+        return self._descriptors.pop(0) if self._descriptors else None
+
+    def _close_descriptors(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-    def _descriptor(self) -> int | None:
-        return self._descriptors.pop(0) if self._descriptors else None
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """A profile that is asked for.
+    """A request for a profile of this process.
 
-    `channel` leads to who asked: the profile is written to it, and its end says that nobody waits any more.
+    `channel` is a socket to the client: the profile is written to it. The client closes it when it stops waiting.
     """
 
-    wanted: profile_protocol.ProfileOptions
+    options: profile_protocol.ProfileOptions
     channel: socket.socket
 
 
 class CaptureRequests:
-    """Gives requests to `take`, in the thread that listens to the daemon; it may raise nothing and wait for nothing."""
+    """Passes requests for a profile to `start_capture`, which must not raise or block: the control thread calls it."""
 
-    def __init__(self, take: Callable[[CaptureRequest], None]) -> None:
-        self._take = take
+    def __init__(self, start_capture: Callable[[CaptureRequest], None]) -> None:
+        self._start_capture = start_capture
 
     @property
-    def takers(self) -> dict[bytes, LineHandler]:
-        """What it takes of what a daemon says."""
-        return {profile_protocol.PROFILE: self._asked}
+    def handlers(self) -> dict[bytes, LineHandler]:
+        """The handlers for the control channel, by first word."""
+        return {profile_protocol.PROFILE: self._handle_request}
 
-    def attached(self, link: DaemonConnection) -> None:
-        """This process is attached to a daemon, which is told that profiles can be asked for."""
-        link.say(profile_protocol.CAN_BE_PROFILED + b"\n")
+    def on_attach(self, connection: DaemonConnection) -> None:
+        """Announces to the daemon that this process can be profiled."""
+        connection.send(profile_protocol.CAN_BE_PROFILED + b"\n")
 
-    def _asked(self, value: bytes, descriptor: Callable[[], int | None]) -> None:
-        number = descriptor()
-        if number is None:  # the system refused one more
+    def _handle_request(self, value: bytes, next_descriptor: Callable[[], int | None]) -> None:
+        descriptor = next_descriptor()
+        if descriptor is None:  # the descriptor limit of this process was reached
             return
         try:
-            channel = socket.socket(fileno=number)
+            channel = socket.socket(fileno=descriptor)
         except OSError:
-            os.close(number)
+            os.close(descriptor)
             return
         try:
             request = CaptureRequest(profile_protocol.read_passed_on(value), channel)
         except ValueError:
             channel.close()
             raise
-        self._take(request)
+        self._start_capture(request)
 
 
 class ArmedFault:
-    """One fault that executions of this process are to meet. `over` is set when it ends or is healed.
+    """One injected fault that executions of this process will meet.
 
-    `places` has device and NeuronCore on it by local core.
+    `places` maps each local core to its device and its position on the device. `over` is set when the fault ends or is
+    healed.
     """
 
-    __slots__ = ("amount", "has_begun", "kind", "left", "number", "over", "places", "probability", "random")
+    __slots__ = ("amount", "executions_left", "has_begun", "kind", "number", "over", "places", "probability", "random")
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self.number = int(told["number"])
-        self.kind: FaultKind = KINDS[told["kind"]]
-        self.places = {int(core): (int(device), int(position)) for core, device, position in told["cores"]}
-        self.left = int(told["after_executions"])
-        self.probability = float(told["probability"])
-        self.amount = None if told["amount"] is None else float(told["amount"])
-        self.random = Random(f"{told['seed']} {sorted(self.places)}")  # noqa: S311
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.number = int(fields["number"])
+        self.kind: FaultKind = KINDS[fields["kind"]]
+        self.places = {int(core): (int(device), int(position)) for core, device, position in fields["cores"]}
+        self.executions_left = int(fields["after_executions"])
+        self.probability = float(fields["probability"])
+        self.amount = None if fields["amount"] is None else float(fields["amount"])
+        self.random = Random(f"{fields['seed']} {sorted(self.places)}")  # noqa: S311
         self.over = Event()
         self.has_begun = False
 
-    def strikes(self) -> bool:
-        """Whether the execution that begins now meets it; each is to be asked about once."""
+    def meets_next_execution(self) -> bool:
+        """Whether the execution that begins now meets this fault. Call it once for each execution."""
         if self.over.is_set():
             return False
-        if self.left > 0:
-            self.left -= 1
+        if self.executions_left > 0:
+            self.executions_left -= 1
             return False
         is_certain = self.probability >= 1 or (self.has_begun and self.kind.effect is Effect.FAILS)
         return is_certain or self.random.random() < self.probability
 
 
 class ArmedFaults:
-    """All of them. `by_core` has them by local core; a core without any isn't in it."""
+    """The armed faults of this process.
+
+    `by_core` maps a local core to its faults. Without faults it is empty, so an execution pays for one truth test.
+    """
 
     def __init__(self) -> None:
         self.by_core: dict[int, tuple[ArmedFault, ...]] = {}
-        self._known: dict[int, ArmedFault] = {}
-        self._lock = Lock()  # of `_known`; `by_core` is replaced as a whole
-        self._say: Callable[[bytes], None] = lambda _line: None
+        self._by_number: dict[int, ArmedFault] = {}
+        self._lock = Lock()  # guards `_by_number`; `by_core` is replaced as a whole
+        self._send: Callable[[bytes], None] = lambda _line: None
 
     @property
-    def takers(self) -> dict[bytes, LineHandler]:
-        """What it takes of what a daemon says."""
+    def handlers(self) -> dict[bytes, LineHandler]:
+        """The handlers for the control channel, by first word."""
         return {
             b"fault": lambda value, _descriptor: self._arm(ArmedFault(json.loads(value))),
             b"heal": lambda value, _descriptor: self._heal(int(value)),
         }
 
-    def attached(self, link: DaemonConnection) -> None:
-        """This process is attached to a daemon: the faults of the one before are over."""
-        for number in [number for number, fault in self._known.items() if fault.kind.lasts is not Lasting.PROCESS]:
+    def on_attach(self, connection: DaemonConnection) -> None:
+        """Ends the faults of the previous daemon; those that last as long as the process stay."""
+        numbers = [number for number, fault in self._by_number.items() if fault.kind.lasts is not Lasting.PROCESS]
+        for number in numbers:
             self._heal(number)
-        self._say = link.say
+        self._send = connection.send
 
-    def striking(self, core: int) -> list[ArmedFault]:
-        """The faults that the execution which begins now on a local core meets."""
-        return [fault for fault in self.by_core.get(core, ()) if fault.strikes()]
+    def faults_for_execution(self, core: int) -> list[ArmedFault]:
+        """Returns the faults that the execution which begins now on a local core meets."""
+        return [fault for fault in self.by_core.get(core, ()) if fault.meets_next_execution()]
 
-    def met(self, fault: ArmedFault, core: int) -> None:
-        """An execution meets a fault: the daemon hears of the first."""
+    def report_begin(self, fault: ArmedFault, core: int) -> None:
+        """Tells the daemon when the first execution meets a fault."""
         if not fault.has_begun:
             fault.has_begun = True
-            self._say(b"met %d %d\n" % (fault.number, core))
+            self._send(b"met %d %d\n" % (fault.number, core))
 
-    def told(self, fault: ArmedFault, core: int) -> None:
-        """The runtime has told of it; what one execution meets is over then."""
-        self._say(b"told %d %d\n" % (fault.number, core))
+    def acknowledge(self, fault: ArmedFault, core: int) -> None:
+        """Tells the daemon that the runtime has reported a fault, and ends a fault that lasts one execution."""
+        self._send(b"told %d %d\n" % (fault.number, core))
         if fault.kind.lasts is Lasting.ONE_EXECUTION:
             self._heal(fault.number)
 
     def _arm(self, fault: ArmedFault) -> None:
         with self._lock:
-            before = self._known.get(fault.number)
+            before = self._by_number.get(fault.number)
             if before is not None:
                 fault.over, fault.has_begun = before.over, before.has_begun
-            self._known[fault.number] = fault
-            self._sort()
-        self._say(b"armed %d\n" % fault.number)
+            self._by_number[fault.number] = fault
+            self._update_by_core()
+        self._send(b"armed %d\n" % fault.number)
 
     def _heal(self, number: int) -> None:
         with self._lock:
-            fault = self._known.get(number)
-            # A process that has lost its execution unit gets it back by no repair.
+            fault = self._by_number.get(number)
+            # A process whose execution unit was lost does not get it back while it runs.
             if fault is None or (fault.has_begun and fault.kind.lasts is Lasting.PROCESS):
                 return
-            del self._known[number]
+            del self._by_number[number]
             fault.over.set()
-            self._sort()
+            self._update_by_core()
 
-    def _sort(self) -> None:
+    def _update_by_core(self) -> None:
         by_core: dict[int, tuple[ArmedFault, ...]] = {}
-        for fault in self._known.values():
+        for fault in self._by_number.values():
             for core in fault.places:
                 by_core[core] = (*by_core.get(core, ()), fault)
         self.by_core = by_core

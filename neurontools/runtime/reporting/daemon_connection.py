@@ -1,4 +1,8 @@
-"""The two connections of a process to its daemon: the attach connection and the connection for calls."""
+"""The two connections of a process to its daemon, and the NeuronCores that it requests and gets.
+
+The attach connection proves the identity of the process by its peer credentials and holds the cores: the daemon frees
+them when it closes. The other connection carries calls.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,9 @@ from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime.reporting.process_counters import truncate_for_protobuf
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
-_LONGEST_LINE_BYTES = 1024
-_REFUSED_WITH = {
+_MAX_LINE_BYTES = 1024
+_MAX_TAG_CHARACTERS, _MAX_VERSION_CHARACTERS = 255, 64
+_REFUSAL_STATUS = {
     Status.RESOURCE_EXHAUSTED: NrtStatus.RESOURCE,
     Status.INVALID_ARGUMENT: NrtStatus.INVALID,
     Status.OUT_OF_RANGE: NrtStatus.INVALID,
@@ -27,9 +32,9 @@ _REFUSED_WITH = {
 
 
 class CoresUnavailable(RuntimeError):
-    """The daemon refuses the NeuronCores that a process asks for; the text is the daemon's.
+    """The daemon refuses the NeuronCores that a process requests; the text is the daemon's.
 
-    `status` is what `nrt_init` of the original runtime returns in this case.
+    `status` is the result of `nrt_init` of the original runtime in this case.
     """
 
     def __init__(self, text: str, status: NrtStatus) -> None:
@@ -42,26 +47,26 @@ class DaemonUnavailable(Exception):
 
 
 class DaemonConnection:
-    """The connections to one daemon, for one thread. Making one does no I/O: `attach` does."""
+    """The connections to one daemon, for one thread. The constructor does no I/O; `attach` connects."""
 
     def __init__(self, socket_path: str) -> None:
         self.socket_path = socket_path
         self.is_attached = False
         self._token = ""
-        self._proof = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # close-on-exec, as all that Python opens
+        self._attach_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # close-on-exec
         self._pid = os.getpid()
         self._calls: UnaryConnection | None = None
 
     def attach(self, request: neuron_pb2.AttachRequest, timeout_seconds: float) -> neuron_pb2.AttachResponse:
-        """Takes the cores of `request`, whose token is set here. Raises CoresUnavailable or NoDaemon."""
+        """Requests cores; sets the token of `request`. Raises CoresUnavailable or DaemonUnavailable."""
         deadline = monotonic() + timeout_seconds
         try:
             self._token = self._read_token(timeout_seconds)
             request.token = self._token
             reply = self._call("Attach", request.SerializeToString(), deadline - monotonic())
         except RpcError as error:
-            if error.code in _REFUSED_WITH:
-                raise CoresUnavailable(error.details, _REFUSED_WITH[error.code]) from error
+            if error.code in _REFUSAL_STATUS:
+                raise CoresUnavailable(error.details, _REFUSAL_STATUS[error.code]) from error
             raise DaemonUnavailable(str(error)) from error
         except CallError as error:
             raise DaemonUnavailable(str(error)) from error
@@ -69,63 +74,65 @@ class DaemonConnection:
             raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
         try:
             response = neuron_pb2.AttachResponse.FromString(reply)
-        except Exception as error:  # google.protobuf's DecodeError, which only neurontools.rpc may import
+        except Exception as error:  # google.protobuf's DecodeError; only neurontools.rpc may import it
             raise DaemonUnavailable("its answer is not an AttachResponse") from error
         if not response.cores:
             raise DaemonUnavailable("it granted no cores")
-        self._proof.settimeout(None)
+        self._attach_socket.settimeout(None)
         self.is_attached = True
         return response
 
-    def report(self, report: neuron_pb2.Report, timeout_seconds: float) -> None:
+    def send_report(self, report: neuron_pb2.Report, timeout_seconds: float) -> None:
         """Sends a report. Raises CallError."""
         request = neuron_pb2.ReportRequest(token=self._token, report=report)
         self._call("Report", request.SerializeToString(), timeout_seconds)
 
-    def is_ended(self) -> bool:
-        """Whether the daemon has closed the attach connection, or ended; what it says there stays to be heard."""
+    def is_closed_by_daemon(self) -> bool:
+        """Whether the daemon has closed the attach connection, or ended. Unread lines stay unread."""
         try:
-            return self._proof.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            return self._attach_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
             return False
         except OSError:
             return True
 
-    def heard(self, *, waits: bool) -> tuple[bytes, int | None] | None:
-        """What the daemon says on the attach connection, and a descriptor that came with it, which is the caller's.
+    def recv(self, *, waits: bool) -> tuple[bytes, int | None] | None:
+        """Returns bytes that the daemon sent on the attach connection, and a descriptor that the caller must close.
 
-        None at its end, and when it says nothing and nobody waits.
+        None at the end of the connection, or without `waits` if nothing has arrived.
         """
         try:
-            said, descriptor = receive_descriptor(self._proof, _LONGEST_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+            data, descriptor = receive_descriptor(
+                self._attach_socket, _MAX_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT
+            )
         except OSError:
             return None
-        return (said, descriptor) if said else None
+        return (data, descriptor) if data else None
 
-    def say(self, line: bytes) -> None:
-        """Writes a line on the attach connection; it is lost where the daemon doesn't read."""
+    def send(self, line: bytes) -> None:
+        """Writes a line on the attach connection. Drops it if the daemon does not read."""
         with suppress(OSError):
-            self._proof.send(line, socket.MSG_DONTWAIT)
+            self._attach_socket.send(line, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        """Gives the cores back. In a forked child: closes its copies, and the parent keeps the cores."""
+        """Gives the cores back. In a forked child it closes the copied sockets, and the parent keeps the cores."""
         self.is_attached = False
         if os.getpid() == self._pid:
-            with suppress(OSError):  # who waits for what the daemon says hears the end of it
-                self._proof.shutdown(socket.SHUT_RDWR)
-        self._proof.close()
+            with suppress(OSError):  # wakes the thread of the control channel
+                self._attach_socket.shutdown(socket.SHUT_RDWR)
+        self._attach_socket.close()
         if self._calls is not None:
             self._calls.close()
 
     def _read_token(self, timeout_seconds: float) -> str:
-        """Connects to the attach socket and reads the line that it begins with."""
-        connect(self._proof, attach_socket(self.socket_path), max(timeout_seconds, 0.001))
-        self._proof.settimeout(max(timeout_seconds, 0.001))
+        """Connects to the attach socket and reads its first line, the token."""
+        connect(self._attach_socket, attach_socket(self.socket_path), max(timeout_seconds, 0.001))
+        self._attach_socket.settimeout(max(timeout_seconds, 0.001))
         line = b""
         while not line.endswith(b"\n"):
-            received = self._proof.recv(_LONGEST_LINE_BYTES)
+            received = self._attach_socket.recv(_MAX_LINE_BYTES)
             line += received
-            if not received or len(line) > _LONGEST_LINE_BYTES:
+            if not received or len(line) > _MAX_LINE_BYTES:
                 raise DaemonUnavailable("it ended the connection")
         text = line.decode("ascii", errors="replace").strip()
         if text.startswith("error: "):
@@ -133,7 +140,7 @@ class DaemonConnection:
         return text
 
     def _call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
-        """Calls on the open connection; on a new one if there is none, or if that one was closed in the meantime."""
+        """Makes a call, on a new connection if there is none or if the daemon has closed it in the meantime."""
         if self._calls is not None:
             try:
                 return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)
@@ -144,22 +151,19 @@ class DaemonConnection:
         return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)
 
 
-_LONGEST_TAG, _LONGEST_VERSION = 255, 64
-
-
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A NeuronCore of this process; None is what no daemon has told."""
+    """A NeuronCore of this process. A field is None until a daemon has given it."""
 
     local_index: int
     neuroncore_index: int | None = None  # logical, on the host
     device_index: int | None = None
-    hbm_bytes: int | None = None  # that it can allocate from
+    hbm_bytes: int | None = None  # available for allocation
     hbm_index: int | None = None  # its HBM stack on the device
 
 
 def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
-    """The cores as far as the request tells; one when it asks for all, whose number only a daemon knows."""
+    """Returns the cores of a request as far as they are known; one core for a request for all cores."""
     first = request.first
     return tuple(
         Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
@@ -167,7 +171,7 @@ def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
 
 
 def parse_granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
-    """The cores that a daemon granted."""
+    """Returns the cores of the daemon's response."""
     return tuple(
         Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
         for local_index, core in enumerate(response.cores)
@@ -175,11 +179,11 @@ def parse_granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]
 
 
 def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
-    """The message that asks a daemon for the cores of a request."""
+    """Builds the message for a request for cores."""
     message = neuron_pb2.AttachRequest(
         logical_neuroncore_config=request.logical_neuroncore_config or 0,
-        tag=truncate_for_protobuf(tag, _LONGEST_TAG),
-        runtime_version=truncate_for_protobuf(runtime_version, _LONGEST_VERSION),
+        tag=truncate_for_protobuf(tag, _MAX_TAG_CHARACTERS),
+        runtime_version=truncate_for_protobuf(runtime_version, _MAX_VERSION_CHARACTERS),
     )
     if request.first is not None and request.count is not None:
         message.visible_cores.first = request.first
@@ -192,7 +196,7 @@ def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -
 
 
 def pin_granted_cores(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
-    """Makes the request one for the very cores that were granted."""
+    """Changes a request so that the next attach asks for the same cores."""
     request.logical_neuroncore_config = response.logical_neuroncore_config
     request.visible_cores.first = response.cores[0].neuroncore_index
     request.visible_cores.count = len(response.cores)

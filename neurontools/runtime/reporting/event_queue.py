@@ -1,4 +1,10 @@
-"""The queue of calls that a training thread makes without waiting, and the handle of a loaded model."""
+"""The event queue of a reporter, and the handle of a loaded model.
+
+A training thread reports by appending an event, a tuple of a function and its arguments, and never waits. An append to
+a deque is atomic with the GIL, on free-threaded builds, and when a finalizer or a signal handler interrupts another
+append. So no event is lost, and the events of one thread stay in order. One thread at a time applies the events, so
+the state that they change needs no lock.
+"""
 
 from __future__ import annotations
 
@@ -12,56 +18,56 @@ from typing import Any
 from neurontools.runtime.reporting.process_counters import Outcome, ProcessCounters, StartedExecution
 
 APPLY_BATCH = 256
-"""So many notes are applied at once, by whoever takes the last of them; fewer than make the garbage collector start."""
+"""The thread that appends this many events applies them. More would start the garbage collector."""
 
 
 class EventQueue:
-    """The notes of one reporter.
+    """The events of one reporter that are not applied yet; any thread may append.
 
-    `ignored` counts the notes that could not be applied, `last_error` says why the latest of them could not.
+    `ignored` counts the events that raised an error; `last_error` is the text of the latest error.
     """
 
     def __init__(self) -> None:
-        self.notes: deque[tuple[Any, ...]] = deque()
+        self.events: deque[tuple[Any, ...]] = deque()
         self.ignored = 0
         self.last_error: str | None = None
-        self._turn = Lock()
+        self._apply_lock = Lock()
 
-    def note(self, *note: Any) -> None:
-        """Takes a note: a function and its arguments."""
-        notes = self.notes
-        notes.append(note)
-        if len(notes) >= APPLY_BATCH:
-            self.shorten()
+    def append(self, *event: Any) -> None:
+        """Appends an event: a function and its arguments."""
+        events = self.events
+        events.append(event)
+        if len(events) >= APPLY_BATCH:
+            self.apply_if_idle()
 
-    def shorten(self) -> None:
-        """Applies the notes unless somebody is at it, who may be further up on this very stack.
+    def apply_if_idle(self) -> None:
+        """Applies the events, unless another thread or a caller further up on this stack is applying them.
 
-        Two threads that come at the same moment may follow each other: the second then waits for the first, which
-        computes for a fraction of a millisecond and never waits for I/O.
+        Two threads may both find the lock free. The second one then waits for the first, which computes for a fraction
+        of a millisecond and does no I/O.
         """
-        if not self._turn.locked():
-            with self._turn:
+        if not self._apply_lock.locked():
+            with self._apply_lock:
                 self._apply()
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
-        """All notes taken so far are applied, and nobody applies more in the meantime."""
-        with self._turn:
+    def drained(self) -> Iterator[None]:
+        """Applies all events so far, and keeps other threads from applying more until the block ends."""
+        with self._apply_lock:
             self._apply()
             yield
 
-    def switch_off(self) -> None:
-        """From here on notes vanish as they are taken."""
-        self.notes = deque(maxlen=0)
+    def close(self) -> None:
+        """Drops the queued events and every event that is appended later."""
+        self.events = deque(maxlen=0)
 
     def _apply(self) -> None:
-        notes = self.notes
-        for _ in range(len(notes)):
-            function, *arguments = notes.popleft()
+        events = self.events
+        for _ in range(len(events)):
+            function, *arguments = events.popleft()
             try:
                 function(*arguments)
-            except Exception as error:  # wrong arguments of the training code, which must not fail for them
+            except Exception as error:  # wrong arguments must not fail the training code
                 self.ignored += 1
                 self.last_error = str(error) or type(error).__name__
 
@@ -69,22 +75,22 @@ class EventQueue:
 class LoadedModel:
     """A model loaded with `Reporter.load_model`. Its methods never raise and never do I/O; any thread may call them."""
 
-    __slots__ = ("_begin", "_clock", "_end", "_journal", "name")
+    __slots__ = ("_begin", "_clock", "_end", "_queue", "name")
 
-    def __init__(self, name: str, journal: EventQueue, accounts: ProcessCounters, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, queue: EventQueue, counters: ProcessCounters, clock: Callable[[], float]) -> None:
         self.name = name
-        self._journal = journal
+        self._queue = queue
         self._clock = clock
-        self._begin = accounts.begin
-        self._end = accounts.end
+        self._begin = counters.begin_execution
+        self._end = counters.end_execution
 
     def begin(self, core: int = 0, at_seconds: float | None = None) -> StartedExecution:
-        """Notes that an execution begins on a core (process-local index) and answers what `end` needs.
+        """Records the start of an execution on a core (process-local index), and returns the argument for `end`.
 
-        `at_seconds`: when, by the reporter's clock; None: now.
+        `at_seconds` is the start by the reporter's clock; None is now.
         """
         started = (self, core, self._clock() if at_seconds is None else at_seconds)
-        self._journal.notes.append((self._begin, started))
+        self._queue.events.append((self._begin, started))
         return started
 
     def end(
@@ -95,25 +101,25 @@ class LoadedModel:
         queued_seconds: float = 0.0,
         at_seconds: float | None = None,
     ) -> None:
-        """Notes that an execution has ended, and what it did.
+        """Records the end of an execution.
 
-        `flop`: floating point operations executed. `queued_seconds`: how long it waited before it began. `at_seconds`:
-        when it ended, by the reporter's clock; None: now.
+        `flop` is its number of floating point operations, `queued_seconds` its wait before the start. `at_seconds` is
+        the end by the reporter's clock; None is now.
         """
         ended_seconds = self._clock() if at_seconds is None else at_seconds
-        journal = self._journal
-        notes = journal.notes
-        notes.append((self._end, started, ended_seconds, flop, outcome, queued_seconds))
-        if len(notes) >= APPLY_BATCH:
-            journal.shorten()
+        queue = self._queue
+        events = queue.events
+        events.append((self._end, started, ended_seconds, flop, outcome, queued_seconds))
+        if len(events) >= APPLY_BATCH:
+            queue.apply_if_idle()
 
     def execution(self, core: int = 0, flop: int = 0, queued_seconds: float = 0.0) -> Execution:
-        """An execution as a context: it lasts as long as the block, and failed if an exception leaves it."""
+        """Returns a context manager that records one execution; an exception in the block makes it a failed one."""
         return Execution(self, core, flop, queued_seconds)
 
 
 class Execution:
-    """One execution of a model, for a `with` statement. `flop` and `outcome` may still be set inside the block."""
+    """One execution of a model, for a `with` statement. The block may set `flop` and `outcome`."""
 
     __slots__ = ("_core", "_model", "_queued_seconds", "_started", "flop", "outcome")
 

@@ -1,4 +1,8 @@
-"""The counters and levels of one process, from which its reports are built."""
+"""The counters and memory levels of one process, from which its reports are built.
+
+Pure: no threads, no clock, no I/O. All times are CLOCK_MONOTONIC in seconds. A method that raises leaves the counters
+unchanged; only `end_execution` still ends the execution.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +24,84 @@ from neurontools.rpc.report_limits import (
     MOST_SUBGRAPHS,
 )
 
-FIRST_MODEL_ID = 10001  # as observed with the original runtime
-MOST_CORES = 1024  # above any host; in force until the daemon has said how many there are
+FIRST_MODEL_ID = 10001  # as the original runtime numbers models
+MOST_CORES = 1024  # above any host; the limit until the daemon has given the number of cores
 LONGEST_NAME = 1024
 LARGEST_COUNT = 2**63 - 1
 LARGEST_BYTES = 2**56  # above any host's memory; a sum of many stays in range
 
 _COMPLETED = "completed_total"
-_WITH_RESULT = frozenset({_COMPLETED, "completed_with_err_total", "completed_with_num_err_total"})  # have a latency
+_WITH_LATENCY = frozenset({_COMPLETED, "completed_with_err_total", "completed_with_num_err_total"})
 _DEVICE_CATEGORIES = tuple(each.name for each in fields(DeviceMemory))
 _HOST_CATEGORIES = tuple(each.name for each in fields(HostMemory))
 
 
 StartedExecution = tuple[object, int, float]
-"""An execution that has begun: its model, its core, and when. To be handed to `end` once; known by its identity."""
+"""A started execution: model, core, start in seconds. Pass it to `end` once; equal tuples are different executions."""
+
+
+class Outcome(StrEnum):
+    """The outcome of an execution. Each value is a field of `ExecutionCounters` without `_total`."""
+
+    COMPLETED = "completed"
+    COMPLETED_WITH_ERR = "completed_with_err"
+    COMPLETED_WITH_NUM_ERR = "completed_with_num_err"
+    TIMED_OUT = "timed_out"
+    INCORRECT_INPUT = "incorrect_input"
+    FAILED_TO_QUEUE = "failed_to_queue"
+
+
+class ErrorKind(StrEnum):
+    """The kind of an error. Each value is a field of `ErrorCounters` without `_total`."""
+
+    GENERIC = "generic"
+    NUMERICAL = "numerical"
+    TRANSIENT = "transient"
+    MODEL = "model"
+    RUNTIME = "runtime"
+    HARDWARE = "hardware"
+
+
+DeviceMemoryCategory = Literal[
+    "constants_bytes",
+    "model_code_bytes",
+    "model_shared_scratchpad_bytes",
+    "runtime_memory_bytes",
+    "tensors_bytes",
+    "collectives_bytes",
+    "dma_rings_bytes",
+    "driver_memory_bytes",
+    "nonshared_scratchpad_bytes",
+    "notifications_bytes",
+    "uncategorized_bytes",
+]
+
+HostMemoryCategory = Literal[
+    "application_memory_bytes",
+    "constants_bytes",
+    "dma_buffers_bytes",
+    "tensors_bytes",
+    "dma_rings_bytes",
+    "driver_memory_bytes",
+    "notifications_bytes",
+    "uncategorized_bytes",
+]
 
 
 @dataclass(slots=True)
 class _CoreCounters:
-    """What happened on one core. Busy time is counted up to `counted_until_seconds` and never twice."""
+    """The counters of one core. Busy time up to `counted_until_seconds` is in `busy_seconds`."""
 
     busy_seconds: float = 0.0
     counted_until_seconds: float = float("-inf")
     flop: int = 0
     executions: int = 0
     last_execution_seconds: float | None = None
-    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # by id(), the oldest first
+    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # by id(), oldest first
     memory: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_DEVICE_CATEGORIES, 0))
 
     def count_until(self, moment_seconds: float) -> None:
-        """Adds the time that executions took since it was last counted; nothing for a moment before that."""
+        """Adds the busy time up to a moment; does nothing for a moment that is counted already."""
         if moment_seconds > self.counted_until_seconds:
             if self.in_flight:
                 self.busy_seconds += moment_seconds - self.counted_until_seconds
@@ -58,7 +110,7 @@ class _CoreCounters:
 
 @dataclass(slots=True)
 class _ModelCounters:
-    """A loaded model. It runs while something is in flight, and until a report that tells of all that ended arrived."""
+    """A loaded model. It is running while an execution is in flight, or has ended but is not in a delivered report."""
 
     model_id: int
     name: str
@@ -69,14 +121,14 @@ class _ModelCounters:
     busy_seconds: float = 0.0
     last_execution_seconds: float | None = None
     in_flight: int = 0
-    ended: int = 0  # executions, with or without a result
+    ended: int = 0  # executions, failed ones included
     ended_in_report: int = 0
     ended_reported: int = 0
 
 
 @dataclass(slots=True)
 class _LatencyHistogram:
-    """A latency histogram that grows."""
+    """A latency histogram with sparse buckets."""
 
     counts: dict[int, int] = field(default_factory=dict)
     sum_seconds: float = 0.0
@@ -93,9 +145,9 @@ class _LatencyHistogram:
 
 
 class ProcessCounters:
-    """The counters and levels of one process; `core_count` is None until it is known.
+    """The counters and memory levels of one process. `core_count` is None until the daemon has given it.
 
-    `counted_since_seconds`: when it began to count, which every report says.
+    `counted_since_seconds` is the start of counting, a field of every report.
     """
 
     def __init__(self, core_count: int | None = None, counted_since_seconds: float = 0.0) -> None:
@@ -113,7 +165,7 @@ class ProcessCounters:
         self._total_latencies = _LatencyHistogram()
         self._device_latencies = _LatencyHistogram()
 
-    def load(
+    def add_model(
         self,
         handle: object,
         name: str,
@@ -121,7 +173,7 @@ class ProcessCounters:
         memory: Mapping[int, DeviceMemory],
         host_memory: HostMemory,
     ) -> None:
-        """A model is there, and its memory is in use; its UUID is made from the name unless there is a valid one."""
+        """Adds a loaded model and its memory. Without a valid `uuid`, its UUID is a hash of its name."""
         if len(self._models) == MOST_MODELS:
             raise ValueError(f"more than {MOST_MODELS} models are loaded; the rest is not reported")
         if sum(len(model.memory) for model in self._models.values()) + len(memory) > MOST_SUBGRAPHS:
@@ -136,13 +188,13 @@ class ProcessCounters:
         )
         self._next_model_id += 1
 
-    def unload(self, handle: object) -> None:
-        """A model is gone, and its memory free; its executions stay counted."""
+    def remove_model(self, handle: object) -> None:
+        """Removes a model and its memory; its executions stay counted."""
         if self._models.pop(handle, None) is None:
             raise ValueError("unload_model of a model that is not loaded")
 
-    def begin(self, started: StartedExecution) -> None:
-        """An execution began."""
+    def begin_execution(self, started: StartedExecution) -> None:
+        """Records the start of an execution."""
         handle, index, began_seconds = started
         core = self._core(index)
         core.count_until(began_seconds)
@@ -151,10 +203,10 @@ class ProcessCounters:
         if model is not None:
             model.in_flight += 1
 
-    def end(
+    def end_execution(
         self, started: StartedExecution, ended_seconds: float, flop: int, outcome: Outcome, queued_seconds: float
     ) -> None:
-        """An execution ended."""
+        """Records the end of an execution."""
         handle, index, began_seconds = started
         core = self._core(index)
         if id(started) not in core.in_flight:
@@ -165,7 +217,7 @@ class ProcessCounters:
         if model is not None:
             model.in_flight -= 1
             model.ended += 1
-        # Hashing or looking up a member of an Enum costs as much as all the rest: the usual one is told by identity.
+        # Hashing or looking up an Enum member costs as much as the rest of this method, hence the test by identity.
         field_name = _COMPLETED if outcome is Outcome.COMPLETED else f"{Outcome(outcome).value}_total"
         device_seconds = ended_seconds - began_seconds if ended_seconds > began_seconds else 0.0
         total_seconds = device_seconds + (_check_seconds(queued_seconds) if queued_seconds else 0.0)
@@ -174,7 +226,7 @@ class ProcessCounters:
         core.executions += 1
         core.last_execution_seconds = ended_seconds
         self._outcomes[field_name] += 1
-        if field_name in _WITH_RESULT:
+        if field_name in _WITH_LATENCY:
             bucket = bucket_index(device_seconds)
             self._device_latencies.add(bucket, device_seconds)
             self._total_latencies.add(bucket_index(total_seconds) if queued_seconds else bucket, total_seconds)
@@ -184,9 +236,9 @@ class ProcessCounters:
             model.last_execution_seconds = ended_seconds
 
     def add_memory(self, index: int, category: str, delta_bytes: int) -> None:
-        """Memory of a core was taken, or given back where `delta_bytes` is negative.
+        """Adds to the memory in use on a core; a negative `delta_bytes` is memory that was freed.
 
-        A level may pass below 0 for a moment: one thread can give back what the note of another has yet to take.
+        A level may be below 0 for a moment, if one thread frees memory before the event of its allocation is applied.
         """
         levels = self._core(index).memory
         levels[_check_category(category, levels)] += _check_range(
@@ -194,15 +246,15 @@ class ProcessCounters:
         )
 
     def set_memory(self, index: int, category: str, size_bytes: int) -> None:
-        """Memory in use on a core apart from that of its models."""
+        """Sets the memory in use on a core, without the memory of its models."""
         _set_level(self._core(index).memory, category, size_bytes)
 
     def set_host_memory(self, category: str, size_bytes: int) -> None:
-        """Host memory in use apart from that of the models."""
+        """Sets the host memory in use, without the memory of the models."""
         _set_level(self._host_memory, category, size_bytes)
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
-        """What was counted beside executions so far; at most MOST_OPERATORS kinds, the rest being one of them."""
+        """Sets the training counters, and the times of at most MOST_OPERATORS kinds of operators."""
         self._training = counters
         self._operators = tuple(
             replace(operator, name=truncate_for_protobuf(operator.name, LONGEST_OPERATOR_NAME))
@@ -210,7 +262,7 @@ class ProcessCounters:
         )
 
     def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
-        """What the script could do better, what costs most first; more than MOST_ADVICE and long texts are cut."""
+        """Sets the advice for the script, largest effect first. Keeps MOST_ADVICE items and truncates long texts."""
         self._advice = tuple(
             ScriptAdvice(
                 truncate_for_protobuf(each.rule, LONGEST_ADVICE),
@@ -223,11 +275,13 @@ class ProcessCounters:
         )
 
     def add_error(self, kind: ErrorKind) -> None:
-        """An error happened."""
+        """Counts an error."""
         self._errors[f"{ErrorKind(kind).value}_total"] += 1
 
-    def report(self, core_count: int, now_seconds: float, unix_minus_monotonic_seconds: float) -> neuron_pb2.Report:
-        """The report of this moment for the first `core_count` cores."""
+    def build_report(
+        self, core_count: int, now_seconds: float, unix_minus_monotonic_seconds: float
+    ) -> neuron_pb2.Report:
+        """Builds the report of this moment for the first `core_count` cores."""
         report = neuron_pb2.Report(
             measured_at_seconds=now_seconds,
             measured_at_unix_seconds=now_seconds + unix_minus_monotonic_seconds,
@@ -252,8 +306,8 @@ class ProcessCounters:
         self._device_latencies.fill(report.device_latency_histogram)
         return report
 
-    def arrived(self) -> None:
-        """The latest report reached the daemon: what ran before it need not be told again."""
+    def mark_delivered(self) -> None:
+        """Records that the latest report reached the daemon."""
         for model in self._models.values():
             model.ended_reported = model.ended_in_report
 
@@ -319,7 +373,7 @@ def _check_category(category: str, levels: Mapping[str, int]) -> str:
 
 
 def truncate_for_protobuf(text: str, longest: int) -> str:
-    """The text as protobuf takes it: no lone surrogates, at most `longest` characters."""
+    """Cuts a text to `longest` characters and replaces lone surrogates, which protobuf refuses."""
     return text[:longest].encode(errors="replace").decode()
 
 
@@ -336,7 +390,6 @@ def _add_levels(levels: dict[str, int], memory: DeviceMemory | HostMemory) -> No
 
 
 def _memory_levels(memory: DeviceMemory | HostMemory) -> dict[str, int]:
-    """The known categories."""
     names = _DEVICE_CATEGORIES if isinstance(memory, DeviceMemory) else _HOST_CATEGORIES
     return {name: value for name in names if (value := getattr(memory, name)) is not None}
 
@@ -363,51 +416,3 @@ def _check_seconds(value: float) -> float:
     if not 0 <= seconds <= 1e9:
         raise ValueError(f"queued_seconds is {seconds}, which is out of range")
     return seconds
-
-
-class Outcome(StrEnum):
-    """How an execution ended; each value is a field of `ExecutionCounters` without its `_total`."""
-
-    COMPLETED = "completed"
-    COMPLETED_WITH_ERR = "completed_with_err"
-    COMPLETED_WITH_NUM_ERR = "completed_with_num_err"
-    TIMED_OUT = "timed_out"
-    INCORRECT_INPUT = "incorrect_input"
-    FAILED_TO_QUEUE = "failed_to_queue"
-
-
-class ErrorKind(StrEnum):
-    """What kind of error happened; each value is a field of `ErrorCounters` without its `_total`."""
-
-    GENERIC = "generic"
-    NUMERICAL = "numerical"
-    TRANSIENT = "transient"
-    MODEL = "model"
-    RUNTIME = "runtime"
-    HARDWARE = "hardware"
-
-
-DeviceMemoryCategory = Literal[
-    "constants_bytes",
-    "model_code_bytes",
-    "model_shared_scratchpad_bytes",
-    "runtime_memory_bytes",
-    "tensors_bytes",
-    "collectives_bytes",
-    "dma_rings_bytes",
-    "driver_memory_bytes",
-    "nonshared_scratchpad_bytes",
-    "notifications_bytes",
-    "uncategorized_bytes",
-]
-
-HostMemoryCategory = Literal[
-    "application_memory_bytes",
-    "constants_bytes",
-    "dma_buffers_bytes",
-    "tensors_bytes",
-    "dma_rings_bytes",
-    "driver_memory_bytes",
-    "notifications_bytes",
-    "uncategorized_bytes",
-]

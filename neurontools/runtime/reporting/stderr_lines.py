@@ -1,4 +1,4 @@
-"""What the runtime says on standard error, next to what the script says there: a line at a time, never an error."""
+"""Lines that the runtime writes to standard error, beside those of the script. Writing never raises."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import sys
 
 from neurontools.util.terminal import escape_controls
 
-_LONGEST_LINE = 1000
-_told: set[str] = set()
+_MAX_LINE_CHARACTERS = 1000
+_warned: set[str] = set()
 
 
 def write_stderr_line(text: str, *, apart: bool = False) -> bool:
-    """Writes a line to standard error; returns False if the disk is full or the stream is closed or missing.
+    """Writes the first line of a text; returns False if the disk is full or the stream is closed or missing.
 
     `apart`: writes a newline first, because another process may have left an unfinished line.
     """
-    line = "\n" * apart + escape_controls(text.partition("\n")[0])[:_LONGEST_LINE]
+    line = "\n" * apart + escape_controls(text.partition("\n")[0])[:_MAX_LINE_CHARACTERS]
     stream = sys.stderr
     if stream is None:
         return False
     try:
-        stream.write(f"{line}\n")  # in one piece: ranks share the stream
+        stream.write(f"{line}\n")  # one write: ranks share the stream
         stream.flush()
     except (OSError, ValueError, AttributeError):
         return False
     return True
 
 
-def warn_once(matter: str, text: str) -> None:
-    """A line under our name, unless this matter was told before in this process."""
-    if matter not in _told:
-        _told.add(matter)
+def warn_once(topic: str, text: str) -> None:
+    """Writes a line that begins with "neurontools:", once a process for each topic."""
+    if topic not in _warned:
+        _warned.add(topic)
         write_stderr_line(f"neurontools: {text}")

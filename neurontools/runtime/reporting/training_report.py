@@ -1,4 +1,4 @@
-"""What a training script tells of itself: steps, samples, how long it waits for its input, and checkpoints."""
+"""Reports of a training script: its steps, samples, input wait and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ T = TypeVar("T")
 
 
 class TrainingLog:
-    """Counts of this process; any thread may add to them.
+    """The training counters of this process; any thread may add to them.
 
-    `is_observed`: the simulated runtime is in this process, has the NeuronCores, counts steps and samples by itself and
-    reports the rest from here.
+    `is_counted_by_runtime` is set by the simulated runtime. It counts steps and samples itself, and reports the other
+    counters from here.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._counters = TrainingCounters()
-        self.is_observed = False
+        self.is_counted_by_runtime = False
 
     @property
     def counters(self) -> TrainingCounters:
-        """What was counted so far."""
+        """The counters so far."""
         return self._counters
 
-    def step(self, samples: int | None) -> None:
-        """A step of the optimizer; `samples` are those of this process in it."""
+    def add_step(self, samples: int | None) -> None:
+        """Counts an optimizer step; `samples` is the number of samples that this process put into it."""
         with self._lock:
             now = self._counters
             total = now.samples_total if samples is None else (now.samples_total or 0) + samples
@@ -46,27 +46,27 @@ class TrainingLog:
                 now, steps_total=now.steps_total + 1, samples_total=total, last_step_at_seconds=time.monotonic()
             )
 
-    def waited(self, seconds: float) -> None:
-        """The script waited so long for a batch."""
+    def add_input_wait(self, seconds: float) -> None:
+        """Adds the time that the script waited for a batch."""
         with self._lock:
             now = self._counters
             self._counters = replace(now, input_wait_seconds_total=(now.input_wait_seconds_total or 0.0) + seconds)
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
-        """A checkpoint is written within; one that fails does not count."""
+        """Times the block as the writing of a checkpoint; a block that raises is not counted."""
         began = time.perf_counter()
         with self._lock:
             self._counters = replace(self._counters, checkpointing_since_seconds=time.monotonic())
         try:
             yield
-            self.wrote_checkpoint(time.perf_counter() - began)
+            self.add_checkpoint(time.perf_counter() - began)
         finally:
             with self._lock:
                 self._counters = replace(self._counters, checkpointing_since_seconds=None)
 
-    def wrote_checkpoint(self, seconds: float | None) -> None:
-        """A checkpoint was written; None where nobody knows how long it took."""
+    def add_checkpoint(self, seconds: float | None) -> None:
+        """Counts a checkpoint; `seconds` is None if its duration is unknown."""
         with self._lock:
             now = self._counters
             taken = now.checkpoint_seconds_total if seconds is None else (now.checkpoint_seconds_total or 0.0) + seconds
@@ -79,11 +79,11 @@ training_log = TrainingLog()
 
 
 class TrainingReport:
-    """Tells the daemon how the training of this process goes, once a second from a thread of its own.
+    """Reports the training of this process to the daemon, once a second from its own thread.
 
-    Made by `start`. Where no daemon is, and where it refuses the NeuronCores, training goes on and nothing is told; no
-    method raises or waits. In a process on simulated NeuronCores, whose steps are counted already, it adds what the
-    runtime does not see.
+    Use `start` to make one. No method raises, and only `flush` and `close` wait. Without a daemon, or if the daemon
+    refuses the NeuronCores, training goes on and nothing is reported. On simulated NeuronCores the runtime counts the
+    steps, and this adds input wait and checkpoints.
     """
 
     def __init__(self, reporter: Reporter | None) -> None:
@@ -91,8 +91,8 @@ class TrainingReport:
 
     @classmethod
     def start(cls, environment: Mapping[str, str] = os.environ, *, socket: str | None = None) -> TrainingReport:
-        """Begins to report on the NeuronCores of NEURON_RT_VISIBLE_CORES or NEURON_RT_NUM_CORES (neither: all)."""
-        if training_log.is_observed:
+        """Starts to report on the NeuronCores of NEURON_RT_VISIBLE_CORES or NEURON_RT_NUM_CORES (neither: all)."""
+        if training_log.is_counted_by_runtime:
             return cls(None)
         try:
             path = configured_socket(socket, environment)
@@ -107,15 +107,15 @@ class TrainingReport:
 
     @property
     def is_monitored(self) -> bool:
-        """Whether a daemon is told, as far as is known."""
+        """Whether this process is attached to a daemon, as of the latest exchange."""
         return self._reporter is not None and self._reporter.is_monitored
 
     def step(self, samples: int | None = None) -> None:
-        """A step of the optimizer; `samples` are those that this process put into it."""
-        training_log.step(samples)
+        """Counts an optimizer step; `samples` is the number of samples that this process put into it."""
+        training_log.add_step(samples)
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """The batches of a loader; the time until each is there is input wait."""
+        """Yields the batches of a loader and counts the wait for each as input wait."""
         iterator = iter(loader)
         while True:
             began = time.perf_counter()
@@ -123,21 +123,21 @@ class TrainingReport:
                 batch = next(iterator)
             except StopIteration:
                 return
-            training_log.waited(time.perf_counter() - began)
+            training_log.add_input_wait(time.perf_counter() - began)
             yield batch
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
-        """A checkpoint is written within; one that fails does not count."""
+        """Times the block as the writing of a checkpoint; a block that raises is not counted."""
         with training_log.checkpoint():
             yield
 
     def flush(self) -> bool:
-        """Waits until the daemon has a report of everything so far; False when it did not get one in time."""
+        """Waits until the daemon has a report of everything so far; returns False at the time-out."""
         return self._reporter is not None and self._reporter.flush()
 
     def close(self) -> None:
-        """Gives the cores back and ends the reports; may be called again."""
+        """Gives the cores back and stops reporting; may be called again."""
         if self._reporter is not None:
             self._reporter.close()
 
@@ -149,31 +149,31 @@ class TrainingReport:
 
 
 class LoopTimer:
-    """The moment of the last event of a training loop, from which the next one tells how long something took."""
+    """Times input wait and checkpoints from the moments at which a framework calls its callbacks."""
 
     def __init__(self) -> None:
         self._last_seconds: float | None = None
 
-    def event(self) -> None:
-        """Something ended that is neither."""
+    def mark(self) -> None:
+        """Starts the next interval: the time since the last mark was neither input wait nor a checkpoint."""
         self._last_seconds = time.perf_counter()
 
-    def batch_is_there(self) -> None:
-        """What lay between the last event and this was waiting for a batch."""
+    def end_input_wait(self) -> None:
+        """Counts the time since the last mark as input wait."""
         now = time.perf_counter()
         if self._last_seconds is not None:
-            training_log.waited(now - self._last_seconds)
+            training_log.add_input_wait(now - self._last_seconds)
         self._last_seconds = now
 
-    def checkpoint_is_written(self) -> None:
-        """What lay between the last event and this was the writing of a checkpoint."""
+    def end_checkpoint(self) -> None:
+        """Counts the time since the last mark as the writing of a checkpoint."""
         now = time.perf_counter()
-        training_log.wrote_checkpoint(None if self._last_seconds is None else now - self._last_seconds)
+        training_log.add_checkpoint(None if self._last_seconds is None else now - self._last_seconds)
         self._last_seconds = now
 
 
-def samples_of(batch: Any) -> int | None:
-    """How many samples a batch has: the length of its first tensor; None without one."""
+def count_samples(batch: Any) -> int | None:
+    """Returns the number of samples of a batch: the length of its first tensor. None without a tensor."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None
@@ -182,4 +182,4 @@ def samples_of(batch: Any) -> int | None:
         parts = batch.values()
     elif isinstance(batch, (list, tuple)):
         parts = batch
-    return next((found for found in map(samples_of, parts) if found is not None), None)
+    return next((found for found in map(count_samples, parts) if found is not None), None)

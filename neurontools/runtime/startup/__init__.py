@@ -1,1 +1,1 @@
-"""What Python and `import torch` load by themselves, in every process. Imports nothing that costs."""
+"""Modules that Python or `import torch` loads in every process, so they must import nothing slow."""

@@ -107,7 +107,7 @@ def _nothing() -> None:
 def release(buffer: Buffer) -> None:
     """Gives back the bytes of a buffer that has a value."""
     if ring.is_on:
-        ring.freed(buffer.core.global_index, buffer.address, buffer.layout.nbytes, buffer.category)
+        ring.record_free(buffer.core.global_index, buffer.address, buffer.layout.nbytes, buffer.category)
     buffer.core.memory.free(buffer.category, buffer.layout.nbytes)
     buffer.value = None
 

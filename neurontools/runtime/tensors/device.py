@@ -72,13 +72,13 @@ class Device:
         """Executes the pending graphs of all cores."""
         is_watched = ring.is_watching
         if is_watched:
-            ring.enter_flush_all()
+            ring.begin_flush_all()
         try:
             for core in self.taken:
                 self.flush(core, reason)
         finally:
             if is_watched:
-                ring.leave_flush_all()
+                ring.end_flush_all()
 
     def enter_lazy_scope(self) -> None:
         """From here to `leave_lazy_scope` operators are recorded even where the device is eager."""

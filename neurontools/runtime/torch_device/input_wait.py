@@ -28,6 +28,6 @@ def install() -> None:
         finally:
             step_clock.close(entry, time.perf_counter())
             if ring.is_on:
-                ring.waited_for_input(int(began * 1e9))
+                ring.record_input_wait(int(began * 1e9))
 
     iterator.__next__ = timed

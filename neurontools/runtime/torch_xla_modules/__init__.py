@@ -1,1 +1,1 @@
-"""Packages that scripts import as torch_xla and torch_neuronx; `neurontools.runtime.launch.import_hook` finds them."""
+"""torch_xla, torch_neuronx and neuronx_distributed; `neurontools.runtime.launch.import_hook` makes them importable."""

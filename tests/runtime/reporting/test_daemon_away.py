@@ -72,7 +72,8 @@ def test_daemon_is_looked_for_where_it_would_listen(
     daemon: RestartedDaemon, reporters: list[Reporter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "neurontools.runtime.reporting.reporter.candidates", lambda environment: ("/nowhere/n.sock", daemon.socket)
+        "neurontools.runtime.reporting.reporter.candidate_sockets",
+        lambda environment: ("/nowhere/n.sock", daemon.socket),
     )
     reporter = Reporter.attach({})
     reporters.append(reporter)

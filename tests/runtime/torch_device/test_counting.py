@@ -25,7 +25,7 @@ PARTS = ("host", "compile_wait", "input_wait", "transfer", "compute", "collectiv
 
 
 def seconds(clock: StepClock) -> dict[str, float]:
-    times = clock.so_far()
+    times = clock.read_times()
     return {name: getattr(times, name) or 0.0 for name in times.__slots__ if name.removesuffix("_seconds") in PARTS}
 
 
@@ -92,25 +92,25 @@ def test_a_clock_that_begins_when_it_was_read_tells_on_from_there() -> None:
     now = Now(10.0)
     clock = StepClock(now)
     now.seconds = 13.0
-    assert clock.so_far().host_seconds == 3.0
+    assert clock.read_times().host_seconds == 3.0
     now.seconds = 20.0
     clock.begin()
-    assert clock.so_far().host_seconds == 3.0
+    assert clock.read_times().host_seconds == 3.0
     now.seconds = 21.0
-    assert clock.so_far().host_seconds == 4.0
+    assert clock.read_times().host_seconds == 4.0
 
 
 def test_between_two_boundaries_is_what_was_charged_there() -> None:
     now = Now(10.0)
     clock = StepClock(now)
     now.seconds = 18.0
-    assert clock.so_far().host_seconds == 8.0
+    assert clock.read_times().host_seconds == 8.0
     clock.charge(TRANSFER, 8.0, 0.0)  # which is known when it has ended
     now.seconds = 19.0
-    before_seconds, before = clock.at_boundary()
+    before_seconds, before = clock.read_charges()
     clock.charge(COMPUTE, 1.0, 8.0)
     now.seconds = 20.0
-    after_seconds, after = clock.at_boundary()
+    after_seconds, after = clock.read_charges()
     assert after_seconds - before_seconds == 1.0
     assert [later - earlier for earlier, later in zip(before, after, strict=True)] == [0.0, 0.0, 0.0, 1.0, 0.0]
 
@@ -237,14 +237,14 @@ def test_only_so_many_kinds_are_told_and_the_rest_together() -> None:
 def test_the_line_is_the_script_s_and_not_a_library_s() -> None:
     found = CallSiteCounter()
     before = sys._getframe().f_lineno
-    found.note("read")
-    json.loads("{}", object_hook=lambda _: found.note("read"))
+    found.count_call("read")
+    json.loads("{}", object_hook=lambda _: found.count_call("read"))
     assert {(what, Path(file).name, line - before): n for (what, file, line), n in found.counts.items()} == {
         ("read", "test_counting.py", 1): 1,
         ("read", "test_counting.py", 2): 1,
     }
     found = CallSiteCounter()
-    exec(compile("note('read')", json.__file__, "exec"), {"note": found.note, "__name__": "json"})
+    exec(compile("note('read')", json.__file__, "exec"), {"note": found.count_call, "__name__": "json"})
     assert Path(next(iter(found.counts))[1]).name == "test_counting.py"  # who called the library
 
 
@@ -252,7 +252,7 @@ def test_what_happens_often_in_one_step_is_in_one_step() -> None:
     found = CallSiteCounter()
     for found.step in range(3):
         for _ in range(4 if found.step == 1 else 1):
-            found.note("read")
+            found.count_call("read")
     (place,) = found.counts
     assert (found.counts[place], found.steps[place]) == (6, 3)
 
@@ -260,9 +260,9 @@ def test_what_happens_often_in_one_step_is_in_one_step() -> None:
 def test_places_are_bounded() -> None:
     found = CallSiteCounter()
     for number in range(1000):
-        found.note(f"fallback {number}")
+        found.count_call(f"fallback {number}")
     assert len(found.counts) == 256
-    found.note("fallback 0")
+    found.count_call("fallback 0")
 
 
 def graph(*shapes: str, operators: int = 1) -> str:

@@ -219,8 +219,8 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Executes what is pending, then the step closures."""
     del wait, reset_scope
-    metrics.count("MarkStep")
-    call_sites.note("mark_step")
+    metrics.increment("MarkStep")
+    call_sites.count_call("mark_step")
     _device.flush_all("MarkStep")
     _run_step_closures()
 

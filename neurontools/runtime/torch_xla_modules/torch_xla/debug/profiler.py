@@ -105,7 +105,7 @@ class Trace(torch.profiler.record_function):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if ring.is_on:
-            ring.span(SpanKind.ANNOTATION, self.name, -1, self._begun_ns, time.perf_counter_ns())
+            ring.record_span(SpanKind.ANNOTATION, self.name, -1, self._begun_ns, time.perf_counter_ns())
 
 
 class StepTrace(Trace):

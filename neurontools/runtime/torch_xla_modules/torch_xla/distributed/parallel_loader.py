@@ -138,12 +138,12 @@ class PerDeviceLoader:
         waited = time.perf_counter()
         item = self._batches.next()
         if ring.is_on:
-            ring.waited_for_input(int(waited * 1e9))
+            ring.record_input_wait(int(waited * 1e9))
         if item is _END:
             xm.mark_step()
             raise StopIteration
         batch, samples = item
-        steps.batch_loaded(samples)
+        steps.record_batch(samples)
         return batch
 
     def close(self) -> None:
