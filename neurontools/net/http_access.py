@@ -6,16 +6,18 @@ import hmac
 import ipaddress
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neurontools.net.client_roles import Role, Subjects, subject_names
 from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
 from neurontools.net.tls import FileProblem, ServerTls, file_problems, identities
 from neurontools.util.errors import EXIT_USAGE, UserError
+
+if TYPE_CHECKING:
+    import ssl
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +83,11 @@ class HttpAccess:
     @property
     def knows_clients(self) -> bool:
         """Whether nobody is let in without a token or a certificate."""
-        context = self.context
-        return self._token is not None or (context is not None and context.verify_mode is ssl.CERT_REQUIRED)
+        if self._token is not None or self.context is None:
+            return self._token is not None
+        import ssl
+
+        return self.context.verify_mode is ssl.CERT_REQUIRED
 
     @property
     def asks_for_token(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neurontools.util.errors import EXIT_USAGE, UserError
+
+if TYPE_CHECKING:
+    import ssl  # functions import it: OpenSSL takes 4 MiB, which a daemon without TLS does not need
 
 FileIdentity = tuple[int, int, int, int, int] | None
 
@@ -25,6 +28,8 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
     The private key is in a file of its own or in that of the certificate, and is for the daemon's user and group alone.
     """
+    import ssl
+
     kept_in = ("certificate", certificate) if key is None else ("key", key)
     with file_problems(*kept_in):
         mode = Path(kept_in[1]).stat().st_mode
@@ -46,6 +51,8 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
 def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
     """Has a TLS context demand certificates that these authorities signed; FileProblem."""
+    import ssl
+
     with file_problems(setting, file):
         context.load_verify_locations(file)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -59,6 +66,8 @@ def identities(files: Iterable[str | None]) -> tuple[FileIdentity, ...]:
 @contextmanager
 def file_problems(setting: str, file: str) -> Iterator[None]:
     """Tells whatever is wrong with a file as a problem of its setting."""
+    import ssl
+
     try:
         yield
     except ssl.SSLError as error:
@@ -145,6 +154,8 @@ def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSL
 
     Nothing is resumed: a session would outlive what its certificate was checked against.
     """
+    import ssl
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
@@ -190,6 +201,8 @@ class ClientTls:
         return self._context
 
     def _made(self) -> ssl.SSLContext:
+        import ssl
+
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
         if self._files.authorities is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
