@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.cli.line import frame
+from neurontools.util.command_lifecycle import run_command, run_module
 
 _SETTINGS = "_NEUROND_SETTINGS"
 
 
 def main() -> None:
     """Runs the command and ends the process."""
-    frame.run("neurond", _run, is_service=True)
+    run_command("neurond", _run, is_service=True)
 
 
 def fleet_sim() -> None:
     """`neuron-fleet-sim`."""
-    frame.run_module("neurond.fleet.command")
+    run_module("neurond.fleet.command")
 
 
 def _run(arguments: list[str]) -> int:

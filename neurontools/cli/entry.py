@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.cli.line.frame import run_module
+from neurontools.util.command_lifecycle import run_module
 
 
 def neuron_run() -> None:

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from neurontools.cli.top.first_frame import ansi, is_light
-from neurontools.cli.top.theme import chosen_theme
+from neurontools.cli.top.first_frame import is_light_background, line_ansi
+from neurontools.cli.top.options import chosen_theme
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from neurontools.cli.top.theme import chosen_theme
     ],
 )
 def test_the_ground_of_the_terminal(reply: bytes, expected: bool | None) -> None:
-    assert is_light(reply) is expected
+    assert is_light_background(reply) is expected
 
 
 # SIGHUP is ignored, as the shell alone is told that a window was closed.
@@ -71,5 +71,5 @@ def test_a_flag_goes_before_no_color_and_that_before_the_settings() -> None:
 
 
 def test_mono_has_attributes_alone() -> None:
-    assert ansi((("a", "strong"), ("b", "text")), "mono") == "\x1b[0;1ma\x1b[0mb"
-    assert ansi((("a", "busy"),), "dark") == "\x1b[0;38;2;63;185;80ma"
+    assert line_ansi((("a", "strong"), ("b", "text")), "mono") == "\x1b[0;1ma\x1b[0mb"
+    assert line_ansi((("a", "busy"),), "dark") == "\x1b[0;38;2;63;185;80ma"

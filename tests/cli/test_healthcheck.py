@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.cli.healthcheck.options import FORMATS
+from neurontools.cli.healthcheck.command import FORMATS
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
 from tests.harness.command import RunCommand, calls

@@ -109,7 +109,7 @@ def test_a_period_shorter_than_the_daemons_interval_floods_nobody(
     file.write_text('{"period": "10ms", "system_metrics": [{"type": "memory_info"}]}', "utf-8")
     done = called("-c", str(file), "--socket", daemon.socket, "-n", "5", "--verbose", "1")
     assert done.returncode == 0
-    assert "the period of 0.01 s can't be met: the monitor daemon looks every 0.25 s" in done.stderr
+    assert "the period of 0.01 s can't be met: the monitor daemon samples every 0.25 s" in done.stderr
     periods = [json.loads(line)["system_data"]["memory_info"]["period"] for line in done.stdout.splitlines()]
     assert all(period > 0 for period in periods[1:]), "each is of another snapshot"
 

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.cli.line.about import help_text
-from neurontools.cli.line.completion import script
-from neurontools.cli.line.devices import DeviceSelection
-from neurontools.cli.line.options import Option, parse
+from neurontools.cli.line.about import completion_script, help_text
+from neurontools.cli.line.options import DeviceSelection, Option, parse_options
 from neurontools.cli.ls.options import OPTIONS
 from neurontools.cli.profile import options as profile
 from neurontools.util.errors import UserError
@@ -40,7 +38,7 @@ from tests.harness.command import RunCommand
     ],
 )
 def test_parse(arguments: list[str], given_options: dict[str, str]) -> None:
-    assert parse(OPTIONS, arguments) == given_options
+    assert parse_options(OPTIONS, arguments) == given_options
 
 
 @given(st.lists(st.text(max_size=8) | st.sampled_from(["-", "--", "-d", "--wide", "--socket=", "-wat"]), max_size=6))
@@ -48,7 +46,7 @@ def test_whatever_is_given_is_parsed_or_refused_in_one_line(arguments: list[str]
     refusal: UserError | None = None
     names: dict[str, str] = {}
     try:
-        names = parse(OPTIONS, arguments)
+        names = parse_options(OPTIONS, arguments)
     except UserError as error:
         refusal = error
     assert set(names) <= {option.name for option in OPTIONS}
@@ -124,7 +122,7 @@ def test_bash_offers(tmp_path: Path) -> None:
         (["--socket", "here"], {"here.sock"}),
         ([""], {flag for option in OPTIONS for flag in option.flags}),
     ]
-    text = script("bash", "neuron-ls", OPTIONS)
+    text = completion_script("bash", "neuron-ls", OPTIONS)
     assert offered_by_bash(tmp_path, text, [words for words, _ in cases]) == [offered for _, offered in cases]
 
 
@@ -137,13 +135,13 @@ def test_bash_offers_actions_first_and_then_paths(tmp_path: Path) -> None:
         (["show", "--js"], {"--json", "--json-schema"}),
         (["show", "--table", "s"], {"steps"}),
     ]
-    text = script("bash", "neuron-ls", profile.OPTIONS, profile.ACTIONS)
+    text = completion_script("bash", "neuron-ls", profile.OPTIONS, profile.ACTIONS)
     assert offered_by_bash(tmp_path, text, [words for words, _ in cases]) == [offered for _, offered in cases]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(neuron_ls: RunCommand, tmp_path: Path, shell: str) -> None:
-    text = script(shell, "neuron-ls", OPTIONS)
+    text = completion_script(shell, "neuron-ls", OPTIONS)
     done = neuron_ls("--completion", shell)
     assert (done.stdout, done.stderr, done.returncode) == (text, "", 0)
     for option in OPTIONS:
@@ -151,7 +149,7 @@ def test_completion_scripts(neuron_ls: RunCommand, tmp_path: Path, shell: str) -
             assert (f"-l {name}" if shell == "fish" else f"--{name}") in text
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    for each in (text, script(shell, "neuron-profile", profile.OPTIONS, profile.ACTIONS)):
+    for each in (text, completion_script(shell, "neuron-profile", profile.OPTIONS, profile.ACTIONS)):
         (tmp_path / "script").write_text(each)
         command = [shell, "-n", str(tmp_path / "script")]
         checked = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.cli.doctor.redaction import Redactor
+from neurontools.cli.doctor.bundle import Redactor
 from neurontools.model import Attribution, Job, PodAllocation, Snapshot
 from tests.harness.snapshots import process_of, snapshot_of
 

@@ -19,12 +19,9 @@ from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
 from neurond.startup.checks import check_settings
 from neurontools import catalog
-from neurontools.cli.line import frame
-from neurontools.cli.line.about import exit_code_text
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.telling import tell
 from neurontools.fleet.file_sd import PLACE_LABEL
 from neurontools.fleet.hosts import Place, Reach, hostfile_text
+from neurontools.util.command_lifecycle import exit_code_text, run_command, write_stderr, write_text
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.signals import defer_signals
@@ -74,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run("neuron-fleet-sim", _run)
+    run_command("neuron-fleet-sim", _run)
 
 
 def _run(arguments: list[str]) -> int:
@@ -172,7 +169,7 @@ def _wait(processes: FleetProcesses, while_fd: int | None) -> None:
         gone = [name for name in processes.ended() if name not in told]
         if gone:
             told.update(gone)
-            tell(
+            write_stderr(
                 f"neuron-fleet-sim: no longer served, their process has ended: {', '.join(gone[:8])}"
                 + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
             )

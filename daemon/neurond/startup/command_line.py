@@ -13,8 +13,7 @@ from neurond.sources.simulated import SCENARIOS
 from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve_settings
 from neurond.system.lifecycle import exit_with_parent
 from neurontools import catalog
-from neurontools.cli.line.about import exit_code_text
-from neurontools.cli.line.frame import write_text
+from neurontools.util.command_lifecycle import exit_code_text, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.version import __version__
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from neurontools.rpc.tunnel_registry import TunnelSet
 
 
-def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None) -> tuple[FleetFeed, tuple[str, ...]]:
+def open_fleet_feed(
+    given: Mapping[str, str], interval_seconds: float | None = None
+) -> tuple[FleetFeed, tuple[str, ...]]:
     """The feed of the hosts that the options name, to be started, and what is wrong with some of the names.
 
     UserError when no host is named.
@@ -28,7 +30,7 @@ def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None)
 
         access = read_access(given["prometheus-config"]) if "prometheus-config" in given else Access()
         return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
-    hosts = asked_hosts(given)
+    hosts = requested_hosts(given)
     tunnels: TunnelSet | None = None
     if any(place.reach is Reach.TLS for place in hosts.places):
         from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
@@ -37,7 +39,7 @@ def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None)
     return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.troubles
 
 
-def asked_hosts(given: Mapping[str, str]) -> Hosts:
+def requested_hosts(given: Mapping[str, str]) -> Hosts:
     """The hosts that an option names; UserError when there is none."""
     if "hosts" in given:
         return named_hosts(given["hosts"])

@@ -12,8 +12,8 @@ import tempfile
 import threading
 from time import monotonic
 
-from neurontools.cli.line.frame import end_on_signal
 from neurontools.rpc.socket_path import LONGEST_PATH_BYTES
+from neurontools.util.command_lifecycle import end_on_signal
 from neurontools.util.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
 from neurontools.util.signals import defer_signals
 
@@ -107,7 +107,7 @@ class PrivateDaemon:
                 )
             os.close(tell_ready)
             tell_ready = -1
-            if not _says_ready(ready, monotonic() + self._start_seconds):
+            if not _wait_until_ready(ready, monotonic() + self._start_seconds):
                 raise self._did_not_start(self._child)
         finally:
             os.close(ready)
@@ -135,7 +135,7 @@ class PrivateDaemon:
             with defer_signals():
                 child, self._child = self._child, None
                 if child is not None:
-                    _end_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
+                    _terminate_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
                 if self._directory:
                     shutil.rmtree(self._directory, ignore_errors=True)
         finally:
@@ -144,7 +144,7 @@ class PrivateDaemon:
             self._handled = []
 
 
-def _end_child(child: subprocess.Popen[bytes], seconds: float) -> None:
+def _terminate_child(child: subprocess.Popen[bytes], seconds: float) -> None:
     child.terminate()
     try:
         child.wait(seconds)
@@ -153,7 +153,7 @@ def _end_child(child: subprocess.Popen[bytes], seconds: float) -> None:
         child.wait()
 
 
-def _says_ready(descriptor: int, deadline: float) -> bool:
+def _wait_until_ready(descriptor: int, deadline: float) -> bool:
     """Whether the line `ready` arrives; False when the daemon ends or the time is over."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _socket
 
-from neurontools.cli.daemon.observer import observe
+from neurontools.cli.daemon.connection import attach_observer
 from neurontools.model import Snapshot
 from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.ask import ask_error
@@ -49,7 +49,7 @@ class DaemonSnapshots:
             if self._connection is None:
                 self._connection = call.UnaryConnection(self.socket_path, TIMEOUT_SECONDS)
                 if self._is_seen:
-                    self._presence = observe(self.socket_path)
+                    self._presence = attach_observer(self.socket_path)
             reply = self._connection.call(_METHOD, request.SerializeToString())
             return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
         except CallError as error:

@@ -1,24 +1,34 @@
-"""A bundle for a bug report: what was found, redacted, in one file that its sender can look through first."""
+"""Support bundle for a bug report: the findings of neuron-doctor and host data, redacted."""
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import gzip
 import io
+import ipaddress
 import os
 import re
+import socket
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
-from neurontools.cli.doctor import daemons, surroundings
-from neurontools.cli.doctor.check import Check, Place
-from neurontools.cli.doctor.driver import driver_version
-from neurontools.cli.doctor.redaction import Redactor
-from neurontools.cli.doctor.report import report_json, report_text
+from neurontools.cli.doctor.checks import (
+    CheckResult,
+    DoctorContext,
+    driver_version,
+    first_snapshot,
+    relevant_variables,
+    report_json,
+    report_text,
+)
 from neurontools.driver.devices import list_device_directories
 from neurontools.driver.kernel_log import parse_kernel_record
+from neurontools.model import EndedProcess, Process, Snapshot
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import escape_controls_by_line
 
@@ -30,20 +40,20 @@ _MOST_RECORD_BYTES = 8192
 _ABOUT_US = re.compile(r"neuron|\bnd\d", re.IGNORECASE)
 
 
-def contents(checks: Sequence[Check], place: Place) -> dict[str, str]:
+def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict[str, str]:
     """The files of the bundle, by name, with all in them redacted."""
     redactor = Redactor()
     redactor.keep(driver_version(place.roots))
-    snapshot = daemons.snapshot(place)
+    snapshot = first_snapshot(place)
     if snapshot is not None:
         redactor.learn(snapshot)
     files = {
         "report.txt": report_text(checks),
         "report.json": report_json(checks),
-        "packages.txt": _packages(),
-        "variables.txt": "".join(f"{name}={value}\n" for name, value in surroundings.variables(place)),
-        "driver-tree.txt": _tree(place),
-        "kernel-log.txt": _kernel_log(place),
+        "packages.txt": _installed_packages(),
+        "variables.txt": "".join(f"{name}={value}\n" for name, value in relevant_variables(place)),
+        "driver-tree.txt": _driver_tree(place),
+        "kernel-log.txt": _kernel_log_excerpt(place),
     }
     made = {name: escape_controls_by_line(redactor.text(text)) for name, text in files.items() if text}
     if snapshot is not None:
@@ -51,13 +61,13 @@ def contents(checks: Sequence[Check], place: Place) -> dict[str, str]:
     return made
 
 
-def listing(files: dict[str, str], path: str) -> str:
+def bundle_listing(files: dict[str, str], path: str) -> str:
     """What would be written."""
     sizes = "".join(f"  {name:<18}{len(text.encode()):>9} bytes\n" for name, text in files.items())
     return f"{path} would hold:\n{sizes}without {REDACTED}\n"
 
 
-def write(files: dict[str, str], path: str) -> None:
+def write_bundle(files: dict[str, str], path: str) -> None:
     """Write the bundle, for this user alone to read; OSError."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -71,13 +81,13 @@ def write(files: dict[str, str], path: str) -> None:
         file.write(gzip.compress(archive.getvalue(), mtime=0))
 
 
-def _packages() -> str:
+def _installed_packages() -> str:
     """All that is installed beside us: names and versions."""
     found = {(each.metadata["Name"] or "", each.version) for each in metadata.distributions()}
     return "".join(f"{name}=={version}\n" for name, version in sorted(found) if name)
 
 
-def _tree(place: Place) -> str:
+def _driver_tree(place: DoctorContext) -> str:
     """The names of the first device's files, which tell the layout; nothing that is in them."""
     directories = list_device_directories(place.roots) if place.roots.has_devices else []
     if not directories:
@@ -91,7 +101,7 @@ def _tree(place: Place) -> str:
     return "\n".join((*lines[:_MOST_ENTRIES], ""))
 
 
-def _kernel_log(place: Place) -> str:
+def _kernel_log_excerpt(place: DoctorContext) -> str:
     """What the kernel has logged about Neuron devices lately, where this user may read it."""
     kept: list[str] = []
     with contextlib.suppress(OSError):
@@ -113,3 +123,136 @@ def _kernel_log(place: Place) -> str:
         finally:
             os.close(descriptor)
     return "\n".join((*kept[-_MOST_KEPT_RECORDS:], "")) if kept else ""
+
+
+COMMAND = "<command>"
+_SHORTEST = 3  # shorter names stand by chance in other words
+_MOST_WORDS = 5000
+_NOT_REDACTED = frozenset({"root", "nobody", "localhost", "default", "python", "python3", "neurond", "neuron"})
+# Fields of a snapshot whose value is a name, and what that is called.
+_NAME_FIELDS = {
+    "user": "user",
+    "tag": "tag",
+    "pod_name": "pod",
+    "pod_namespace": "namespace",
+    "pod_uid": "pod-uid",
+    "container_id": "container",
+    "container_name": "container-name",
+    "instance_id": "instance",
+    "instance_name": "instance-name",
+    "subnet_id": "subnet",
+    "ami_id": "image",
+    "job": "job",
+    "name": "name",
+}
+_REMOVED_FIELDS = ("uid",)
+_ADDRESS = re.compile(
+    r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\w)|(?<![\w.:-])[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+(?![\w:-])"
+)
+_VERSION_BEFORE = re.compile(r"version[:= ]*$|[<>=]=$", re.IGNORECASE)
+_REDACTION_PATTERNS = (
+    (re.compile(r"\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b"), "<mac>"),
+    (re.compile(r"\barn:aws[\w-]*:\S+"), "<arn>"),
+    (re.compile(r"\b(?:i|eni|subnet|vpc|ami|vol|sg)-[0-9a-f]{8,17}\b"), "<aws-id>"),
+    (re.compile(r"\bip-\d{1,3}(?:-\d{1,3}){3}(?:\.[\w.-]+)?"), "<host>"),
+    (re.compile(r"(?<=://)[^\s/@]+@"), "<login>@"),
+    (re.compile(r"(?<![\w.+<>-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"), "<mail>"),
+    (re.compile(r"(?<=/home/)[^\s/:'\"]+"), "<user>"),
+)
+
+
+class Redactor:
+    """Knows the names that are to be hidden; `text` and `value` give what may be shown."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._pattern: re.Pattern[str] | None = None
+        self._versions: set[str] = set()
+        host = socket.gethostname()
+        for name in (host, host.partition(".")[0], socket.getfqdn() if "." in host else host):
+            self.hide(name, "host")
+        for name in _own_user_names():
+            self.hide(name, "user")
+
+    def hide(self, word: str, kind: str) -> str:
+        """The word that stands for this one from now on; the word itself where it tells nothing."""
+        if word in _NOT_REDACTED or not word or word.isdigit():
+            return word
+        if word not in self._words:
+            if len(self._words) >= _MOST_WORDS:
+                return f"<{kind}>"
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._words[word] = f"<{kind}-{self._counts[kind]}>"
+            self._pattern = None
+        return self._words[word]
+
+    def keep(self, version: str | None) -> None:
+        """This is a version, and no address, though it may look like one."""
+        self._versions.add(version or "")
+
+    def learn(self, snapshot: Snapshot) -> None:
+        """Learns all names in a snapshot, and its versions."""
+        self.keep(snapshot.instance.driver_version)
+        for process in snapshot.processes:
+            self.keep(process.runtime_version)
+        everybody: tuple[Process | EndedProcess, ...] = (*snapshot.processes, *snapshot.ended)
+        for one in everybody:
+            self.hide(one.user or "", "user")
+            if one.tag != str(one.pid):
+                self.hide(one.tag, "tag")
+            if len(one.command) >= _SHORTEST:
+                self._words.setdefault(one.command, COMMAND)
+        for allocation in snapshot.pod_allocations:
+            self.hide(allocation.pod_name, "pod")
+            self.hide(allocation.pod_namespace, "namespace")
+        self._pattern = None
+
+    def text(self, text: str) -> str:
+        """Any text without what is known to be a name, and without what looks like an address."""
+        if self._pattern is None:
+            words = sorted((word for word in self._words if len(word) >= _SHORTEST), key=len, reverse=True)
+            alternatives = "|".join(map(re.escape, words)) or r"(?!)"
+            self._pattern = re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])")
+        text = self._pattern.sub(lambda match: self._words[match[0]], text)
+        for form, word in _REDACTION_PATTERNS:
+            text = form.sub(word, text)
+        return _ADDRESS.sub(lambda match: self._without_address(text, match), text)
+
+    def _without_address(self, text: str, match: re.Match[str]) -> str:
+        """<address> where it is one; a version of four numbers looks alike and stays, as loopback does."""
+        found = match[0]
+        bare = found.rstrip(":.")
+        if bare in self._versions or _VERSION_BEFORE.search(text[: match.start()]):
+            return found
+        try:
+            address = ipaddress.ip_address(bare)
+        except ValueError:
+            return found
+        return found if address.is_loopback or address.is_unspecified else "<address>" + found[len(bare) :]
+
+    def value(self, value: Any, key: str = "") -> Any:
+        """A document of plain values: fields that hold names by what they are, all others as text."""
+        if isinstance(value, Mapping):
+            return {name: self.value(part, name) for name, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(part, key) for part in value]
+        if key in _REMOVED_FIELDS:
+            return None
+        if not isinstance(value, str):
+            return value
+        if key.endswith("version"):
+            return value
+        if key == "command":
+            return COMMAND if value else value
+        if key in _NAME_FIELDS:
+            return self.text(self.hide(value, _NAME_FIELDS[key]))
+        return self.text(value)
+
+
+def _own_user_names() -> Iterable[str]:
+    try:
+        yield getpass.getuser()
+        yield Path.home().name
+    except (OSError, KeyError, RuntimeError):  # a user without a name
+        return

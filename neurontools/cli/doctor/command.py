@@ -5,59 +5,93 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.cli.doctor import bundle, options
-from neurontools.cli.doctor.check import Level, Place
-from neurontools.cli.doctor.report import examination, report_json, report_text
-from neurontools.cli.line import frame
-from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
+from neurontools.cli.doctor import bundle
+from neurontools.cli.doctor.checks import (
+    CheckLevel,
+    DoctorContext,
+    report_json,
+    report_text,
+    run_examinations,
+)
+from neurontools.cli.line.options import FILES, Option, exclude_each_other, parse_options, requests_information
 from neurontools.rpc import socket_path
+from neurontools.util.command_lifecycle import run_command, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.terminal import excerpt
 
 _COMMAND = "neuron-doctor"
+OPTIONS = (
+    Option("json-output", "print what was found as JSON", short="j", aliases=("json",)),
+    Option(
+        "bundle",
+        "write it all to this file for a report, redacted; what it holds is listed first",
+        value="FILE.tar.gz",
+        completes=FILES,
+    ),
+    Option("yes", "with --bundle: write it without asking", short="y"),
+    Option("socket", "look at the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = "neuron-doctor [options]"
+SUMMARY = "Says what of the Neuron tools, driver and daemon is there on this host, what is wrong, and what to do."
+NOTES = """\
+Nothing is changed and no device is opened.
+
+Environment:
+  NEURONTOOLS_SOCKET  as --socket
+"""
+EXIT_CODES = (
+    (0, "no check found a problem, or the bundle was written"),
+    (1, "a check found a problem, an option is unknown, or the bundle could not be written"),
+    (2, "an option has an invalid value"),
+    (70, "a defect of the command"),
+    (130, "interrupted"),
+)
 
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run)
 
 
 def _run(arguments: list[str]) -> int:
-    given = parse(options.OPTIONS, arguments)
-    if is_about_itself(given):
+    given = parse_options(OPTIONS, arguments)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        frame.write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes is for --bundle; leave it out", EXIT_USAGE)
-    place = Place.here(given.get("socket"))
+    place = DoctorContext.here(given.get("socket"))
     socket_path.configured_socket(place.socket, place.environment)  # refuses what can't be one
-    checks = examination(place)
+    checks = run_examinations(place)
     if "bundle" in given:
-        return _bundle(bundle.contents(checks, place), given)
-    frame.write_text(report_json(checks) if "json-output" in given else report_text(checks))
-    return EXIT_FAILURE if any(check.level is Level.PROBLEM for check in checks) else 0
+        return _write_bundle_if_confirmed(bundle.bundle_contents(checks, place), given)
+    write_text(report_json(checks) if "json-output" in given else report_text(checks))
+    return EXIT_FAILURE if any(check.level is CheckLevel.PROBLEM for check in checks) else 0
 
 
-def _bundle(files: dict[str, str], given: dict[str, str]) -> int:
+def _write_bundle_if_confirmed(files: dict[str, str], given: dict[str, str]) -> int:
     path = given["bundle"]
     shown = excerpt(path, 200)
     if not path.endswith((".tar.gz", ".tgz")):
         raise UserError(f"--bundle: {shown} does not end in .tar.gz; give a name that does", EXIT_USAGE)
-    frame.write_text(bundle.listing(files, shown))
-    if "yes" not in given and not _agrees():
+    write_text(bundle.bundle_listing(files, shown))
+    if "yes" not in given and not _user_confirms():
         raise UserError(f"{shown} was not written; answer y, or pass --yes", EXIT_FAILURE)
     try:
-        bundle.write(files, path)
+        bundle.write_bundle(files, path)
     except OSError as error:
         raise UserError(f"{shown}: {error.strerror}; give another file", EXIT_FAILURE) from error
-    frame.write_text(f"{shown} is written; look through it before you send it\n")
+    write_text(f"{shown} is written; look through it before you send it\n")
     return 0
 
 
-def _agrees() -> bool:
+def _user_confirms() -> bool:
     """Asks, where somebody is there to answer."""
     if not os.isatty(0):
         return False

@@ -3,22 +3,71 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
-from neurontools.cli.fault import options, text
-from neurontools.cli.line import frame
-from neurontools.cli.line.choice import first_answer
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
+from neurontools.cli.daemon.connection import ask_first_daemon
+from neurontools.cli.fault.tables import aligned_table, fault_table, kind_documents, kind_table, time_text
+from neurontools.cli.line.options import FILES, Option, exclude_each_other, parse_options, requests_information
+from neurontools.faults.plan import BadPlan, FaultPlan, PlannedFault, parse_plan, story
 from neurontools.faults.request import FaultRequest, ImpossibleFault
 from neurontools.faults.sentence import sentence
+from neurontools.fleet.hosts import Reach, read_hostfile
 from neurontools.model import InjectedFault
-from neurontools.rpc import fault_calls, socket_path
-from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.rpc import fault_calls, neuron_pb2, socket_path
+from neurontools.rpc.ask import ask
+from neurontools.util.command_lifecycle import run_command, write_text
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
-from neurontools.util.terminal import error_excerpt
+from neurontools.util.terminal import error_excerpt, excerpt
+
+VERBS = ("inject", "list", "heal", "kinds", "plan")
+OPTIONS = (
+    Option("device", "into this device", short="d", value="N"),
+    Option("core", "into this NeuronCore, a logical one under the host's default", short="c", value="N"),
+    Option("pid", "into the NeuronCores of this process", short="p", value="PID"),
+    Option("after-executions", "the execution after so many good ones meets it; default: the next", value="N"),
+    Option("after", "not before so many seconds have passed", value="SECONDS"),
+    Option("for", "it ends by itself after so many seconds", value="SECONDS"),
+    Option("probability", "each execution meets it with this chance; default: 1", value="P"),
+    Option("amount", "how much of it, for kinds that have an amount; kinds lists them", value="X"),
+    Option("part", "which part of the device, for kinds about a part", value="NAME"),
+    Option("seed", "of the chance; the same seed has the same executions meet it; default: 0", value="N"),
+    Option("dry-run", "of plan: tell the story and inject nothing"),
+    Option("hostfile", "of plan: on the hosts of this file, as of neuron-fleet-sim", value="FILE", completes=FILES),
+    Option("json", "of inject, list, kinds and plan: a JSON document instead of text", short="j"),
+    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = """neuron-fault inject KIND --device N | --core N | --pid PID [options]
+       neuron-fault list | heal [NUMBER ...] | kinds | plan FILE"""
+SUMMARY = (
+    "Injects faults into simulated Neuron devices: counters, logs and the training processes meet them as on hardware."
+)
+NOTES = """\
+Faults are for hosts that neurond simulates, and for the user who runs it. All that they cause is marked as injected.
+heal without numbers takes all faults back, with all that they left behind.
+
+Environment:
+  NEURONTOOLS_SOCKET        as --socket
+"""
+EXIT_CODES = (
+    (0, "success"),
+    (1, "an option is unknown, the devices are real, or the command failed"),
+    (2, "the kind, a number or a combination of options is invalid; nothing was injected"),
+    (4, "this user may not use the socket, or may not inject faults"),
+    (6, "the device, NeuronCore, process or fault does not exist"),
+    (12, "no daemon answers"),
+    (70, "a defect of the command"),
+    (124, "the daemon did not answer in time"),
+    (130, "interrupted"),
+)
+
 
 _COMMAND = "neuron-fault"
 _MOST_DIGITS = 18
@@ -28,85 +77,90 @@ T = TypeVar("T")
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_fault)
 
 
-def _run(arguments: list[str]) -> int:
-    words, flags = _split(arguments)
-    given = parse(options.OPTIONS, flags)
-    if is_about_itself(given):
+def _run_fault(arguments: list[str]) -> int:
+    words, flags = _split_verb(arguments)
+    given = parse_options(OPTIONS, flags)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     verb, *rest = words or [""]
-    if verb not in options.VERBS:
-        what = f"{_shown(verb)} is none of" if verb else "say what to do:"
-        raise UserError(f"{what} {', '.join(options.VERBS)}; see --help", EXIT_USAGE)
-    work = {"inject": _inject, "list": _list, "heal": _heal, "kinds": _kinds, "plan": _plan}[verb]
+    if verb not in VERBS:
+        what = f"{_excerpt(verb)} is none of" if verb else "say what to do:"
+        raise UserError(f"{what} {', '.join(VERBS)}; see --help", EXIT_USAGE)
+    work = {
+        "inject": _inject_fault,
+        "list": _list_faults,
+        "heal": _heal_faults,
+        "kinds": _list_kinds,
+        "plan": _run_plan,
+    }[verb]
     work(rest, given)
     return 0
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+def _split_verb(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The words that the command begins with, and the flags behind them."""
     count = next((at for at, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     return arguments[:count], arguments[count:]
 
 
-def _inject(words: list[str], given: dict[str, str]) -> None:
+def _inject_fault(words: list[str], given: dict[str, str]) -> None:
     if len(words) != 1:
         raise UserError("inject needs one kind of fault, such as hbm-uncorrectable; see neuron-fault kinds", EXIT_USAGE)
     for name in ("dry-run", "hostfile"):
         if name in given:
             raise UserError(f"--{name} is not for inject; leave it out", EXIT_USAGE)
     request = request_of(words[0], given)
-    injected = _ask(given, lambda path: fault_calls.inject(path, (request,)))
+    injected = _ask_daemon(given, lambda path: fault_calls.inject(path, (request,)))
     if "json" in given:
-        write_text(json_text([_document(fault) for fault in injected], indent=2) + "\n")
+        write_text(json_text([_fault_document(fault) for fault in injected], indent=2) + "\n")
     else:
         write_text("".join(f"{sentence(fault)}\n" for fault in injected))
 
 
-def _list(words: list[str], given: dict[str, str]) -> None:
-    _allow(given, "list", words)
-    faults = _ask(given, fault_calls.listed)
+def _list_faults(words: list[str], given: dict[str, str]) -> None:
+    _refuse_other_options(given, "list", words)
+    faults = _ask_daemon(given, fault_calls.listed)
     if "json" in given:
-        write_text(json_text([_document(fault) for fault in faults], indent=2) + "\n")
+        write_text(json_text([_fault_document(fault) for fault in faults], indent=2) + "\n")
     else:
-        write_text(text.table(faults))
+        write_text(fault_table(faults))
 
 
-def _heal(words: list[str], given: dict[str, str]) -> None:
-    _allow(given, "heal", ())
-    numbers = [_whole(word, "number of a fault") for word in words]
-    count = _ask(given, lambda path: fault_calls.heal(path, numbers))
+def _heal_faults(words: list[str], given: dict[str, str]) -> None:
+    _refuse_other_options(given, "heal", ())
+    numbers = [_parse_whole(word, "number of a fault") for word in words]
+    count = _ask_daemon(given, lambda path: fault_calls.heal(path, numbers))
     write_text("no fault is there\n" if not count else f"healed {count} fault{'' if count == 1 else 's'}\n")
 
 
-def _kinds(words: list[str], given: dict[str, str]) -> None:
-    _allow(given, "kinds", words)
-    write_text(json_text(text.kind_documents(), indent=2) + "\n" if "json" in given else text.kind_table())
+def _list_kinds(words: list[str], given: dict[str, str]) -> None:
+    _refuse_other_options(given, "kinds", words)
+    write_text(json_text(kind_documents(), indent=2) + "\n" if "json" in given else kind_table())
 
 
-def _plan(words: list[str], given: dict[str, str]) -> None:
-    from neurontools.cli.fault import plan
+def _run_plan(words: list[str], given: dict[str, str]) -> None:
 
     if len(words) != 1:
         raise UserError("plan needs one file, in TOML", EXIT_USAGE)
-    _allow(given, "plan", (), "dry-run", "hostfile")
+    _refuse_other_options(given, "plan", (), "dry-run", "hostfile")
     exclude_each_other(given, "hostfile", "socket")
     file, hostfile = words[0], given.get("hostfile")
-    read = plan.read_plan(file)
+    read = read_plan(file)
     if hostfile is None:
-        hosts = [_ask(given, lambda path: plan.planned_host("this host", path))]
+        hosts = [_ask_daemon(given, lambda path: planned_host("this host", path))]
     else:
-        hosts = plan.planned_hosts(hostfile)
-    told = plan.planned_story(file, read, hosts)
+        hosts = planned_hosts(hostfile)
+    told = simulate_plan(file, read, hosts)
     if "dry-run" not in given:
-        plan.play(told, hosts)
-    documents = plan.story_documents(told, hosts) if "json" in given else None
-    write_text(plan.story_text(told, hosts) if documents is None else json_text(documents, indent=2) + "\n")
+        inject_story(told, hosts)
+    documents = story_documents(told, hosts) if "json" in given else None
+    write_text(story_text(told, hosts) if documents is None else json_text(documents, indent=2) + "\n")
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
@@ -114,7 +168,7 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
     exclude_each_other(given, "device", "core", "pid")
     exclude_each_other(given, "after-executions", "after")
     whole = {
-        name: _whole(given[flag], what)
+        name: _parse_whole(given[flag], what)
         for flag, name, what in (
             ("device", "device_index", "device"),
             ("core", "neuroncore_index", "NeuronCore"),
@@ -125,7 +179,7 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
         if flag in given
     }
     numbers = {
-        name: _number(given[flag], flag)
+        name: _parse_number(given[flag], flag)
         for flag, name in (
             ("after", "after_seconds"),
             ("for", "for_seconds"),
@@ -140,43 +194,146 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
         raise UserError(str(error), EXIT_USAGE) from None
 
 
-def _allow(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...], *options: str) -> None:
+def _refuse_other_options(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...], *options: str) -> None:
     """UserError when a verb was given more than it takes."""
     if words:
-        raise UserError(f"{verb} takes no {_shown(words[0])}; leave it out", EXIT_USAGE)
+        raise UserError(f"{verb} takes no {_excerpt(words[0])}; leave it out", EXIT_USAGE)
     more = [name for name in given if name not in ("json", "socket", *options)]
     if more:
         raise UserError(f"--{more[0]} is not for {verb}; leave it out", EXIT_USAGE)
 
 
-def _ask(given: dict[str, str], ask: Callable[[str], T]) -> T:
+def _ask_daemon(given: dict[str, str], ask: Callable[[str], T]) -> T:
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     if named is not None:
         return ask(named)
-    answer = first_answer(ask, os.environ)
+    answer = ask_first_daemon(ask, os.environ)
     return ask(socket_path.candidate_sockets(os.environ)[0]) if answer is None else answer
 
 
-def _whole(word: str, what: str) -> int:
+def _parse_whole(word: str, what: str) -> int:
     if not (word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS):
-        raise UserError(f"{_shown(word)} is no {what}; give a whole number from 0", EXIT_USAGE)
+        raise UserError(f"{_excerpt(word)} is no {what}; give a whole number from 0", EXIT_USAGE)
     return int(word)
 
 
-def _number(word: str, flag: str) -> float:
+def _parse_number(word: str, flag: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise UserError(f"--{flag}: {_shown(word)} is no number", EXIT_USAGE) from None
+        raise UserError(f"--{flag}: {_excerpt(word)} is no number", EXIT_USAGE) from None
 
 
-def _document(fault: InjectedFault) -> dict[str, object]:
+def _fault_document(fault: InjectedFault) -> dict[str, object]:
     return {**asdict(fault), "state": fault.state.name.lower()}
 
 
-def _shown(word: str) -> str:
+def _excerpt(word: str) -> str:
     return error_excerpt(word)
 
 
 if __name__ == "__main__":
     main()
+
+
+_MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost:
+    """A host of a plan: its name, the socket of its daemon, and how many devices it has."""
+
+    name: str
+    socket_path: str
+    device_count: int
+
+
+def read_plan(path: str) -> FaultPlan:
+    """The plan of a file; UserError when it can't be read or meant."""
+    at = excerpt(path, 200)
+    try:
+        with open(path, "rb", opener=_open_regular) as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise UserError(f"{at}: there is no such file; give a plan in TOML", EXIT_NOT_FOUND) from None
+    except OSError as error:
+        raise UserError(f"{at}: {error.strerror}; give a readable file", EXIT_USAGE) from None
+    if len(data) > _MOST_BYTES:
+        raise UserError(f"{at}: is larger than {_MOST_BYTES >> 20} MiB, and no plan", EXIT_USAGE)
+    try:
+        return parse_plan(data.decode())
+    except UnicodeDecodeError:
+        raise UserError(f"{at}: is no text in UTF-8; give a plan in TOML", EXIT_USAGE) from None
+    except BadPlan as error:
+        raise UserError(f"{at}: {error}", EXIT_USAGE) from None
+
+
+def planned_host(name: str, socket_path: str) -> PlannedHost:
+    """A host as its daemon describes it."""
+    reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", fault_calls.TIMEOUT_SECONDS)
+    instance = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot.instance
+    return PlannedHost(name, socket_path, instance.device_count)
+
+
+def planned_hosts(hostfile: str) -> list[PlannedHost]:
+    """The hosts of a hostfile, which must be at sockets of this machine."""
+    found = read_hostfile(hostfile)
+    if found.troubles:
+        raise UserError(f"--hostfile {found.troubles[0]}", EXIT_USAGE)
+    for place in found.places:
+        if place.reach is not Reach.SOCKET:
+            raise UserError(
+                f"--hostfile: {place.name} is no simulated host of this machine; give unix:/path", EXIT_USAGE
+            )
+    return [planned_host(place.name, place.address) for place in found.places]
+
+
+def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> tuple[PlannedFault, ...]:
+    """What happens on these hosts; UserError when it is too much."""
+    try:
+        return story(plan, [host.device_count for host in hosts])
+    except BadPlan as error:
+        raise UserError(f"{excerpt(file, 200)}: {error}", EXIT_USAGE) from None
+
+
+def inject_story(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:
+    """Hands the story over to the daemons, which play it."""
+    for index, host in enumerate(hosts):
+        requests = [each.request for each in told if each.host_index == index]
+        if requests:
+            fault_calls.inject(host.socket_path, requests)
+
+
+def story_text(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
+    """The story, a line each."""
+    if not told:
+        return "nothing breaks in this time\n"
+    rows = [("AT", "HOST", "DEVICE", "KIND")]
+    for each in told:
+        request = each.request
+        device = "-" if request.device_index is None else str(request.device_index)
+        rows.append((time_text(each.at_seconds), hosts[each.host_index].name, device, request.kind))
+    return aligned_table(rows)
+
+
+def story_documents(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> list[dict[str, object]]:
+    """The story for programs."""
+    return [
+        {
+            "at_seconds": each.at_seconds,
+            "host": hosts[each.host_index].name,
+            "device_index": each.request.device_index,
+            "kind": each.request.kind,
+            "for_seconds": each.request.for_seconds,
+            "seed": each.request.seed,
+        }
+        for each in told
+    ]
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError(21, "it is a directory")
+    return descriptor

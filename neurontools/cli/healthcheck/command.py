@@ -7,16 +7,63 @@ some formats need is imported by them.
 import os
 from time import time
 
-from neurontools.cli.healthcheck.options import FORMATS, LEVELS, PROBLEMS
-from neurontools.cli.line import choice, frame
+from neurontools.cli.daemon.connection import ask_first_daemon
+from neurontools.cli.line.options import FILES, Option
+from neurontools.util.command_lifecycle import run_command, write_text
 from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN, EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as in typing, whose import takes too long
+TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
     from neurontools.model.host_verdict import Asked, HostVerdict
+
+
+FORMATS = ("text", "json", "npd", "slurm", "nagios")
+LEVELS = ("notice", "warning", "critical")
+PROBLEMS = ("node", "user", "all")
+
+OPTIONS = (
+    Option("format", "whose form the verdict has; default: text", value="FORMAT", words=FORMATS),
+    Option("level", "from where on a finding counts; default: warning", value="LEVEL", words=LEVELS),
+    Option(
+        "problems",
+        "whose problems count; default: all, with --format npd or slurm node",
+        value="WHOSE",
+        words=PROBLEMS,
+    ),
+    Option("only", "only findings of these names count, such as HANG,NEEDS_RESET", value="NAMES", joins=True),
+    Option("expect", "fewer Neuron devices than this are a finding", value="N"),
+    Option("timeout", "when to give up; default: 10, with --format npd 3, with slurm 40", value="SECONDS"),
+    Option(
+        "node", "with --format slurm: the name of this node; default: SLURMD_NODENAME, else the host's", value="NAME"
+    ),
+    Option("no-undrain", "with --format slurm: leave it to others to undrain the node"),
+    Option("dry-run", "with --format slurm: say what would be done, and don't"),
+    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = "neuron-healthcheck [options]"
+SUMMARY = "Says in one line whether the Neuron devices of this host are well, to those who drain, replace or alert."
+NOTES = """\
+It goes by what the monitor daemon (neurond) has found; where none runs, it has the devices read once.
+
+Environment:
+  NEURONTOOLS_SOCKET  as --socket
+  SLURMD_NODENAME     the name of this node, set by slurmd
+"""
+EXIT_CODES = (
+    (0, "the host is well; for Nagios also a notice; for Slurm: what was to be done is done"),
+    (1, "something is wrong; for Nagios a warning; for Slurm: scontrol failed"),
+    (2, "that is not known, or an option can't be meant; for Nagios: critical"),
+    (3, "for Nagios: that is not known, or an option can't be meant"),
+    (70, "a defect of the command"),
+    (130, "interrupted"),
+)
+
 
 _COMMAND = "neuron-healthcheck"
 _TIMEOUTS_SECONDS = {"npd": 3.0, "slurm": 40.0}
@@ -26,52 +73,55 @@ _MOST_DEVICES = 1024
 _OF_SLURM = ("node", "no-undrain", "dry-run")
 
 
-class _OutOfTime(Exception):
+class CheckTimeout(Exception):
     """--timeout is over."""
 
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_healthcheck)
 
 
-def _run(arguments: list[str]) -> int:
-    from neurontools.cli.healthcheck import options
-    from neurontools.cli.line.options import is_about_itself, parse
+def _run_healthcheck(arguments: list[str]) -> int:
+    from neurontools.cli.line.options import parse_options, requests_information
 
     try:
-        given = parse(options.OPTIONS, arguments)
-        if is_about_itself(given):
+        given = parse_options(OPTIONS, arguments)
+        if requests_information(given):
+            import sys
+
             from neurontools.cli.line import about
 
-            frame.write_text(about.text(_COMMAND, options, given))
+            write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
             return 0
         from neurontools.util import light_imports
 
         light_imports.install_dataclasses()
         with light_imports.LightEnum():
             from neurontools.model import problems  # noqa: F401
-        return _Check(given).run()
+        return HealthCheck(given).run()
     except UserError as error:
         # 1 would be read as a host that is not well.
-        raise UserError(str(error), _exit_of_misuse(arguments)) from error
+        raise UserError(str(error), _usage_exit_code(arguments)) from error
 
 
-def _exit_of_misuse(arguments: list[str]) -> int:
+def _usage_exit_code(arguments: list[str]) -> int:
     said = "=".join(arguments)  # the value behind the option, or joined to it
     return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in said else EXIT_USAGE
 
 
-class _Check:
+class HealthCheck:
     """One check: what the options ask for."""
 
     def __init__(self, given: dict[str, str]) -> None:
         self._given = given
-        self._format = _word(given, "format", FORMATS, "text")
+        self._format = _parse_word(given, "format", FORMATS, "text")
         for name in _OF_SLURM:
             if name in given and self._format != "slurm":
                 raise UserError(f"--{name} is for --format slurm; leave it out", EXIT_USAGE)
-        self._timeout_seconds = _seconds(given.get("timeout"), _TIMEOUTS_SECONDS.get(self._format, _TIMEOUT_SECONDS))
+        self._timeout_seconds = _parse_seconds(
+            given.get("timeout"), _TIMEOUTS_SECONDS.get(self._format, _TIMEOUT_SECONDS)
+        )
         self._asked = self._what_is_asked()
 
     def run(self) -> int:
@@ -80,24 +130,24 @@ class _Check:
 
         from neurontools.model import host_verdict
 
-        signal(SIGALRM, _out_of_time)
+        signal(SIGALRM, _raise_timeout)
         setitimer(ITIMER_REAL, self._timeout_seconds)
         try:
             verdict = self._verdict()
-        except _OutOfTime:
+        except CheckTimeout:
             verdict = host_verdict.not_known(f"no answer within {self._timeout_seconds:g} s")
         except UserError as error:
             verdict = host_verdict.not_known(str(error))
         if self._format == "slurm":
             from neurontools.cli.healthcheck import slurm
 
-            line, exit_code = slurm.act(verdict, self._given)
+            line, exit_code = slurm.apply_verdict(verdict, self._given)
         else:
             from neurontools.cli.healthcheck import lines
 
-            line, exit_code = lines.WRITERS[self._format](verdict)
+            line, exit_code = lines.FORMATTERS[self._format](verdict)
         setitimer(ITIMER_REAL, 0)
-        frame.write_text(line + "\n")
+        write_text(line + "\n")
         return exit_code
 
     def _verdict(self) -> "HostVerdict":
@@ -107,7 +157,7 @@ class _Check:
         named = socket_path.configured_socket(self._given.get("socket"), os.environ)
         if named is not None:
             return self._of_daemon(named)
-        verdict = choice.first_answer(self._of_daemon, os.environ)
+        verdict = ask_first_daemon(self._of_daemon, os.environ)
         if verdict is not None:
             return verdict
         from neurontools.driver.environment import Roots
@@ -138,7 +188,7 @@ class _Check:
         from neurontools.model.host_verdict import Asked
 
         given = self._given
-        whose = _word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
+        whose = _parse_word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
         owners = tuple(problems.Owner) if whose == "all" else (problems.Owner(whose),)
         names = None
         if "only" in given:
@@ -146,19 +196,19 @@ class _Check:
             for name in names:
                 if name not in problems.NAMES:
                     known = ", ".join(problems.NAMES)
-                    raise UserError(f"--only: {_shown(name)} is no name of a problem; the names: {known}", EXIT_USAGE)
-        level = Severity[_word(given, "level", LEVELS, "warning").upper()]
-        return Asked(level, owners, names, _count(given.get("expect")))
+                    raise UserError(f"--only: {_excerpt(name)} is no name of a problem; the names: {known}", EXIT_USAGE)
+        level = Severity[_parse_word(given, "level", LEVELS, "warning").upper()]
+        return Asked(level, owners, names, _parse_device_count(given.get("expect")))
 
 
-def _word(given: dict[str, str], option: str, words: tuple[str, ...], default: str) -> str:
+def _parse_word(given: dict[str, str], option: str, words: tuple[str, ...], default: str) -> str:
     word = given.get(option, default)
     if word not in words:
-        raise UserError(f"--{option}: {_shown(word)} is none of {', '.join(words)}; give one of them", EXIT_USAGE)
+        raise UserError(f"--{option}: {_excerpt(word)} is none of {', '.join(words)}; give one of them", EXIT_USAGE)
     return word
 
 
-def _seconds(text: str | None, default: float) -> float:
+def _parse_seconds(text: str | None, default: float) -> float:
     if text is None:
         return default
     try:
@@ -166,23 +216,23 @@ def _seconds(text: str | None, default: float) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds <= _LONGEST_TIMEOUT_SECONDS:  # NaN fails too
-        raise UserError(f"--timeout: {_shown(text)} is no time; give seconds, 0.1 to 3600", EXIT_USAGE)
+        raise UserError(f"--timeout: {_excerpt(text)} is no time; give seconds, 0.1 to 3600", EXIT_USAGE)
     return seconds
 
 
-def _count(text: str | None) -> int | None:
+def _parse_device_count(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST_DEVICES):
-        raise UserError(f"--expect: {_shown(text)} is no number of devices; give 1 to {_MOST_DEVICES}", EXIT_USAGE)
+        raise UserError(f"--expect: {_excerpt(text)} is no number of devices; give 1 to {_MOST_DEVICES}", EXIT_USAGE)
     return int(text)
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     from neurontools.util.terminal import error_excerpt
 
     return error_excerpt(text)
 
 
-def _out_of_time(_number: int, _frame: "FrameType | None") -> "NoReturn":
-    raise _OutOfTime
+def _raise_timeout(_number: int, _frame: "FrameType | None") -> "NoReturn":
+    raise CheckTimeout

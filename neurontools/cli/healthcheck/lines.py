@@ -22,12 +22,12 @@ _STATUS = {True: "ok", False: "unhealthy", None: "unknown"}
 _NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
 
 
-def _text(verdict: HostVerdict) -> tuple[str, int]:
+def _text_verdict(verdict: HostVerdict) -> tuple[str, int]:
     """ "critical: device 3: REASON; ACTION (and 1 more)", "ok: all 16 devices are healthy"."""
-    return f"{severity_word(verdict)}: {_line(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
+    return f"{severity_word(verdict)}: {_one_line(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
 
 
-def _json(verdict: HostVerdict) -> tuple[str, int]:
+def _json_verdict(verdict: HostVerdict) -> tuple[str, int]:
     from neurontools.util.formats import json_text
 
     answer = {
@@ -41,23 +41,23 @@ def _json(verdict: HostVerdict) -> tuple[str, int]:
     return json_text(answer), _EXIT_CODES[verdict.is_healthy]
 
 
-def _npd(verdict: HostVerdict) -> tuple[str, int]:
+def _npd_verdict(verdict: HostVerdict) -> tuple[str, int]:
     if verdict.is_healthy:
         return NO_ERROR, 0
     named = f"{HAS_ERROR}{problems.name(verdict.findings[0])}: " if verdict.findings else NOT_KNOWN
-    return truncate(_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
+    return truncate(_one_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
 
 
-def _nagios(verdict: HostVerdict) -> tuple[str, int]:
+def _nagios_verdict(verdict: HostVerdict) -> tuple[str, int]:
     severity = verdict.severity
     exit_code = EXIT_NAGIOS_UNKNOWN if severity is None else max(0, severity - Severity.NOTICE)
     counts = (
         "" if verdict.device_count is None else f" | devices={verdict.device_count} findings={len(verdict.findings)}"
     )
-    return f"NEURON {_NAGIOS[exit_code]} - {_line(verdict.sentence).replace('|', '/')}{counts}", exit_code
+    return f"NEURON {_NAGIOS[exit_code]} - {_one_line(verdict.sentence).replace('|', '/')}{counts}", exit_code
 
 
-WRITERS = {"text": _text, "json": _json, "npd": _npd, "nagios": _nagios}
+FORMATTERS = {"text": _text_verdict, "json": _json_verdict, "npd": _npd_verdict, "nagios": _nagios_verdict}
 """Of each format that only tells: the line and the exit code of a verdict."""
 
 
@@ -66,6 +66,6 @@ def severity_word(verdict: HostVerdict) -> str:
     return "unknown" if verdict.severity is None else verdict.severity.name.lower()
 
 
-def _line(text: str) -> str:
+def _one_line(text: str) -> str:
     """One line, whatever is in it."""
     return escape_controls(text)

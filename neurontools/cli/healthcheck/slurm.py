@@ -13,11 +13,11 @@ import socket
 from dataclasses import dataclass
 
 from neurontools.cli.healthcheck.lines import severity_word
-from neurontools.cli.line.telling import tell
 from neurontools.fleet.scontrol import NoScontrol, scontrol
 from neurontools.model import problems
 from neurontools.model.host_verdict import HostVerdict
 from neurontools.model.problems import Owner
+from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.terminal import escape_controls, excerpt, truncate
 
@@ -29,7 +29,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
 @dataclass(frozen=True)
-class _Node:
+class SlurmNode:
     """What Slurm says of this node."""
 
     is_drained: bool
@@ -40,7 +40,7 @@ class _Node:
         return self.is_drained and self.reason.startswith(tuple(prefix + MARK for prefix in _PREFIXES.values()))
 
 
-def act(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
+def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
     """Does what the verdict asks for; a line that says what, and the exit code.
 
     Where there is no Slurm, nothing is done and that is fine. What is not known changes nothing.
@@ -51,16 +51,16 @@ def act(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
         raise UserError(f"{excerpt(name, 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
     told = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
     try:
-        done = _settle(name, _look(name), verdict, given)
+        done = _update_node(name, _read_node(name), verdict, given)
     except NoScontrol:
         return f"{told} [no scontrol here: nothing done]", 0
     except UserError as error:
-        tell(f"neuron-healthcheck: {error}")
+        write_stderr(f"neuron-healthcheck: {error}")
         return f"{told} [Slurm could not be asked: nothing done]", EXIT_FAILURE
     return f"{told} [{done}]", 0
 
 
-def reason_of(verdict: HostVerdict) -> str:
+def drain_reason(verdict: HostVerdict) -> str:
     """The reason of the node: whose problem, whose word, the name, the place and the cause."""
     first = verdict.findings[0]
     # The owner of the node hears of it where one of the findings is his.
@@ -69,7 +69,7 @@ def reason_of(verdict: HostVerdict) -> str:
     return truncate(f"{_PREFIXES[owner]}{MARK}{problems.name(first)}: {cause}", _MOST_REASON_CHARACTERS)
 
 
-def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str]) -> str:
+def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[str, str]) -> str:
     """Brings the node to where the verdict wants it; what was done."""
     would = "would be " if "dry-run" in given else ""
     if verdict.is_healthy is None:
@@ -82,7 +82,7 @@ def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str])
         if not would:
             _scontrol("update", f"NodeName={name}", "State=UNDRAIN")
         return f"node {name} {would}undrained"
-    reason = reason_of(verdict)
+    reason = drain_reason(verdict)
     if node.is_drained and not node.is_ours:
         return f"node {name} is drained already: {escape_controls(truncate(node.reason, 80))}"
     if node.is_ours and node.reason == reason:
@@ -92,7 +92,7 @@ def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str])
     return f"node {name} {would}drained"
 
 
-def _look(name: str) -> _Node:
+def _read_node(name: str) -> SlurmNode:
     told = _scontrol("show", "node", name)
     state = re.search(r"^\s*State=(\S+)", told, re.MULTILINE)
     if state is None:
@@ -100,7 +100,7 @@ def _look(name: str) -> _Node:
     reason = re.search(r"^\s*Reason=(.*)$", told, re.MULTILINE)
     flags = {flag.rstrip("*$#~%@^!-") for flag in state[1].split("+")}
     said = re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1].strip()) if reason else ""
-    return _Node("DRAIN" in flags, said)
+    return SlurmNode("DRAIN" in flags, said)
 
 
 def _scontrol(*arguments: str) -> str:

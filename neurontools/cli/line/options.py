@@ -49,7 +49,7 @@ class Option:
         return (*short, f"--{self.name}", *(f"--{alias}" for alias in self.aliases))
 
 
-def parse(options: tuple[Option, ...], arguments: list[str], words: "list[str] | None" = None) -> dict[str, str]:
+def parse_options(options: tuple[Option, ...], arguments: list[str], words: list[str] | None = None) -> dict[str, str]:
     """What was given, by the option's name; the text is empty for options without a value.
 
     What is no option is added to `words`, by commands that take any. Raises UserError: exit 1 for an unknown flag, as
@@ -69,11 +69,11 @@ def parse(options: tuple[Option, ...], arguments: list[str], words: "list[str] |
             words.append(argument)
             continue
         if argument == "--" or not argument.startswith("-") or argument == "-":
-            raise UserError(f"unexpected argument {_shown(argument)}; all choices are flags, see --help", EXIT_USAGE)
-        flag, value, rest = _split(argument)
+            raise UserError(f"unexpected argument {_excerpt(argument)}; all choices are flags, see --help", EXIT_USAGE)
+        flag, value, rest = _split_flag(argument)
         option = by_flag.get(flag)
         if option is None:
-            raise UserError(f"unknown flag {_shown(flag)}{_suggestion(flag, by_flag)}; see --help", EXIT_FAILURE)
+            raise UserError(f"unknown flag {_excerpt(flag)}{_suggestion(flag, by_flag)}; see --help", EXIT_FAILURE)
         if option.value:
             wanted = len(option.value.split())
             values = [] if value is None else [value]
@@ -88,7 +88,7 @@ def parse(options: tuple[Option, ...], arguments: list[str], words: "list[str] |
             given[option.name] = f"{given[option.name]},{value}" if joined else value
         else:
             if value is not None and not rest:
-                raise UserError(f"{flag} takes no value; leave {_shown(value)} out", EXIT_USAGE)
+                raise UserError(f"{flag} takes no value; leave {_excerpt(value)} out", EXIT_USAGE)
             given[option.name] = ""
             if rest:
                 arguments = [*arguments[:position], f"-{rest}", *arguments[position:]]
@@ -103,7 +103,7 @@ def two_values(given: str) -> tuple[str, str]:
     return first, second
 
 
-def is_about_itself(given: dict[str, str]) -> bool:
+def requests_information(given: dict[str, str]) -> bool:
     """Whether it was asked for what `about.text` tells."""
     return "help" in given or "version" in given or "completion" in given
 
@@ -115,7 +115,7 @@ def exclude_each_other(given: dict[str, str], *names: str) -> None:
         raise UserError(f"{' and '.join(found)} exclude each other; give one of them", EXIT_USAGE)
 
 
-def _split(argument: str) -> tuple[str, str | None, str]:
+def _split_flag(argument: str) -> tuple[str, str | None, str]:
     """Flag, value behind it, and for short flags what may be further ones: `--a=b`, `-d0`, `-d=0`, `-wat`."""
     if argument.startswith("--"):
         flag, equals, value = argument.partition("=")
@@ -137,7 +137,133 @@ def _suggestion(flag: str, known: dict[str, Option]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     from neurontools.util.terminal import error_excerpt
 
     return error_excerpt(text)
+
+
+HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domain, bus, device, function
+
+
+class DeviceSelection:
+    """The devices that --device asks for: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
+
+    __slots__ = ("bdfs", "indices")
+
+    def __init__(self, text: str) -> None:
+        self.indices: list[int] = []
+        self.bdfs: list[str] = []
+        for part in text.split(",") if text else ():
+            entry = part.strip()
+            bdf = _normalized_bdf(entry)
+            if bdf:
+                self.bdfs.append(bdf)
+            else:
+                self.indices += _index_range(entry)
+
+
+def _index_range(entry: str) -> list[int]:
+    low, dash, high = (piece.strip() for piece in entry.partition("-"))
+    if not (_is_index(low) and (_is_index(high) if dash else True)):
+        from neurontools.util.terminal import error_excerpt
+
+        shown = error_excerpt(entry)
+        raise UserError(
+            f"--device: {shown} is no device; give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0",
+            EXIT_USAGE,
+        )
+    first, last = int(low), int(high if dash else low)
+    if last < first:
+        raise UserError(f"--device: the range {first}-{last} runs backwards; write {last}-{first}", EXIT_USAGE)
+    return list(range(first, last + 1))
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= HIGHEST_INDEX
+
+
+def _normalized_bdf(entry: str) -> str | None:
+    """A PCI address in the kernel's form, `10:1c.0` with domain 0; None for anything else."""
+    parts = entry.lower().replace(".", ":").split(":")
+    if len(parts) == 3:
+        parts.insert(0, "0000")
+    if len(parts) != 4 or entry.count(".") != 1 or entry.rfind(":") > entry.find("."):
+        return None
+    for part, (fewest, most) in zip(parts, _BDF_PARTS, strict=True):
+        if not fewest <= len(part) <= most or not _HEXADECIMAL.issuperset(part):
+            return None
+    return "{}:{}:{}.{}".format(*parts)
+
+
+HOST_OPTION_NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
+"""The options that name hosts; they exclude each other."""
+
+HOST_OPTIONS = (
+    Option(
+        "hosts",
+        "many hosts by SSH: names, lists as trn[1-4,7], grpcs://host:port, or unix:/path of a socket",
+        value="LIST",
+        joins=True,
+    ),
+    Option("hostfile", "many hosts: a file with a host a line, and where it is", value="FILE", completes=FILES),
+    Option("slurm", "many hosts by SSH: those of this Slurm job", value="JOBID"),
+    Option(
+        "file-sd", "many hosts by SSH: those of a JSON file of targets of Prometheus", value="FILE", completes=FILES
+    ),
+    Option("prometheus", "many hosts as the Prometheus at this address knows them", value="URL"),
+    Option(
+        "prometheus-config",
+        "with --prometheus: a TOML file that names the files with token, password, certificates",
+        value="FILE",
+        completes=FILES,
+    ),
+)
+
+
+TLS_OPTIONS = (
+    Option("tls-cert", "for grpcs://: the certificate to show, a PEM file", value="FILE", completes=FILES),
+    Option("tls-key", "for grpcs://: its key", value="FILE", completes=FILES),
+    Option("tls-ca", "for grpcs://: who signs the certificates of daemons", value="FILE", completes=FILES),
+)
+
+
+def names_hosts(given: dict[str, str]) -> bool:
+    """Whether many hosts are asked for."""
+    return any(name in given for name in HOST_OPTION_NAMES)
+
+
+def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
+    """UserError where an option was given that only has a meaning with many hosts; `names` are those of the command."""
+    if "prometheus-config" in given and "prometheus" not in given:
+        raise UserError("--prometheus-config needs --prometheus URL, such as http://prometheus:9090", EXIT_USAGE)
+    for name in names:
+        if name in given and not names_hosts(given):
+            raise UserError(f"--{name} is for many hosts; name them, as with --hosts, or leave it out", EXIT_USAGE)
+
+
+LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
+
+
+def interval_seconds(flag: str, text: str) -> float:
+    """The value of an option that takes seconds; UserError when it is none, or too short or long."""
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not LEAST_INTERVAL_SECONDS <= value <= MOST_INTERVAL_SECONDS:  # NaN fails too
+        raise UserError(
+            f"{flag} {text[:40]}: give seconds from {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g}", EXIT_USAGE
+        )
+    return value
+
+
+def repeat_count(flag: str, text: str | None) -> int | None:
+    """The value of an option that takes a number of times; None when it isn't given, UserError when it is none."""
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
+        raise UserError(f"{flag} {text[:40]}: give a whole number from 1", EXIT_USAGE)
+    return int(text)

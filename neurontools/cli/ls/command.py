@@ -8,15 +8,18 @@ texts.
 import os
 from time import monotonic
 
-from neurontools.cli.line import choice, frame
+from neurontools.cli.daemon.connection import ask_first_daemon, choose_daemon
+from neurontools.util.command_lifecycle import run_command, write_stderr, write_text
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
-    from neurontools.cli.line.devices import DeviceSelection
-    from neurontools.cli.ls.ended import EndedQuery
+    from collections.abc import Mapping
+
+    from neurontools.cli.line.options import DeviceSelection
+    from neurontools.cli.ls.queries import EndedQuery, ScriptQuery
     from neurontools.cli.ls.relay import RelayQuery
-    from neurontools.cli.ls.scripts import ScriptQuery
+    from neurontools.model import Device
 
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-ls"
@@ -26,47 +29,47 @@ _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
 _FORMAT_TABLE, _FORMAT_JSON = 1, 2
 _DOCUMENT = 1
-_OF_ENDED = frozenset(("ended", "user", "since"))
-_FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health", "output-format", "loop", "count"))
+_ENDED_OPTIONS = frozenset(("ended", "user", "since"))
+_SLOW_OPTIONS = frozenset(("query", "format", "wait-free", "timeout", "health", "output-format", "loop", "count"))
 
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_ls)
 
 
-def _run(arguments: list[str]) -> int:
+def _run_ls(arguments: list[str]) -> int:
     if not arguments:
-        return _answer(_Query({}), {})
-    from neurontools.cli.line.options import is_about_itself, parse
+        return _print_answer(DeviceListQuery({}), {})
+    from neurontools.cli.line.options import parse_options, requests_information
     from neurontools.cli.ls import options
 
-    given = parse(options.OPTIONS, arguments)
-    if is_about_itself(given):
+    given = parse_options(options.OPTIONS, arguments)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        frame.write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, options, given))
         return 0
     if "help-query" in given:
         from neurontools.views.query_fields import field_help
 
-        frame.write_text(field_help())
+        write_text(field_help())
         return 0
-    return _answer(_query(given), given)
+    return _print_answer(_choose_query(given), given)
 
 
-def _answer(query: "_Query | ScriptQuery | EndedQuery | RelayQuery", given: dict[str, str]) -> int:
+def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery", given: dict[str, str]) -> int:
     """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
     document: str | None
     if given:
-        from neurontools.cli.line.hosts import names_hosts, refuse_without_hosts
+        from neurontools.cli.line.options import names_hosts, refuse_without_hosts
 
         refuse_without_hosts(given)
         if names_hosts(given):
             from neurontools.cli.ls import fleet
 
-            return fleet.write(given)
-    named, instance_type = choice.named_or_simulated(given, os.environ)
+            return fleet.print_fleet(given)
+    named, instance_type = choose_daemon(given, os.environ)
     if named is not None:
         document = query.answer(named)
     elif instance_type is not None:
@@ -75,37 +78,37 @@ def _answer(query: "_Query | ScriptQuery | EndedQuery | RelayQuery", given: dict
         with PrivateDaemon(instance_type, interval_seconds=query.interval_seconds) as daemon:
             document = query.answer(daemon.socket_path)
     else:
-        document = choice.first_answer(query.answer, os.environ)
+        document = ask_first_daemon(query.answer, os.environ)
         if document is None:
             document = query.answer_from_devices()
         if document is None:
-            raise _no_devices()
-    frame.write_text(document)
+            raise _no_devices_error()
+    write_text(document)
     return query.exit_code
 
 
-def _query(given: dict[str, str]) -> "_Query | ScriptQuery | EndedQuery | RelayQuery":
+def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery":
     """What is asked. What scripts ask takes a slower path, which may import more."""
     if "relay" in given:
         from neurontools.cli.ls.relay import RelayQuery
 
         return RelayQuery(given)
-    if not _OF_ENDED.isdisjoint(given):
-        from neurontools.cli.ls.ended import EndedQuery
+    if not _ENDED_OPTIONS.isdisjoint(given):
+        from neurontools.cli.ls.queries import EndedQuery
 
         return EndedQuery(given)
-    if _FOR_SCRIPTS.isdisjoint(given):
-        return _Query(given)
+    if _SLOW_OPTIONS.isdisjoint(given):
+        return DeviceListQuery(given)
     if "loop" in given:
-        from neurontools.cli.ls.loop import LoopQuery
+        from neurontools.cli.ls.queries import LoopQuery
 
         return LoopQuery(given)
-    from neurontools.cli.ls.scripts import ScriptQuery
+    from neurontools.cli.ls.queries import ScriptQuery
 
     return ScriptQuery(given)
 
 
-class _Query:
+class DeviceListQuery:
     """What is asked: the request that the options and the environment make."""
 
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
@@ -113,7 +116,7 @@ class _Query:
     interval_seconds: float | None = None  # at which a daemon of its own would have to look
 
     def __init__(self, given: dict[str, str]) -> None:
-        self._devices = _devices(given)
+        self._devices = _device_selection(given)
         self._is_seen = "show-all-procs" in given
         self._given = given
         self._logical_neuroncore_config = _logical_neuroncore_config()
@@ -126,9 +129,9 @@ class _Query:
         self._deadline = monotonic() + TIMEOUT_SECONDS
         connection = None
         if self._is_seen:
-            from neurontools.cli.daemon.observer import observe
+            from neurontools.cli.daemon.connection import attach_observer
 
-            connection = observe(path)
+            connection = attach_observer(path)
         try:
             return self._render(path, self._request() + wire.encode_packed(_DEVICE_INDICES, self._indices(path)))
         finally:
@@ -152,9 +155,7 @@ class _Query:
 
         if not Roots.from_environment(os.environ).has_devices:
             return None
-        from neurontools.cli.ls import local_devices
-
-        return local_devices.device_list(self._given, self._devices, self._logical_neuroncore_config)
+        return local_device_list(self._given, self._devices, self._logical_neuroncore_config)
 
     def _render(self, path: str, request: bytes) -> str:
         from neurontools.rpc import wire
@@ -189,10 +190,10 @@ class _Query:
         return sorted(indices)
 
 
-def _devices(given: dict[str, str]) -> "DeviceSelection | None":
+def _device_selection(given: dict[str, str]) -> "DeviceSelection | None":
     if "device" not in given:
         return None
-    from neurontools.cli.line.devices import DeviceSelection
+    from neurontools.cli.line.options import DeviceSelection
 
     return DeviceSelection(given["device"])
 
@@ -209,7 +210,61 @@ def _logical_neuroncore_config() -> int | None:
         raise UserError(str(error), EXIT_USAGE) from error
 
 
-def _no_devices() -> UserError:
+def local_device_list(
+    given: "Mapping[str, str]", selection: "DeviceSelection | None", logical_neuroncore_config: "int | None"
+) -> str | None:
+    """What neuron-ls prints of them with these options; None where the driver shows none, UserError as its errors.
+
+    What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
+    """
+    from neurontools.util import light_imports
+
+    light_imports.install_dataclasses()
+    from neurontools.driver.environment import Roots
+    from neurontools.driver.inventory import read_host_snapshot
+    from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
+
+    snapshot = read_host_snapshot(Roots.from_environment(os.environ))
+    if snapshot is None:
+        return None
+    if os.isatty(2):
+        for warning in snapshot.warnings:
+            write_stderr(f"neuron-ls: {warning}")
+    all_processes = "show-all-procs" in given
+    indices = [] if selection is None else [*selection.indices, *_indices_of_bdfs(selection, snapshot.devices)]
+    try:
+        if "json-output" in given:
+            text = device_list_json(
+                snapshot,
+                all_processes=all_processes,
+                logical_neuroncore_config=logical_neuroncore_config,
+                device_indices=indices,
+            )
+        else:
+            text = device_list_table(
+                snapshot,
+                wide="wide" in given,
+                all_processes=all_processes,
+                topology="topology" in given,
+                logical_neuroncore_config=logical_neuroncore_config,
+                device_indices=indices,
+            )
+    except NoSuchDevice as error:
+        raise UserError(str(error), EXIT_NOT_FOUND) from None
+    return text
+
+
+def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]") -> list[int]:
+    """The indices of the devices that were given as PCI addresses."""
+    index_of = {device.bdf: device.index for device in devices if device.bdf and "bdf" not in device.inferred_fields}
+    for bdf in selection.bdfs:
+        if bdf not in index_of:
+            known = ", ".join(sorted(index_of)) or "none known; give an index"
+            raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+    return [index_of[bdf] for bdf in selection.bdfs]
+
+
+def _no_devices_error() -> UserError:
     """The original's whole line for a host without driver or device, the cause and the next step added to its error."""
     from time import gmtime, strftime
 

@@ -5,50 +5,50 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from neurontools.cli.daemon.fleet import opened_feed
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.hosts import NAMES
-from neurontools.cli.line.options import exclude_each_other
-from neurontools.cli.line.telling import tell
+from neurontools.cli.daemon.fleet import open_fleet_feed
+from neurontools.cli.line.options import HOST_OPTION_NAMES, exclude_each_other
 from neurontools.fleet.document import document, text_of
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity
 from neurontools.util import units
+from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import ranges_text
 
-_GO_WITH = frozenset((*NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca"))
+_GO_WITH = frozenset(
+    (*HOST_OPTION_NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca")
+)
 
 
-def write(given: dict[str, str]) -> int:
+def print_fleet(given: dict[str, str]) -> int:
     """Print what was asked for; the exit code is that of the worst host."""
-    exclude_each_other(given, *NAMES)
+    exclude_each_other(given, *HOST_OPTION_NAMES)
     for name in given:
         if name not in _GO_WITH:
             raise UserError(f"--{name} is for one host; leave it out, or look at that host with --socket", EXIT_USAGE)
-    feed, wrong = opened_feed(given)
+    feed, wrong = open_fleet_feed(given)
     with feed:
         feed.start()
         feed.wait_settled()
         states, jobs, troubles = feed.states, feed.jobs, (*wrong, *feed.notes)
     for trouble in troubles:
-        tell(f"neuron-ls: {trouble}")
+        write_stderr(f"neuron-ls: {trouble}")
     if "json-output" in given:
         now = time.monotonic()
         made = document(by_name(states), now, time.time(), troubles, jobs=jobs)
         write_text(text_of(made, indent=2) + "\n")
     elif "health" in given:
-        write_text(health_text(states))
+        write_text(fleet_health_text(states))
     else:
-        write_text(table(by_name(states)))
+        write_text(fleet_table(by_name(states)))
     if "health" in given:
         return _health_exit_code(states)
     return 0 if states and all(state.link is Link.LIVE for state in states) else EXIT_NO_DAEMON
 
 
-def table(states: Sequence[HostState]) -> str:
+def fleet_table(states: Sequence[HostState]) -> str:
     """A row a host; `-` is unknown."""
 
     def of(name: str) -> Column[HostState]:
@@ -84,7 +84,7 @@ def health_word(state: HostState) -> str:
     return "not known" if state.severity is None else state.severity.name.lower()
 
 
-def health_text(states: Sequence[HostState]) -> str:
+def fleet_health_text(states: Sequence[HostState]) -> str:
     """What is wrong, worst host first, and a line that counts."""
     lines = []
     for state in worst_first(states):

@@ -1,7 +1,6 @@
 """The options of neuron-ls; parsing, help and completion all come from this table."""
 
-from neurontools.cli.line.hosts import HOSTS, TLS
-from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
+from neurontools.cli.line.options import FILES, HOST_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
 
 OPTIONS = (
     Option("wide", "commands up to 80 characters instead of 40", short="w"),
@@ -39,8 +38,8 @@ OPTIONS = (
         value="TYPE",
         completes=INSTANCE_TYPES,
     ),
-    *HOSTS,
-    *TLS,
+    *HOST_OPTIONS,
+    *TLS_OPTIONS,
     Option("relay", "become a connection to the daemon, by standard input and output: for neuron-top --hosts"),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),

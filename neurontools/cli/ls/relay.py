@@ -35,7 +35,7 @@ class RelayQuery:
                     EXIT_NO_DAEMON,
                     is_absent=is_absent,
                 ) from error
-            _copy(connection)
+            _relay_streams(connection)
         return ""
 
     def answer_from_devices(self) -> str | None:
@@ -43,20 +43,20 @@ class RelayQuery:
         raise NoDaemon("no monitor daemon on this host; start neurond", EXIT_NO_DAEMON, is_absent=True)
 
 
-def _copy(connection: socket.socket) -> None:
+def _relay_streams(connection: socket.socket) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         try:
             selector.register(_STDIN, selectors.EVENT_READ)
         except PermissionError:  # a regular file, /dev/null: it is read to its end
-            _copy_file(connection)
+            _send_stdin(connection)
         while True:
             for key, _ in selector.select():
                 if key.fileobj is connection:
                     chunk = connection.recv(_CHUNK_BYTES)
                     if not chunk:
                         return
-                    _write(chunk)
+                    _write_stdout(chunk)
                 else:
                     chunk = os.read(_STDIN, _CHUNK_BYTES)
                     if not chunk:
@@ -64,12 +64,12 @@ def _copy(connection: socket.socket) -> None:
                     connection.sendall(chunk)
 
 
-def _copy_file(connection: socket.socket) -> None:
+def _send_stdin(connection: socket.socket) -> None:
     while chunk := os.read(_STDIN, _CHUNK_BYTES):
         connection.sendall(chunk)
 
 
-def _write(chunk: bytes) -> None:
+def _write_stdout(chunk: bytes) -> None:
     rest = memoryview(chunk)
     while rest:
         rest = rest[os.write(_STDOUT, rest) :]

@@ -6,23 +6,73 @@ It may run for months beside a training, so it keeps to small means: one connect
 from __future__ import annotations
 
 import select
+import sys
 from contextlib import ExitStack, closing
 from time import monotonic
 
-from neurontools.cli.daemon.connecting import connected
+from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line import frame
-from neurontools.cli.line.frame import ReaderGone, write_document, write_text
-from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
-from neurontools.cli.line.telling import tell
-from neurontools.cli.monitor import options
+from neurontools.cli.line.options import (
+    FILES,
+    INSTANCE_TYPES,
+    Option,
+    exclude_each_other,
+    parse_options,
+    requests_information,
+)
 from neurontools.exporters.monitor.configuration import MonitorConfiguration, read_configuration
 from neurontools.exporters.monitor.record_types import Record
 from neurontools.exporters.monitor.recorder import MonitorRecorder, group_periods
 from neurontools.model import Snapshot
 from neurontools.rpc.socket_path import display_address
+from neurontools.util.command_lifecycle import ReaderGone, run_command, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
+
+VERBOSE_WORDS = ("0", "1", "2", "3", "4")
+OPTIONS = (
+    Option(
+        "config-file", "which metric groups, of which processes, how often", short="c", value="FILE", completes=FILES
+    ),
+    Option("verbose", "how much to tell on standard error; default: 0, nothing", value="0..4", words=VERBOSE_WORDS),
+    Option("count", "end after so many records", short="n", value="N"),
+    Option("once", "print one record and end", short="1"),
+    Option("check-config", "check the configuration, print the outcome and end"),
+    Option("json-schema", "print the JSON Schema of the records and end"),
+    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option(
+        "simulate",
+        "records of a simulated, idle host of this instance type; needs no daemon",
+        value="TYPE",
+        completes=INSTANCE_TYPES,
+    ),
+    Option("replay", "records of a recording, by its own clock, without waiting", value="FILE", completes=FILES),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = "neuron-monitor [options]"
+SUMMARY = "Prints a JSON document a line with the metrics of the Neuron devices of this host, for as long as it runs."
+NOTES = """\
+Without a configuration: all metric groups of all processes, every 5 seconds. The format is in neuron-monitor(1).
+Without --socket and --simulate it asks your own monitor daemon (neurond), then the system's.
+
+Environment:
+  NEURONTOOLS_SOCKET        as --socket
+  NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
+"""
+EXIT_CODES = (
+    (0, "all records that were asked for were printed"),
+    (1, "an option is unknown, or something failed"),
+    (2, "an option or the configuration is invalid"),
+    (4, "the configuration or the socket may not be used by this user"),
+    (6, "there is no such file"),
+    (12, "no daemon answers"),
+    (70, "a defect of the command"),
+    (124, "the daemon did not answer in time"),
+    (130, "interrupted"),
+)
+
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
@@ -33,46 +83,46 @@ _PATIENCE_INTERVALS = 2.0  # but no longer than this
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_monitor)
 
 
-def _run(arguments: list[str]) -> int:
-    given = parse(options.OPTIONS, arguments)
-    if is_about_itself(given):
+def _run_monitor(arguments: list[str]) -> int:
+    given = parse_options(OPTIONS, arguments)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     if "json-schema" in given:
         from neurontools.exporters.monitor.record_types import record_schema
 
         write_text(json_text(record_schema(), indent=2) + "\n")
         return 0
-    verbosity = _verbosity(given)
+    verbosity = _parse_verbosity(given)
     file = given.get("config-file")
     configuration = MonitorConfiguration.everything() if file is None else read_configuration(file)
     for problem in configuration.problems:
-        tell(f"{_COMMAND}: {file}: {problem}")
+        write_stderr(f"{_COMMAND}: {file}: {problem}")
     if "check-config" in given:
         if configuration.problems:
             return EXIT_USAGE
-        write_text(_checked(configuration, file))
+        write_text(_configuration_report(configuration, file))
         return 0
     if verbosity >= 1:
         for note in configuration.notes:
-            tell(f"{_COMMAND}: {file}: {note}")
-    count = 1 if "once" in given else _count(given)
-    output = Output(verbosity)
+            write_stderr(f"{_COMMAND}: {file}: {note}")
+    count = 1 if "once" in given else _parse_count(given)
+    output = RecordOutput(verbosity)
     if "replay" in given:
         exclude_each_other(given, "replay", "socket", "simulate")
         return replay(given["replay"], configuration, output, count)
     with ExitStack() as stack:
-        snapshots, first = _connected(given, stack, _interval_seconds(configuration))
-        Stream(snapshots, configuration, output).run(first, count)
+        snapshots, first = _connect(given, stack, _interval_seconds(configuration))
+        RecordStream(snapshots, configuration, output).run(first, count)
     return 0
 
 
-class Output:
+class RecordOutput:
     """Records on standard output, one a line, and narration on standard error as far as it is wanted."""
 
     def __init__(self, verbosity: int) -> None:
@@ -84,15 +134,17 @@ class Output:
         line = json_text(record).encode() + b"\n"
         write_document(line)
         self.written += 1
-        self.tell(4, f"record {self.written}: {len(line)} bytes, {len(record['neuron_runtime_data'])} processes")
+        self.write_stderr(
+            4, f"record {self.written}: {len(line)} bytes, {len(record['neuron_runtime_data'])} processes"
+        )
 
-    def tell(self, verbosity: int, text: str) -> None:
+    def write_stderr(self, verbosity: int, text: str) -> None:
         """A line of narration from this level on."""
         if self._verbosity >= verbosity:
-            tell(f"{_COMMAND}: {text}")
+            write_stderr(f"{_COMMAND}: {text}")
 
 
-def replay(file: str, configuration: MonitorConfiguration, output: Output, count: int | None) -> int:
+def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput, count: int | None) -> int:
     """Writes the records of a recording, by its own clock and without waiting; the exit code."""
     from neurontools.client.recording.reader import RecordingReader
     from neurontools.rpc import neuron_pb2
@@ -111,15 +163,15 @@ def replay(file: str, configuration: MonitorConfiguration, output: Output, count
             if recorder.fits(snapshot):
                 output.write(recorder.make(snapshot))
     if reader.trouble:
-        tell(f"{_COMMAND}: {reader.trouble}")
+        write_stderr(f"{_COMMAND}: {reader.trouble}")
         return EXIT_FAILURE
     return 0
 
 
-class Stream:
+class RecordStream:
     """The records of a configuration from a daemon, written to standard output one a line."""
 
-    def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, output: Output) -> None:
+    def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, output: RecordOutput) -> None:
         self._snapshots = snapshots
         self._configuration = configuration
         self._output = output
@@ -135,13 +187,13 @@ class Stream:
         self._output.write(recorder.make(first))
         interval_seconds = first.interval_seconds
         if recorder.periods_seconds and recorder.periods_seconds[0] < interval_seconds:
-            self._output.tell(
+            self._output.write_stderr(
                 1,
-                f"the period of {_seconds(recorder.periods_seconds[0])} can't be met: the monitor daemon looks every "
-                f"{_seconds(interval_seconds)}; start neurond with a shorter --interval",
+                f"the period of {_seconds_text(recorder.periods_seconds[0])} can't be met: the monitor daemon looks every "
+                f"{_seconds_text(interval_seconds)}; start neurond with a shorter --interval",
             )
         while count is None or self._output.written < count:
-            _wait_until(recorder.next_seconds + _LATE_SECONDS)
+            _sleep_until(recorder.next_seconds + _LATE_SECONDS)
             try:
                 latest = self._fitting(recorder, interval_seconds)
             except UserError as error:
@@ -152,7 +204,9 @@ class Stream:
                 continue
             if self._is_lost:
                 self._is_lost = False
-                self._output.tell(1, f"the monitor daemon at {display_address(self._snapshots.socket_path)} is back")
+                self._output.write_stderr(
+                    1, f"the monitor daemon at {display_address(self._snapshots.socket_path)} is back"
+                )
             interval_seconds = latest.interval_seconds
             self._output.write(recorder.make(latest))
 
@@ -172,20 +226,22 @@ class Stream:
                 return latest
             # The daemon's next is due an interval after this one, if that was not due already.
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
-            _wait_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
+            _sleep_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
 
     def _tell_lost(self, error: UserError) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self._output.tell(1, f"{error}; going on")
+            self._output.write_stderr(1, f"{error}; going on")
 
 
-def _connected(given: dict[str, str], stack: ExitStack, interval_seconds: float) -> tuple[DaemonSnapshots, Snapshot]:
+def _connect(given: dict[str, str], stack: ExitStack, interval_seconds: float) -> tuple[DaemonSnapshots, Snapshot]:
     """Where the snapshots come from, and the first; what has to be ended later is on the stack.
 
     A private daemon, where there is to be one, takes them at this interval.
     """
-    return connected(lambda path: _first(path, stack), given, stack, interval_seconds=interval_seconds)
+    return ask_or_start_daemon(
+        lambda path: _open_snapshots(path, stack), given, stack, interval_seconds=interval_seconds
+    )
 
 
 def _interval_seconds(configuration: MonitorConfiguration) -> float:
@@ -194,13 +250,13 @@ def _interval_seconds(configuration: MonitorConfiguration) -> float:
     return min(1.0, max(0.05, shortest_seconds))
 
 
-def _first(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
+def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
     snapshots = DaemonSnapshots(path, is_seen=True)
     stack.callback(snapshots.close)
     return snapshots, snapshots.latest()
 
 
-def _wait_until(seconds: float) -> None:
+def _sleep_until(seconds: float) -> None:
     """Sleep until a moment of CLOCK_MONOTONIC; ReaderGone as soon as the reader closes its end."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # POLLERR comes unasked
@@ -212,14 +268,14 @@ def _wait_until(seconds: float) -> None:
             break
 
 
-def _verbosity(given: dict[str, str]) -> int:
+def _parse_verbosity(given: dict[str, str]) -> int:
     text = given.get("verbose", "0")
-    if text not in options.VERBOSE_WORDS:
+    if text not in VERBOSE_WORDS:
         raise UserError(f"--verbose: {text[:60]!r} is no level; give 0, 1, 2, 3 or 4", EXIT_USAGE)
     return int(text)
 
 
-def _count(given: dict[str, str]) -> int | None:
+def _parse_count(given: dict[str, str]) -> int | None:
     text = given.get("count")
     if text is None:
         return None
@@ -228,25 +284,25 @@ def _count(given: dict[str, str]) -> int | None:
     return int(text)
 
 
-def _checked(configuration: MonitorConfiguration, file: str | None) -> str:
+def _configuration_report(configuration: MonitorConfiguration, file: str | None) -> str:
     lines = [f"{file or 'without a file'}: the configuration is valid"]
     for index, selection in enumerate(configuration.runtimes):
         of = f"tags that match {selection.tag_filter.pattern!r}" if selection.tag_filter else "all tags"
         lines += [
-            f"  neuron_runtimes[{index}], {of}: {group.type} every {_seconds(group.period_seconds)}"
+            f"  neuron_runtimes[{index}], {of}: {group.type} every {_seconds_text(group.period_seconds)}"
             for group in selection.metrics
         ]
     lines += [
-        f"  system_metrics: {group.type} every {_seconds(group.period_seconds)}"
+        f"  system_metrics: {group.type} every {_seconds_text(group.period_seconds)}"
         for group in configuration.system_metrics
     ]
     if configuration.k8s_info_period_seconds is not None:
-        lines.append(f"  k8s_info every {_seconds(configuration.k8s_info_period_seconds)}")
+        lines.append(f"  k8s_info every {_seconds_text(configuration.k8s_info_period_seconds)}")
     lines += [f"  note: {note}" for note in configuration.notes]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _seconds(seconds: float) -> str:
+def _seconds_text(seconds: float) -> str:
     return f"{seconds:g} s"
 
 

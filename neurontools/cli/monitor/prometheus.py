@@ -8,16 +8,14 @@ import resource
 import sys
 import threading
 
-from neurontools.cli.line import frame
-from neurontools.cli.line.frame import write_document, write_text
-from neurontools.cli.line.options import Option, is_about_itself, parse
-from neurontools.cli.line.telling import tell
+from neurontools.cli.line.options import Option, parse_options, requests_information
 from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics, RecordProblem
 from neurontools.net.http_access import HttpAccess, HttpPage, Site
 from neurontools.net.http_messages import CompressibleDocument, HttpResponse
 from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.util.command_lifecycle import run_command, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 DEFAULT_PORT = 8000
@@ -47,7 +45,7 @@ EXIT_CODES = (
 )
 
 
-class Exposed:
+class RecordExposition:
     """The metrics of the records so far: taken in by one thread, asked for by another."""
 
     def __init__(self) -> None:
@@ -80,25 +78,25 @@ class Exposed:
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_prometheus)
 
 
-def _run(arguments: list[str]) -> int:
-    given = parse(OPTIONS, arguments)
-    if is_about_itself(given):
+def _run_prometheus(arguments: list[str]) -> int:
+    given = parse_options(OPTIONS, arguments)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, sys.modules[__name__], given))
+        write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
         return 0
-    exposed = Exposed()
-    _serve(exposed, given.get("address", ""), _port(given.get("port")))
+    exposed = RecordExposition()
+    _serve(exposed, given.get("address", ""), _parse_port(given.get("port")))
     told: set[str] = set()
     source = open(0, "rb", closefd=False)  # noqa: SIM115 - sys.stdin is None where it was closed
     while line := source.readline(MAX_LINE_BYTES):
         for problem in exposed.take_line(line):
             if problem.what not in told:  # once each, or a lasting fault fills the log
                 told.add(problem.what)
-                tell(f"{_COMMAND}: {problem.what}: {problem.detail}")
+                write_stderr(f"{_COMMAND}: {problem.what}: {problem.detail}")
         if len(told) > MAX_TOLD:
             told.clear()
         if "enable-k8s-info" in given:
@@ -106,7 +104,7 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _serve(exposed: Exposed, address: str, port: int) -> None:
+def _serve(exposed: RecordExposition, address: str, port: int) -> None:
     """Serves in a thread, for as long as the process lives."""
     icon = HttpPage(lambda _: HttpResponse(b"", "image/x-icon"), is_open=True)
     # Metrics at every path but one, as the original does.
@@ -128,7 +126,7 @@ def _serve(exposed: Exposed, address: str, port: int) -> None:
         raise UserError(f"can't serve on {address}: that is no host name; give another --address", EXIT_USAGE) from None
 
 
-def _port(text: str | None) -> int:
+def _parse_port(text: str | None) -> int:
     if text is None:
         return DEFAULT_PORT
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):

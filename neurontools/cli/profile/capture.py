@@ -14,9 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from neurontools.cli.line.choice import first_answer
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.telling import tell
+from neurontools.cli.daemon.connection import ask_first_daemon
 from neurontools.cli.profile import options
 from neurontools.client.daemon_client import Client
 from neurontools.model import Snapshot
@@ -26,17 +24,18 @@ from neurontools.profile.formats.outputs import run_name, worker_name, write_out
 from neurontools.profile.reader import MAX_FILE_BYTES
 from neurontools.rpc import socket_path
 from neurontools.rpc.profile_request import AskedProfile
+from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
 from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
 _SILENT_SECONDS = 120.0  # a process says something each second once it has begun
-_MOST_TOLD = 5
+_MAX_NAMES = 5
 
 
 @dataclass(slots=True)
-class _Arriving:
+class _IncomingProfile:
     """The profile of a process on its way into a file."""
 
     asked: AskedProfile
@@ -69,17 +68,17 @@ class _Arriving:
 def capture(given: dict[str, str]) -> int:
     """Takes the profiles; the exit code."""
     named = socket_path.configured_socket(given.get("socket"), os.environ)
-    at = named or first_answer(_answers, os.environ) or socket_path.candidate_sockets(os.environ)[0]
-    pids = options.pids(given) or _pids_of_job(at, given["job"])
+    at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
+    pids = options.requested_pids(given) or _pids_of_job(at, given["job"])
     run = run_name(time.time_ns())
     directory = Path(given.get("output") or f"neuron-profile-{run}")
     with ExitStack() as stack:
-        arriving = _begun(at, pids, directory, given, stack)
-        _follow(arriving, directory)
-        return _settle(arriving, directory, run)
+        arriving = _start_captures(at, pids, directory, given, stack)
+        _receive_profiles(arriving, directory)
+        return _finish_captures(arriving, directory, run)
 
 
-def _answers(at: str) -> str:
+def _check_daemon(at: str) -> str:
     with Client(at) as daemon:
         daemon.snapshot()
     return at
@@ -88,18 +87,18 @@ def _answers(at: str) -> str:
 def _pids_of_job(at: str, wanted: str) -> list[int]:
     """The processes of the job of this name, or the one job that has it in its name."""
     with Client(at) as daemon:
-        jobs = _jobs(daemon.snapshot())
+        jobs = _pids_by_job(daemon.snapshot())
     shown = excerpt(wanted, 60)
     found = [name for name in jobs if name == wanted] or [name for name in jobs if wanted in name]
     if not found:
-        there = ", ".join(list(jobs)[:_MOST_TOLD]) or "none"
+        there = ", ".join(list(jobs)[:_MAX_NAMES]) or "none"
         raise UserError(f"no job {shown} holds NeuronCores here; there is: {there}; or give --pid", EXIT_NOT_FOUND)
     if len(found) > 1:
-        raise UserError(f"several jobs are {shown}: {', '.join(found[:_MOST_TOLD])}; give more of one's name")
+        raise UserError(f"several jobs are {shown}: {', '.join(found[:_MAX_NAMES])}; give more of one's name")
     return jobs[found[0]]
 
 
-def _jobs(snapshot: Snapshot) -> dict[str, list[int]]:
+def _pids_by_job(snapshot: Snapshot) -> dict[str, list[int]]:
     jobs: dict[str, list[int]] = {}
     for process in snapshot.processes:
         if process.job is not None and process.core_indices:
@@ -107,32 +106,34 @@ def _jobs(snapshot: Snapshot) -> dict[str, list[int]]:
     return jobs
 
 
-def _begun(at: str, pids: Sequence[int], directory: Path, given: dict[str, str], stack: ExitStack) -> list[_Arriving]:
+def _start_captures(
+    at: str, pids: Sequence[int], directory: Path, given: dict[str, str], stack: ExitStack
+) -> list[_IncomingProfile]:
     """Has all processes begin, or none; the files are there before anybody is asked."""
     arriving = []
     try:
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            stack.callback(_remove, directory.rmdir)  # where nothing gets into it
+            stack.callback(_try_remove, directory.rmdir)  # where nothing gets into it
         drafts = []
         for pid in pids:
             draft = directory / f".capture-{pid}.{os.urandom(6).hex()}{SUFFIX}"
             file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            stack.callback(_remove, draft.unlink)
+            stack.callback(_try_remove, draft.unlink)
             stack.callback(os.close, file)
             drafts.append((draft, file))
     except OSError as error:
-        raise _unwritable(directory, error) from None
-    steps, seconds = options.steps(given), options.seconds(given)
+        raise _write_error(directory, error) from None
+    steps, seconds = options.requested_steps(given), options.requested_seconds(given)
     for pid, (draft, file) in zip(pids, drafts, strict=True):
         asked = stack.enter_context(AskedProfile.ask(at, pid, seconds, steps))
-        arriving.append(_Arriving(asked, draft, file))
+        arriving.append(_IncomingProfile(asked, draft, file))
     for each in arriving:
         each.asked.taken(_ANSWER_SECONDS)
     return arriving
 
 
-def _follow(arriving: Sequence[_Arriving], directory: Path) -> None:
+def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> None:
     """Writes what comes, until all have ended or say nothing any more."""
     open_ = list(arriving)
     while open_:
@@ -151,29 +152,29 @@ def _follow(arriving: Sequence[_Arriving], directory: Path) -> None:
                         told = f"PID {each.asked.pid} has said nothing for {_SILENT_SECONDS:.0f} s"
                         each.trouble = UserError(f"{told}; look whether it is stopped", EXIT_TIMED_OUT)
             except OSError as error:
-                raise _unwritable(directory, error) from None
+                raise _write_error(directory, error) from None
             if is_over:
                 open_.remove(each)
 
 
-def _settle(arriving: Sequence[_Arriving], directory: Path, run: str) -> int:
+def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run: str) -> int:
     """Gives the files their names, and writes those of the viewers; the exit code."""
     exit_code, profiles = 0, []
     for each in arriving:
-        profile, path = _kept(each, directory, run)
+        profile, path = _keep_profile(each, directory, run)
         if profile is not None and not profile.state.has_ended and each.trouble is None:
             each.trouble = UserError(
                 f"PID {each.asked.pid} ended in the middle; its profile goes until a second before"
             )
         if each.trouble is not None:
-            tell(f"neuron-profile: {each.trouble}")
+            write_stderr(f"neuron-profile: {each.trouble}")
             exit_code = exit_code or each.trouble.exit_code
         if profile is None:
             continue
         profiles.append(profile)
         counted = profile.state.recorded
         counts = f"{counted.get('steps', 0)} steps, {counted.get('executions', 0)} executions"
-        tell(f"neuron-profile: PID {each.asked.pid}: {counts}, {bytes_text(each.size_bytes)}")
+        write_stderr(f"neuron-profile: PID {each.asked.pid}: {counts}, {bytes_text(each.size_bytes)}")
         write_text(f"{path}\n")
     try:
         for profile in profiles:
@@ -181,13 +182,13 @@ def _settle(arriving: Sequence[_Arriving], directory: Path, run: str) -> int:
         if len(profiles) > 1:
             write_ranks(sorted(profiles, key=lambda one: one.metadata.rank), directory)
     except OSError as error:
-        raise _unwritable(directory, error) from None
+        raise _write_error(directory, error) from None
     if profiles:
-        tell(f"neuron-profile: neuron-profile show {escape_controls(str(directory))} tells what is in it")
+        write_stderr(f"neuron-profile: neuron-profile show {escape_controls(str(directory))} tells what is in it")
     return exit_code
 
 
-def _kept(arrived: _Arriving, directory: Path, run: str) -> tuple[Profile | None, Path]:
+def _keep_profile(arrived: _IncomingProfile, directory: Path, run: str) -> tuple[Profile | None, Path]:
     """The profile in a file of its own name; None where nothing came that can be read."""
     if not arrived.size_bytes:
         return None, directory
@@ -200,15 +201,15 @@ def _kept(arrived: _Arriving, directory: Path, run: str) -> tuple[Profile | None
     try:
         arrived.draft.rename(path)
     except OSError as error:
-        raise _unwritable(directory, error) from None
+        raise _write_error(directory, error) from None
     return profile, path
 
 
-def _unwritable(directory: Path, error: OSError) -> UserError:
+def _write_error(directory: Path, error: OSError) -> UserError:
     where = escape_controls(str(directory))[:200]
     return UserError(f"{where}: {error.strerror}; give another directory with -o, or free space", EXIT_FAILURE)
 
 
-def _remove(remove: Callable[[], None]) -> None:
+def _try_remove(remove: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
         remove()

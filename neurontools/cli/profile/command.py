@@ -3,11 +3,136 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
-from neurontools.cli.line import frame
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
+from neurontools.cli.line.options import exclude_each_other, parse_options, requests_information
 from neurontools.cli.profile import options
+from neurontools.profile.analysis.report import RunReport, build_report
+from neurontools.util.command_lifecycle import run_command, write_document, write_stderr, write_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import bytes_text, ranges_text
+from neurontools.views.profile_document import profile_csv_lines
+
+if TYPE_CHECKING:
+    from neurontools.profile import Profile
+
+
+@dataclass(slots=True)
+class ProfileLoader:
+    """Reads profiles, and tells on standard error what is wrong with some; `exit_code` is that of the command."""
+
+    exit_code: int = 0
+
+    def report(self, where: str, wanted: frozenset[int]) -> RunReport:
+        """The report on the latest run in a directory, or on one file; of the ranks that are wanted, or of all.
+
+        A file that can't be read is told and left out; UserError when that leaves none.
+        """
+        from neurontools.profile.analysis.report import latest_run
+        from neurontools.profile.reader import profile_paths, read_profile
+
+        paths = profile_paths(where)
+        profiles: list[Profile] = []
+        failures: list[UserError] = []
+        for path in paths:
+            try:
+                profiles.append(read_profile(path))
+            except UserError as error:
+                failures.append(error)
+        if not profiles:
+            raise failures[0]
+        for failure in failures:
+            self._tell(str(failure))
+        found, profiles = len(profiles), latest_run(profiles)
+        if found > len(profiles):
+            older = f"{found - len(profiles)} profile(s) of earlier runs are left out; name a file to see that one"
+            write_stderr(f"neuron-profile: {escape_controls(where[:200])}: {older}")
+        missing = wanted - {each.metadata.rank for each in profiles}
+        if missing:
+            there = ranges_text(each.metadata.rank for each in profiles)
+            told = f"no profile of rank {ranges_text(missing)}; it has those of rank {there}"
+            raise UserError(f"{escape_controls(where[:200])}: {told}", EXIT_NOT_FOUND)
+        made = build_report([each for each in profiles if not wanted or each.metadata.rank in wanted])
+        for rank in made.ranks:
+            if rank.incomplete_reason:
+                self._tell(
+                    f"{escape_controls(where[:200])}: the profile of rank {rank.number} {rank.incomplete_reason}"
+                )
+        return made
+
+    def _tell(self, text: str) -> None:
+        write_stderr(f"neuron-profile: {text}")
+        self.exit_code = EXIT_FAILURE
+
+
+def write_html_report(where: str, given: dict[str, str]) -> int:
+    """Writes the page; the exit code, 1 when a profile is not whole."""
+    from neurontools.views.profile_web_page import profile_web_page
+
+    path = given.get("output")
+    if path is None:
+        raise UserError("report needs -o FILE.html; - is standard output", EXIT_USAGE)
+    reading = ProfileLoader()
+    content = profile_web_page(reading.report(where, options.requested_ranks(given))).encode("utf-8", "replace")
+    if path == "-":
+        write_document(content)
+        return reading.exit_code
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        told = f"--output {escape_controls(path[:200])}: {error.strerror}; name a file that can be written"
+        raise UserError(told, EXIT_FAILURE) from error
+    write_stderr(f"neuron-profile: {path}: {bytes_text(len(content))}; open it in any browser")
+    return reading.exit_code
+
+
+_PLUGIN = ("plugins", "profile")  # below the directory of logs, where both viewers look
+
+
+def run_viewer(where: str, port: int) -> NoReturn:
+    """Become xprof, or TensorBoard where that is all there is; UserError where there is nothing to show, or nobody to.
+
+    Both are looked for beside this interpreter too, as in an environment that isn't activated.
+    """
+    shown = escape_controls(where[:200])
+    directory = Path(where)
+    if not directory.is_dir():
+        raise UserError(
+            f"{shown}: there is no such directory; give one that neuron-run --profile wrote", EXIT_NOT_FOUND
+        )
+    if not any(directory.joinpath(*_PLUGIN).glob("*/*.xplane.pb")):
+        told = f"no {'/'.join(_PLUGIN)}/*/*.xplane.pb in it"
+        raise UserError(f"{shown}: {told}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND)
+    own = Path(sys.executable).parent
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(own)))
+    for name, arguments, remark in (
+        (
+            "xprof",
+            ("server", "--logdir", where, "--port", str(port), "--grpc_port", str(_find_free_port())),
+            " (it listens on all addresses)",
+        ),
+        ("tensorboard", ("--logdir", where, "--port", str(port), "--host", "127.0.0.1"), ""),
+    ):
+        program = shutil.which(name, path=path)
+        if program is not None:
+            write_stderr(f"neuron-profile: {name} at http://127.0.0.1:{port}/{remark}, until it is interrupted")
+            os.execv(program, (name, *arguments))  # noqa: S606 - a program that the user installed
+    raise UserError("neither xprof nor tensorboard is installed; pip install xprof, then try again", EXIT_NOT_FOUND)
+
+
+def _find_free_port() -> int:
+    """A port for what xprof asks itself by gRPC: of two of them the second fails at the usual one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
 
 _COMMAND = "neuron-profile"
 _LEAST_WIDTH = 60
@@ -16,51 +141,44 @@ _USUAL_SIZE = (140, 50)
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_profile)
 
 
-def _run(arguments: list[str]) -> int:
+def _run_profile(arguments: list[str]) -> int:
     words: list[str] = []
-    given = parse(options.OPTIONS, arguments, words)
-    if is_about_itself(given):
+    given = parse_options(options.OPTIONS, arguments, words)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:
         write_text(_schema_text())
         return 0
-    options.check(given, words)
+    options.check_options(given, words)
     exclude_each_other(given, "json", "csv")
     action, *paths = words
     if action == "capture":
-        from neurontools.cli.profile import capture
+        from neurontools.cli.profile.capture import capture
 
-        return capture.capture(given)
+        return capture(given)
     if action == "serve":
-        from neurontools.cli.profile import viewer
-
-        viewer.serve(paths[0], options.port(given))
+        run_viewer(paths[0], options.viewer_port(given))
     if action == "report":
-        from neurontools.cli.profile import report_file
-
-        return report_file.write(paths[0], given)
-    return _show(paths[0], given) if action == "show" else _diff(paths, given)
+        return write_html_report(paths[0], given)
+    return _show_report(paths[0], given) if action == "show" else _show_difference(paths, given)
 
 
-def _show(where: str, given: dict[str, str]) -> int:
-    from neurontools.cli.profile.reading import Reading
+def _show_report(where: str, given: dict[str, str]) -> int:
 
-    reading = Reading()
-    report = reading.report(where, options.ranks(given))
+    reading = ProfileLoader()
+    report = reading.report(where, options.requested_ranks(given))
     if "json" in given:
         from neurontools.views.profile_document import profile_json
 
         write_text(profile_json(report) + "\n")
     elif "csv" in given:
-        from neurontools.views.profile_document import profile_csv_lines
-
-        write_text("".join(profile_csv_lines(report, options.table(given))))
+        write_text("".join(profile_csv_lines(report, options.csv_table(given))))
     else:
         from neurontools.util.terminal import locale_is_utf8, terminal_size
         from neurontools.views.drawing.glyphs import ASCII, glyphs_for
@@ -69,25 +187,24 @@ def _show(where: str, given: dict[str, str]) -> int:
 
         glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
         width = max(_LEAST_WIDTH, terminal_size(1, _USUAL_SIZE)[0])
-        lines = profile_page(report, width, glyphs, options.rows(given)).lines
+        lines = profile_page(report, width, glyphs, options.max_rows(given)).lines
         if glyphs is ASCII:
             lines = [ascii_only(line) for line in lines]
         write_text("".join(f"{plain_text(line)}\n" for line in lines))
     return reading.exit_code
 
 
-def _diff(paths: list[str], given: dict[str, str]) -> int:
-    from neurontools.cli.profile.reading import Reading
+def _show_difference(paths: list[str], given: dict[str, str]) -> int:
     from neurontools.profile.analysis.comparison import compare
     from neurontools.views.profile_difference import profile_difference_json, profile_difference_text
 
-    reading = Reading()
-    reports = [reading.report(path, options.ranks(given)) for path in paths]
+    reading = ProfileLoader()
+    reports = [reading.report(path, options.requested_ranks(given)) for path in paths]
     compared = compare(*reports)
     if "json" in given:
         write_text(profile_difference_json(paths, compared) + "\n")
     else:
-        write_text(profile_difference_text(paths, compared, options.rows(given)))
+        write_text(profile_difference_text(paths, compared, options.max_rows(given)))
     return reading.exit_code
 
 

@@ -61,7 +61,7 @@ EXIT_CODES = (
     (124, "the daemon, or the process, did not answer in time"),
     (130, "interrupted"),
 )
-_OF_ACTION = {
+_OPTIONS_BY_ACTION = {
     "show": ("json", "csv", "table", "top", "rank", "ascii"),
     "report": ("output", "rank"),
     "diff": ("json", "top", "rank"),
@@ -70,98 +70,98 @@ _OF_ACTION = {
 }
 _PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "serve": 1, "capture": 0}
 _PATHS = ("no directory", "one directory", "two directories")
-_USUAL_ROWS = 10
+_DEFAULT_ROWS = 10
 _MOST_ROWS = 100_000
-_USUAL_PORT = 6006
+_DEFAULT_PORT = 6006
 _HIGHEST_PORT = 65535
 _HIGHEST_PID = 2**31 - 1
-_USUAL_SECONDS, _STEPS_SECONDS = 5.0, 60.0
+_DEFAULT_SECONDS, _STEPS_SECONDS = 5.0, 60.0
 SHORTEST_SECONDS = 0.01
 
 
-def check(given: dict[str, str], words: list[str]) -> None:
+def check_options(given: dict[str, str], words: list[str]) -> None:
     """UserError when there is no such action, or something that it has no use for."""
     action, *paths = words or [""]
     if action not in ACTIONS:
-        what = f"there is no action {_shown(action)}" if action else "what is it to do?"
+        what = f"there is no action {_excerpt(action)}" if action else "what is it to do?"
         raise UserError(f"{what}; give one of {', '.join(ACTIONS)}, such as: neuron-profile show DIR", EXIT_USAGE)
     if len(paths) != _PATH_COUNTS[action]:
         wanted = _PATHS[_PATH_COUNTS[action]]
         raise UserError(f"{action} takes {wanted} of profiles, not {len(paths)}; see --help", EXIT_USAGE)
-    foreign = [f"--{name}" for name in given if name not in _OF_ACTION[action]]
+    foreign = [f"--{name}" for name in given if name not in _OPTIONS_BY_ACTION[action]]
     if foreign:
         raise UserError(f"{' and '.join(foreign)}: not for {action}; see --help", EXIT_USAGE)
     if "table" in given and "csv" not in given:
         raise UserError("--table needs --csv", EXIT_USAGE)
     if action == "capture" and ("pid" in given) == ("job" in given):
         raise UserError("capture needs --pid or --job; neuron-ls shows PIDs, neuron-top jobs", EXIT_USAGE)
-    pids(given)
-    seconds(given)
-    steps(given)
-    table(given)
-    rows(given)
-    ranks(given)
-    port(given)
+    requested_pids(given)
+    requested_seconds(given)
+    requested_steps(given)
+    csv_table(given)
+    max_rows(given)
+    requested_ranks(given)
+    viewer_port(given)
 
 
-def table(given: dict[str, str]) -> str:
+def csv_table(given: dict[str, str]) -> str:
     """The table that --csv prints."""
     name = given.get("table", TABLES[0])
     if name not in TABLES:
-        raise UserError(f"--table {_shown(name)}: give one of {', '.join(TABLES)}", EXIT_USAGE)
+        raise UserError(f"--table {_excerpt(name)}: give one of {', '.join(TABLES)}", EXIT_USAGE)
     return name
 
 
-def rows(given: dict[str, str]) -> int:
+def max_rows(given: dict[str, str]) -> int:
     """How many rows a table has at most."""
-    return _number("--top", given.get("top"), _USUAL_ROWS, 1, _MOST_ROWS)
+    return _parse_number("--top", given.get("top"), _DEFAULT_ROWS, 1, _MOST_ROWS)
 
 
-def port(given: dict[str, str]) -> int:
+def viewer_port(given: dict[str, str]) -> int:
     """The port that a viewer is to listen on."""
-    return _number("--port", given.get("port"), _USUAL_PORT, 1, _HIGHEST_PORT)
+    return _parse_number("--port", given.get("port"), _DEFAULT_PORT, 1, _HIGHEST_PORT)
 
 
-def pids(given: dict[str, str]) -> list[int]:
+def requested_pids(given: dict[str, str]) -> list[int]:
     """The processes that were asked for, each once."""
-    numbers = [_number("--pid", text, 0, 1, _HIGHEST_PID) for text in given.get("pid", "").split(",") if text]
+    numbers = [_parse_number("--pid", text, 0, 1, _HIGHEST_PID) for text in given.get("pid", "").split(",") if text]
     return list(dict.fromkeys(numbers))
 
 
-def steps(given: dict[str, str]) -> int | None:
+def requested_steps(given: dict[str, str]) -> int | None:
     """How many steps a capture is to last at most; None: as long as its time."""
-    return _number("--steps", given["steps"], 0, 1, MOST_STEPS) if "steps" in given else None
+    return _parse_number("--steps", given["steps"], 0, 1, MOST_STEPS) if "steps" in given else None
 
 
-def seconds(given: dict[str, str]) -> float:
+def requested_seconds(given: dict[str, str]) -> float:
     """How long a capture is to last at most."""
     text = given.get("seconds")
     if text is None:
-        return _STEPS_SECONDS if "steps" in given else _USUAL_SECONDS
+        return _STEPS_SECONDS if "steps" in given else _DEFAULT_SECONDS
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not SHORTEST_SECONDS <= value <= LONGEST_SECONDS:
-        told = f"--seconds {_shown(text)}: give a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}"
+        told = f"--seconds {_excerpt(text)}: give a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}"
         raise UserError(told, EXIT_USAGE)
     return value
 
 
-def ranks(given: dict[str, str]) -> frozenset[int]:
+def requested_ranks(given: dict[str, str]) -> frozenset[int]:
     """The ranks that were asked for; none for all."""
-    return frozenset(_number("--rank", text, 0, 0, 10**6) for text in given.get("rank", "").split(",") if text)
+    return frozenset(_parse_number("--rank", text, 0, 0, 10**6) for text in given.get("rank", "").split(",") if text)
 
 
-def _number(flag: str, text: str | None, usual: int, least: int, most: int) -> int:
+def _parse_number(flag: str, text: str | None, usual: int, least: int, most: int) -> int:
     if text is None:
         return usual
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
-        raise UserError(f"{flag} {_shown(text)}: give a whole number from {least} to {most}", EXIT_USAGE)
+        raise UserError(f"{flag} {_excerpt(text)}: give a whole number from {least} to {most}", EXIT_USAGE)
     return int(text)
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     from neurontools.util.terminal import error_excerpt
 
     return error_excerpt(text)

@@ -8,29 +8,95 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic, time_ns
 from types import FrameType
 from typing import Any
 
-from neurontools.cli.line import frame
-from neurontools.cli.line.choice import named_or_simulated
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.options import exclude_each_other, is_about_itself
-from neurontools.cli.line.telling import tell, tell_lines
-from neurontools.cli.run import options, profile, summary, summary_file, warden
-from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
-from neurontools.driver.environment import NUM_CORES, VISIBLE_CORES
-from neurontools.driver.neuron_runtime import parse_visible_cores
+from neurontools.cli.daemon.connection import choose_daemon
+from neurontools.cli.line.options import exclude_each_other, requests_information
+from neurontools.cli.run import options, orphan_reaper, summary
+from neurontools.cli.run.summary import EstimateRequest
+from neurontools.cli.run.terminal import (
+    ProgressLine,
+    ProgressTerminal,
+    find_neuron_top,
+    is_foreground_terminal,
+    pseudo_terminal,
+    relay_output,
+    run_neuron_top,
+    terminal_columns,
+)
+from neurontools.driver.environment import (
+    INSPECT_ENABLE,
+    INSPECT_OUTPUT_DIRECTORY,
+    NUM_CORES,
+    PROFILE_RUN,
+    PROFILE_STEPS,
+    VISIBLE_CORES,
+)
+from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile_steps, parse_visible_cores
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
 from neurontools.util import signals
+from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as typing has it, without its import
-if TYPE_CHECKING:
-    from neurontools.cli.run.estimates import Estimates
+_MAX_RANKS_IN_TRACE = 16  # workers: what viewers can hold
+
+
+def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
+    """Sets the variables that say what is to be profiled, and where to; UserError for what can't be meant."""
+    if "profile" not in given:
+        if "profile-steps" in given:
+            raise UserError("--profile-steps is for a profile; add --profile DIR", EXIT_USAGE)
+        return
+    environment[INSPECT_ENABLE] = "1"
+    environment[PROFILE_RUN] = time.strftime("%Y_%m_%d_%H_%M_%S")  # names of this form sort by time
+    environment[INSPECT_OUTPUT_DIRECTORY] = str(Path(given["profile"]).absolute())
+    environment.pop(PROFILE_STEPS, None)
+    if "profile-steps" in given:
+        try:
+            parse_profile_steps(given["profile-steps"])
+        except InvalidProfileSteps as error:
+            raise UserError(f"--profile-steps {error}", EXIT_USAGE) from None
+        environment[PROFILE_STEPS] = given["profile-steps"]
+
+
+def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
+    """Writes the files for viewers of the workers that died before they could, and a trace of several side by side.
+
+    A line tells what fails.
+    """
+    if PROFILE_RUN not in environment:
+        return
+
+    from neurontools.profile.formats.outputs import has_outputs, write_outputs, write_ranks
+    from neurontools.profile.reader import profile_paths, read_profile
+
+    directory = Path(environment[INSPECT_OUTPUT_DIRECTORY])
+    try:
+        paths = [path for path in profile_paths(directory) if path.stat().st_mtime_ns >= began_ns]
+    except (OSError, UserError):  # its workers have said why there is none
+        return
+    profiles = []
+    try:
+        for path in paths[:_MAX_RANKS_IN_TRACE]:
+            profile = read_profile(path)
+            profiles.append(profile)
+            if not profile.state.has_ended and not has_outputs(profile.metadata, directory):
+                write_outputs(profile, directory, environment[PROFILE_RUN])
+                write_stderr(
+                    f"neuron-run: profile: {path}: its worker died; it has what was there until a second before"
+                )
+        if len(profiles) > 1:
+            write_ranks(sorted(profiles, key=lambda each: each.metadata.rank), directory)
+    except (OSError, UserError) as error:
+        cause = f"{directory}: {error.strerror}" if isinstance(error, OSError) else error
+        write_stderr(f"neuron-run: profile: {cause}")
+
 
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024
@@ -43,15 +109,15 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main() -> None:
     """Runs the command; the exit code is the script's."""
-    frame.run(_COMMAND, _main)
+    run_command(_COMMAND, _run_neuron_run)
 
 
-def _main(arguments: list[str]) -> int:
-    given, script = options.split(arguments)
-    if is_about_itself(given):
+def _run_neuron_run(arguments: list[str]) -> int:
+    given, script = options.split_command_line(arguments)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, options, given))
         return 0
     if "module" not in given:
         if not script:
@@ -60,26 +126,24 @@ def _main(arguments: list[str]) -> int:
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "advise", "no-advice")
     exclude_each_other(given, "ignore", "no-advice")
-    _ignored(given)
+    _ignored_rules(given)
     if "summary-json" in given:
-        summary_file.check(given["summary-json"])
-    estimates = _estimates(given)
-    named, instance_type = named_or_simulated(given, os.environ, reads_only=False)
+        summary.check_summary_path(given["summary-json"])
+    estimates = _estimate_request(given)
+    named, instance_type = choose_daemon(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
-    workers = options.count(given, "nproc-per-node", _MOST_WORKERS)
+    workers = options.parse_count(given, "nproc-per-node", _MOST_WORKERS)
     if workers == 0:
         raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
-    longest_wait_seconds = options.count(given, "wait", 10**8)
+    longest_wait_seconds = options.parse_count(given, "wait", 10**8)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
-    profile.ask_for(given, environment)
+    request_profile(given, environment)
     if "no-advice" in given or "ignore" in given:
         environment[IGNORED_RULES] = given.get("ignore", EVERY_RULE)
     if "top" in given:
-        from neurontools.cli.run import top
-
-        top.program()
+        find_neuron_top()
     with contextlib.ExitStack() as stack:
         if instance_type is not None:
             from neurontools.cli.daemon.private import PrivateDaemon
@@ -92,49 +156,47 @@ def _main(arguments: list[str]) -> int:
         environment.pop(summary.DIRECTORY, None)
         if directory is not None:
             environment[summary.DIRECTORY] = str(directory)
-        look: Callable[[], None] = _nothing
+        look: Callable[[], None] = _no_poll
         if longest_wait_seconds is not None:
-            from neurontools.cli.run.wait import Turn
+            from neurontools.cli.run.wait import CoreQueueTurn
 
-            look = stack.enter_context(Turn(longest_wait_seconds, workers or 1, environment)).end_when_taken
-        return _run(_command(given, workers, script), given, environment, directory, look, estimates)
+            look = stack.enter_context(CoreQueueTurn(longest_wait_seconds, workers or 1, environment)).end_when_taken
+        return _run_script(_script_command(given, workers, script), given, environment, directory, look, estimates)
 
 
-def _estimates(given: dict[str, str]) -> Estimates | None:
+def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
     """What is to be estimated at the end; its files are read before the script runs. None where nothing is."""
     if "estimate" not in given:
         for name in ("calibrate", "prices", "samples"):
             if name in given:
                 raise UserError(f"--{name} is for an estimate; add --estimate TYPE", EXIT_USAGE)
         return None
-    from neurontools.cli.run.estimates import Estimates
-
-    samples = options.count(given, "samples", 10**15)
+    samples = options.parse_count(given, "samples", 10**15)
     if samples == 0:
         raise UserError("--samples 0: no samples; give as many as an epoch has", EXIT_USAGE)
-    made = Estimates.of(given, samples)
-    if named_or_simulated(given, os.environ, reads_only=False) == (None, None):
+    made = EstimateRequest.of(given, samples)
+    if choose_daemon(given, os.environ, reads_only=False) == (None, None):
         given["simulate"] = made.instance_types[0]
     return made
 
 
-def _advise(given: dict[str, str], document: dict[str, Any]) -> None:
+def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
     """Says what could be better, and adds it to the summary; with --quiet only where it was asked for."""
     if "no-advice" in given:
         return
     from neurontools.estimate.advice import format_advice
     from neurontools.estimate.rules import find_advice
 
-    found = find_advice(document, _ignored(given))
+    found = find_advice(document, _ignored_rules(given))
     document["advice"] = [each.document() for each in found]
     told = format_advice(found, None if "advise" in given else _MOST_ADVICE)
     if told and ("advise" in given or "quiet" not in given):
-        tell_lines("\n" + told.rstrip("\n"))
+        write_stderr_lines("\n" + told.rstrip("\n"))
     elif "advise" in given:
-        tell_lines("\nadvice: nothing found, or fewer than ten steps")
+        write_stderr_lines("\nadvice: nothing found, or fewer than ten steps")
 
 
-def _ignored(given: dict[str, str]) -> frozenset[str]:
+def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
     """The rules that are to say nothing."""
     if "ignore" not in given:
         return frozenset()
@@ -163,53 +225,51 @@ def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[
         environment[NUM_CORES] = "1"
 
 
-def _command(given: dict[str, str], workers: int | None, script: list[str]) -> list[str]:
+def _script_command(given: dict[str, str], workers: int | None, script: list[str]) -> list[str]:
     target = ["-m", given["module"], *script] if "module" in given else script
     if workers is None:
         return [sys.executable, "-m", "neurontools.runtime", *target]
     return [sys.executable, "-m", "neurontools.runtime.launch.torchrun_agent", str(workers), *target]
 
 
-def _run(
+def _run_script(
     command: list[str],
     given: dict[str, str],
     environment: dict[str, str],
     directory: Path | None,
     look: Callable[[], None],
-    estimates: Estimates | None,
+    estimates: EstimateRequest | None,
 ) -> int:
     """Runs the script and tells how it went; `look` is called several times a second meanwhile."""
     began, began_ns = monotonic(), time_ns()
-    with _Child() as child:
+    with _ScriptProcess() as child:
         if "top" in given:
-            from neurontools.cli.run import top
-
             child.start(command, environment, subprocess.PIPE, subprocess.STDOUT)
-            top.show(child.process, environment, look)
-        elif "quiet" in given or not can_show(_STDERR):
+            run_neuron_top(child.process, environment, look)
+        elif "quiet" in given or not is_foreground_terminal(_STDERR):
             child.start(command, environment)
-            _wait(child.process, look)
+            _wait_for_script(child.process, look)
         else:
             _show_progress(child, command, environment, directory, look)
-    profile.complete(environment, began_ns)
+    finish_profiles(environment, began_ns)
     exit_code = child.process.returncode
     if exit_code < 0:
         exit_code = 128 - exit_code
     workers = summary.read_workers(directory)
-    count = max(options.count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
-    document = summary.combined(workers, exit_code, monotonic() - began, count)
+    count = max(options.parse_count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
+    document = summary.combine_workers(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
-        tell_lines("\n" + summary.text(document).rstrip("\n"))
-    _advise(given, document)
+        write_stderr_lines("\n" + summary.summary_text(document).rstrip("\n"))
+    _print_advice(given, document)
     if estimates is not None:
         told = estimates.of_run(document)
-        tell_lines("\n" + told.rstrip("\n"))
+        write_stderr_lines("\n" + told.rstrip("\n"))
     if "summary-json" in given:
-        summary_file.write(given["summary-json"], document)
+        summary.write_summary(given["summary-json"], document)
     return exit_code
 
 
-class _Child:
+class _ScriptProcess:
     """The script's process while it runs. Signals are handed on to it, which ends as it likes.
 
     Leaving the context by an error ends it.
@@ -218,7 +278,7 @@ class _Child:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     @property
@@ -231,18 +291,18 @@ class _Child:
     def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
         """Starts it, from the main thread. A process group of its own would take the terminal from it."""
         token = f"{os.getpid()}-{os.urandom(8).hex()}"
-        self._warden = _warden(token)
-        outer = environment.get(warden.VARIABLE)
+        self._reaper = _start_reaper(token)
+        outer = environment.get(orphan_reaper.RUN_VARIABLE)
         ends_with_us = {
             **environment,
             signals.PARENT_PID_VARIABLE: str(os.getpid()),
-            warden.VARIABLE: f"{outer}:{token}" if outer else token,
+            orphan_reaper.RUN_VARIABLE: f"{outer}:{token}" if outer else token,
         }
         self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
         for number in self._early:
             self._process.send_signal(number)
 
-    def __enter__(self) -> _Child:
+    def __enter__(self) -> _ScriptProcess:
         self._before = {number: signal.signal(number, self._forward) for number in _FORWARDED}
         return self
 
@@ -257,16 +317,16 @@ class _Child:
                     self._process.wait()
                 if self._process.stdout is not None:
                     self._process.stdout.close()
-            if self._warden is not None:
+            if self._reaper is not None:
                 with contextlib.suppress(OSError):  # somebody ended it
-                    self._warden.communicate(b".")
+                    self._reaper.communicate(b".")
         finally:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         # Ctrl-C reaches the script through the terminal, if it is the terminal's foreground.
-        if number == signal.SIGINT and _is_foreground():
+        if number == signal.SIGINT and _is_foreground_group():
             return
         if self._process is None:
             self._early.append(number)
@@ -274,14 +334,14 @@ class _Child:
             self._process.send_signal(number)
 
 
-def _warden(token: str) -> subprocess.Popen[bytes] | None:
+def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
     """What ends all that comes from here if this process is killed; None where no process can be had for it."""
-    command = [sys.executable, "-I", "-S", str(warden.__file__), token]
+    command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
         # In a session of its own and in no run: what ends us by group or terminal leaves it, and so does an outer run.
         return subprocess.Popen(
             command,
-            env={name: value for name, value in os.environ.items() if name != warden.VARIABLE},
+            env={name: value for name, value in os.environ.items() if name != orphan_reaper.RUN_VARIABLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -291,15 +351,15 @@ def _warden(token: str) -> subprocess.Popen[bytes] | None:
         return None
 
 
-def _is_foreground() -> bool:
+def _is_foreground_group() -> bool:
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
 
 
-def _wait(child: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
-    if look is _nothing:
+def _wait_for_script(child: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
+    if look is _no_poll:
         child.wait()
         return
     while True:
@@ -310,12 +370,14 @@ def _wait(child: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
 
 
 def _show_progress(
-    child: _Child, command: list[str], environment: dict[str, str], directory: Path | None, look: Callable[[], None]
+    child: _ScriptProcess,
+    command: list[str],
+    environment: dict[str, str],
+    directory: Path | None,
+    look: Callable[[], None],
 ) -> None:
     """The script's output with a line of progress below it, in the terminal of standard error."""
-    from neurontools.cli.run.progress import Progress
-
-    terminal, progress = Terminal(_STDERR), Progress()
+    terminal, progress = ProgressTerminal(_STDERR), ProgressLine()
     began = monotonic()
     next_seconds = 0.0
 
@@ -327,16 +389,16 @@ def _show_progress(
         next_seconds = now + _PROGRESS_SECONDS
         look()
         shown = ""
-        if can_show(_STDERR):
+        if is_foreground_terminal(_STDERR):
             workers = summary.read_workers(directory)
-            shown = progress.line(workers[0] if workers else None, now - began, columns(_STDERR))
+            shown = progress.line(workers[0] if workers else None, now - began, terminal_columns(_STDERR))
         terminal.show(shown)
 
     with pseudo_terminal(_STDERR) as (outer, inner):
         child.start(command, environment, inner if _is_same_terminal() else None, inner)
         process = child.process
         try:
-            relay(outer, lambda: process.poll() is not None, terminal.write, tick)
+            relay_output(outer, lambda: process.poll() is not None, terminal.write, tick)
         finally:
             terminal.show("")
 
@@ -348,7 +410,7 @@ def _is_same_terminal() -> bool:
         return False
 
 
-def _nothing() -> None:
+def _no_poll() -> None:
     return None
 
 
@@ -358,7 +420,7 @@ def _private_directory() -> Iterator[Path | None]:
     try:
         directory = tempfile.TemporaryDirectory(prefix="neuron-run-", ignore_cleanup_errors=True)
     except OSError as error:
-        tell(f"{_COMMAND}: no summary: {tempfile.gettempdir()}: {error.strerror}; the script runs all the same")
+        write_stderr(f"{_COMMAND}: no summary: {tempfile.gettempdir()}: {error.strerror}; the script runs all the same")
         yield None
         return
     with directory as name:

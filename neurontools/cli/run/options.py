@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option, parse
+from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option, parse_options
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _MOST_DIGITS = 18
@@ -77,23 +77,23 @@ EXIT_CODES = (
 )
 
 
-def split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """The options by name, and the script (or nothing after --module) with its arguments."""
     takes_value = {flag for option in OPTIONS if option.value for flag in option.flags}
     position = 0
     while position < len(arguments):
         argument = arguments[position]
         if argument == "--":
-            return parse(OPTIONS, arguments[:position]), arguments[position + 1 :]
+            return parse_options(OPTIONS, arguments[:position]), arguments[position + 1 :]
         if not argument.startswith("-") or argument == "-":
             break
         position += 2 if argument in takes_value else 1
         if argument.partition("=")[0] in ("-m", "--module"):
             break
-    return parse(OPTIONS, arguments[:position]), arguments[position:]
+    return parse_options(OPTIONS, arguments[:position]), arguments[position:]
 
 
-def count(given: dict[str, str], name: str, most: int) -> int | None:
+def parse_count(given: dict[str, str], name: str, most: int) -> int | None:
     """A whole number that was given; None when it was not. UserError for anything else."""
     text = given.get(name)
     if text is None:

@@ -7,10 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from neurontools.cli.line import frame
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.telling import tell
 from neurontools.cli.run import summary
+from neurontools.util.command_lifecycle import run_command, write_stderr, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _NAME = "neuron_parallel_compile"
@@ -32,11 +30,11 @@ compile cache and none is executed: all results are zeros. A run after it finds 
 
 def main() -> None:
     """Runs the command; the exit code is that of what it runs, or 2 for a mistake in the call."""
-    frame.run(_NAME, _main)
+    run_command(_NAME, _run_parallel_compile)
 
 
-def _main(arguments: list[str]) -> int:
-    given, command = _split(arguments)
+def _run_parallel_compile(arguments: list[str]) -> int:
+    given, command = _split_options(arguments)
     if "--help" in given:
         write_text(_HELP)
         return 0
@@ -48,19 +46,21 @@ def _main(arguments: list[str]) -> int:
             "--command clean: the cache may be others' too; remove the directory that NEURON_COMPILE_CACHE_URL names"
         )
     if wanted != "collect":
-        tell(f"{_TAG} {wanted}: nothing to do: graphs are compiled as they are collected, locks end with their owners")
+        write_stderr(
+            f"{_TAG} {wanted}: nothing to do: graphs are compiled as they are collected, locks end with their owners"
+        )
         return 0
     if not command:
         raise UserError(f"no command given; usage: {_NAME} command [argument …]", EXIT_USAGE)
     with tempfile.TemporaryDirectory(prefix="neuron-parallel-compile-", ignore_cleanup_errors=True) as directory:
-        exit_code = _extract(command, directory)
+        exit_code = _compile_graphs(command, directory)
         workers = summary.read_workers(Path(directory))
     compiled = sum(worker["graphs_compiled_total"] for worker in workers)
-    tell(f"{_TAG} {compiled} graphs compiled by {len(workers)} process(es), exit code {exit_code}")
+    write_stderr(f"{_TAG} {compiled} graphs compiled by {len(workers)} process(es), exit code {exit_code}")
     return exit_code
 
 
-def _extract(command: list[str], directory: str) -> int:
+def _compile_graphs(command: list[str], directory: str) -> int:
     environment = {
         **os.environ,
         "NEURON_EXTRACT_GRAPHS_ONLY": "1",
@@ -74,7 +74,7 @@ def _extract(command: list[str], directory: str) -> int:
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def _split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+def _split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     """The options, which come first, and the command."""
     given: dict[str, str] = {}
     rest = list(arguments)

@@ -1,14 +1,25 @@
-"""What neuron-run says at the end: the workers' own counts, added up."""
+"""Summary and estimate that neuron-run writes at its end."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from neurontools.util.command_lifecycle import write_text
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.formats import json_text
 from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 
-_SUMS = [
+if TYPE_CHECKING:
+    from neurontools.estimate import Calibration, CalibrationRow, CountedRun, Price
+
+
+_SUMMED_FIELDS = [
     "samples_total",
     "graphs_compiled_total",
     "executions_total",
@@ -24,7 +35,7 @@ _SUMS = [
     "fallbacks_total",
     "compile_seconds",
 ]
-_LARGEST = [
+_MAX_FIELDS = [
     "wall_seconds",
     "steps_total",
     "hbm_peak_bytes",
@@ -52,7 +63,7 @@ def read_workers(directory: Path | None) -> list[dict[str, Any]]:
     return sorted((w for w in found if isinstance(w, dict)), key=lambda worker: worker.get("rank", 0))
 
 
-def combined(
+def combine_workers(
     workers: list[dict[str, Any]], exit_code: int, wall_seconds: float, worker_count: int | None = None
 ) -> dict[str, Any]:
     """One document for the run. Sums over the workers, except times of a step and peaks: those are the largest.
@@ -61,10 +72,10 @@ def combined(
     """
     count = len(workers) if worker_count is None else worker_count
     document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}
-    for name in _SUMS:
+    for name in _SUMMED_FIELDS:
         known = [worker[name] for worker in workers if worker.get(name) is not None]
         document[name] = sum(known) if known else None
-    for name in _LARGEST[1:]:
+    for name in _MAX_FIELDS[1:]:
         document[name] = max((w[name] for w in workers if w.get(name) is not None), default=None)
     training = document["training_seconds"]
     steps = document["steps_total"]
@@ -73,7 +84,7 @@ def combined(
         document[name] = _per_second(workers, total, document["steps_per_second"])
     document["instance_type"] = _first_known(workers, "instance_type")
     document["cores"] = sorted({core for worker in workers for core in worker.get("cores", ())})
-    document["mfu_ratio"] = _mfu(document, _first_known(workers, "logical_neuroncore_config"))
+    document["mfu_ratio"] = _mfu_ratio(document, _first_known(workers, "logical_neuroncore_config"))
     document["ranks"] = workers
     return document
 
@@ -95,7 +106,7 @@ def _first_known(workers: list[dict[str, Any]], name: str) -> Any:
     return next((worker[name] for worker in workers if worker.get(name)), None)
 
 
-def _mfu(document: dict[str, Any], logical_neuroncore_config: int | None) -> float | None:
+def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) -> float | None:
     """Achieved FLOPs a second over the bf16 peak of the cores in use; None where either is unknown."""
     achieved, instance_type = document["flops_per_second"], document["instance_type"]
     if achieved is None or instance_type is None or not document["cores"] or not logical_neuroncore_config:
@@ -108,7 +119,7 @@ def _mfu(document: dict[str, Any], logical_neuroncore_config: int | None) -> flo
     return float(achieved / (peak * logical_neuroncore_config * len(document["cores"])))
 
 
-def text(document: dict[str, Any]) -> str:
+def summary_text(document: dict[str, Any]) -> str:
     """The summary for people, a quantity a line."""
     rate = document["steps_per_second"]
     samples = document["samples_per_second"]
@@ -116,7 +127,7 @@ def text(document: dict[str, Any]) -> str:
         ("workers", count_text(document["workers"])),
         ("wall time", duration_text(document["wall_seconds"])),
         ("steps", count_text(document["steps_total"]) + (f" ({rate:.1f}/s)" if rate else "")),
-        ("step time", _pair(document["step_p50_seconds"], document["step_p99_seconds"])),
+        ("step time", _percentile_text(document["step_p50_seconds"], document["step_p99_seconds"])),
         ("samples", count_text(document["samples_total"]) + (f" ({samples:.1f}/s)" if samples else "")),
         (
             "graphs",
@@ -125,7 +136,7 @@ def text(document: dict[str, Any]) -> str:
         (
             "executions",
             f"{count_text(document['executions_total'])}, "
-            + _pair(document["execution_p50_seconds"], document["execution_p99_seconds"]),
+            + _percentile_text(document["execution_p50_seconds"], document["execution_p99_seconds"]),
         ),
         ("compute", f"{flops_text(document['flops_per_second'])}, MFU {percent_text(document['mfu_ratio'], 4)}"),
         ("HBM peak", bytes_text(document["hbm_peak_bytes"])),
@@ -180,7 +191,118 @@ def _collective_text(document: dict[str, Any]) -> str:
     )
 
 
-def _pair(middle: float | None, high: float | None) -> str:
+def _percentile_text(middle: float | None, high: float | None) -> str:
     if middle is None:
         return UNKNOWN
     return f"p50 {duration_text(middle)}, p99 {duration_text(high)}"
+
+
+_STDOUT = "-"
+
+
+def check_summary_path(target: str) -> None:
+    """UserError, before the script runs, where its summary could not be written after it. Makes and changes nothing."""
+    if target == _STDOUT:
+        return
+    path = Path(target)
+    if path.is_dir():
+        raise _write_error(target, errno.EISDIR)
+    if not path.parent.is_dir():
+        raise _write_error(target, errno.ENOENT)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise _write_error(target, errno.EACCES)
+
+
+def write_summary(target: str, document: dict[str, Any]) -> None:
+    """Writes it; UserError where that fails."""
+    text = json_text(document, indent=2) + "\n"
+    if target == _STDOUT:
+        write_text(text)
+        return
+    try:
+        Path(target).write_text(text)
+    except OSError as error:
+        raise _write_error(target, error.errno) from None
+
+
+def _write_error(target: str, number: int | None) -> UserError:
+    return UserError(f"--summary-json {target}: {os.strerror(number or errno.EIO)}; give a file that can be written")
+
+
+_ALL_TYPES = "all"
+_INFERENCE_ONLY = "inferentia"  # the first one: nothing trains on it
+
+
+@dataclass(frozen=True)
+class EstimateRequest:
+    """What was asked for, read and checked before the script runs."""
+
+    instance_types: tuple[str, ...]
+    rows: tuple[CalibrationRow, ...]
+    prices: tuple[Price, ...]
+    epoch_samples: int | None
+
+    @classmethod
+    def of(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
+        """Reads the options; UserError says what is wrong with one."""
+        from neurontools.estimate import EstimateError, read_prices, read_rows
+        from neurontools.estimate.instances import InstanceHardware
+
+        asked = given["estimate"]
+        try:
+            names = (
+                _training_instance_types()
+                if asked == _ALL_TYPES
+                else tuple(dict.fromkeys(filter(None, asked.split(","))))
+            )
+            for name in names:
+                InstanceHardware.from_catalog(name)
+        except EstimateError as error:
+            raise UserError(f"--estimate: {error}", EXIT_USAGE) from None
+        if not names:
+            raise UserError("--estimate: no instance type given; give some, separated by commas, or all", EXIT_USAGE)
+        try:
+            rows = read_rows(Path(given["calibrate"])) if "calibrate" in given else []
+        except EstimateError as error:
+            raise UserError(f"--calibrate {error}", EXIT_USAGE) from None
+        try:
+            prices = read_prices(Path(given["prices"])) if "prices" in given else []
+        except EstimateError as error:
+            raise UserError(f"--prices {error}", EXIT_USAGE) from None
+        return cls(names, tuple(rows), tuple(prices), epoch_samples)
+
+    def of_run(self, summary: dict[str, Any]) -> str:
+        """The estimate of a run as text, which the summary gets as data; a line of why there is none."""
+        from neurontools.estimate import CountedRun, EstimateError, estimate
+        from neurontools.estimate.report import estimate_document, format_estimates
+
+        try:
+            run = CountedRun.from_summary(summary)
+            calibration = self._calibration(run)
+            made = [
+                estimate(run, name, calibration=calibration, prices=self.prices, epoch_samples=self.epoch_samples)
+                for name in self.instance_types
+            ]
+        except EstimateError as error:
+            summary["estimates"] = []
+            return f"neuron-run: no estimate: {error}"
+        summary["estimates"] = [estimate_document(each) for each in made]
+        return format_estimates(made, datetime.now(UTC).date())
+
+    def _calibration(self, run: CountedRun) -> Calibration | None:
+        from neurontools.estimate import Calibration, EstimateError
+
+        if not self.rows:
+            return None
+        if run.samples is None:
+            raise EstimateError(
+                "samples were not counted, so rows can't be compared; load with torch_xla's MpDeviceLoader"
+            )
+        return Calibration.of(self.rows, run.flops / run.samples, run.worker_count)
+
+
+def _training_instance_types() -> tuple[str, ...]:
+    """The types that training can be estimated for."""
+    from neurontools import catalog
+
+    return tuple(name for name in catalog.names() if catalog.load(name).family.name != _INFERENCE_ONLY)

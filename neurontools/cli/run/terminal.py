@@ -1,8 +1,4 @@
-"""A terminal that the script's output and neuron-run's line of progress share.
-
-The script writes to a pseudo-terminal of the same size, and what comes out of it is written above the line: so neither
-ever stands in the midst of the other, and what the script finds is a terminal still.
-"""
+"""Terminal of neuron-run: the script's output, the progress line below it, and --top."""
 
 from __future__ import annotations
 
@@ -11,20 +7,30 @@ import errno
 import fcntl
 import os
 import select
+import shutil
 import signal
 import struct
+import subprocess
+import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Event, Thread
 from types import FrameType
+from typing import IO, Any
 
+from neurontools.util.command_lifecycle import write_stderr
+from neurontools.util.errors import UserError
 from neurontools.util.terminal import terminal_size
+from neurontools.util.units import bytes_text, count_text, flops_text
 
 _ERASE = b"\r\x1b[K"
-_AT_ONCE_BYTES = 65536
+_READ_BYTES = 65536
 
 
-class Terminal:
+class ProgressTerminal:
     """What is on a terminal: output that ends somewhere, and the line below it while the output is at a line's start.
 
     A terminal that can't be written to any more loses what is written, and nothing else.
@@ -59,7 +65,7 @@ class Terminal:
                 rest = rest[os.write(self._descriptor, rest) :]
 
 
-def can_show(descriptor: int) -> bool:
+def is_foreground_terminal(descriptor: int) -> bool:
     """Whether a line can be drawn there: a terminal that obeys, with this process in its foreground."""
     if not os.isatty(descriptor) or os.environ.get("TERM", "") in ("", "dumb"):
         return False
@@ -69,7 +75,7 @@ def can_show(descriptor: int) -> bool:
         return False
 
 
-def columns(descriptor: int) -> int:
+def terminal_columns(descriptor: int) -> int:
     """How wide a terminal is."""
     return terminal_size(descriptor)[0]
 
@@ -99,7 +105,9 @@ def pseudo_terminal(like: int) -> Iterator[tuple[int, int]]:
                 os.close(descriptor)
 
 
-def relay(outer: int, has_ended: Callable[[], bool], write: Callable[[bytes], None], tick: Callable[[], None]) -> None:
+def relay_output(
+    outer: int, has_ended: Callable[[], bool], write: Callable[[bytes], None], tick: Callable[[], None]
+) -> None:
     """Hands on what comes out of a descriptor until the script has ended and nothing is left; calls `tick` often."""
     poll = select.poll()
     poll.register(outer, select.POLLIN)
@@ -107,7 +115,7 @@ def relay(outer: int, has_ended: Callable[[], bool], write: Callable[[bytes], No
         ended = has_ended()  # asked first: what it wrote before it ended is still to come
         while poll.poll(0 if ended else 100):
             try:
-                output = os.read(outer, _AT_ONCE_BYTES)
+                output = os.read(outer, _READ_BYTES)
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
@@ -119,3 +127,163 @@ def relay(outer: int, has_ended: Callable[[], bool], write: Callable[[bytes], No
         if ended:
             return
         tick()
+
+
+class ProgressLine:
+    """Makes the line from one state of a worker to the next; rates are those in between."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, int, int] | None = None
+        self._now: tuple[float, int, int] | None = None
+
+    def line(self, state: dict[str, Any] | None, elapsed_seconds: float, columns: int) -> str:
+        """The line for a terminal so wide; parts that don't fit are left out, from the last one."""
+        shown = _elapsed_text(elapsed_seconds)
+        for part in self._parts(state):
+            if len(shown) + 2 + len(part) >= columns:
+                break
+            shown += f"  {part}"
+        return shown if len(shown) < columns else ""
+
+    def _parts(self, state: dict[str, Any] | None) -> list[str]:
+        if state is None:
+            return ["starting"]
+        now = float(state["wall_seconds"]), int(state["steps_total"]), int(state["flop_total"])
+        if self._now is None or now[0] > self._now[0]:
+            self._before, self._now = self._now, now
+        graphs = state["graphs_compiled_total"]
+        parts = [f"step {count_text(now[1])}"] if now[1] else [f"{count_text(state['executions_total'])} executions"]
+        if self._before is not None and self._now is not None:
+            seconds, steps, flops = (b - a for a, b in zip(self._before, self._now, strict=True))
+            if now[1]:
+                parts.append(f"{steps / seconds:.1f} steps/s")
+            if now[2]:
+                parts.append(flops_text(flops / seconds))
+        parts.append(f"{count_text(graphs)} graph{'' if graphs == 1 else 's'} compiled")
+        parts.append(f"HBM {bytes_text(state['hbm_bytes'])}")
+        return parts
+
+
+def _elapsed_text(seconds: float) -> str:
+    """0:42, 12:05, 1:02:03."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+_BACKLOG_READ_BYTES = 65536
+_END_SECONDS = 5.0
+
+
+def find_neuron_top() -> str:
+    """Where neuron-top is; UserError when it isn't installed."""
+    beside = Path(sys.executable).parent  # an environment's commands need not be on the PATH
+    found = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if found is None:
+        raise UserError("--top: neuron-top is not installed; install neurontools, or leave --top out")
+    return found
+
+
+class OutputBacklog:
+    """Output of a script that is kept until it can be shown, and from then on shown as it comes.
+
+    A full disk loses output, and says how much; the script never notices.
+    """
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self._kept: IO[bytes] | None = None
+        self._lost_bytes = 0
+        self._is_shown = False
+        self._may_show = Event()
+        self._has_ended = Event()
+        with contextlib.suppress(OSError):
+            self._kept = TemporaryFile(buffering=0)  # noqa: SIM115
+        self._thread = Thread(target=self._read, name="backlog", daemon=True)
+        self._thread.start()
+
+    def show(self) -> None:
+        """From here on, what was kept and what is to come goes to standard output."""
+        self._may_show.set()
+
+    def finish(self) -> None:
+        """Shows all that the script wrote; to be called when it has ended."""
+        self._may_show.set()
+        self._has_ended.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        descriptor = self._source.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while True:
+            # Asked first: what it wrote before it ended is still to come. What it left running may write for ever.
+            ended = self._has_ended.is_set()
+            output = os.read(descriptor, _BACKLOG_READ_BYTES) if poll.poll(0 if ended else 100) else None
+            if self._may_show.is_set() and not self._is_shown:
+                self._show_kept()
+            if output:
+                self._take(output)
+            elif ended or output == b"":
+                break
+        self._may_show.wait()
+        if not self._is_shown:
+            self._show_kept()
+
+    def _take(self, output: bytes) -> None:
+        if self._is_shown:
+            _write_stdout(output)
+            return
+        written = 0
+        if self._kept is not None and not self._lost_bytes:
+            with contextlib.suppress(OSError):
+                written = self._kept.write(output)
+        self._lost_bytes += len(output) - written
+
+    def _show_kept(self) -> None:
+        self._is_shown = True
+        if self._kept is not None:
+            self._kept.seek(0)
+            while output := self._kept.read(_BACKLOG_READ_BYTES):
+                _write_stdout(output)
+            self._kept.close()
+        if self._lost_bytes:
+            write_stderr(f"neuron-run: {self._lost_bytes} bytes of output were lost; there was no room to keep them")
+
+
+def run_neuron_top(child: subprocess.Popen[bytes], environment: dict[str, str], tick: Callable[[], None]) -> None:
+    """neuron-top until the script ends. Whoever leaves it earlier sees the output instead."""
+    if child.stdout is None:
+        raise ValueError("the output of the script is not piped")
+    backlog = OutputBacklog(child.stdout)
+    top: subprocess.Popen[Any] | None = subprocess.Popen([find_neuron_top()], env=environment)
+    try:
+        while True:
+            try:
+                child.wait(0.2)
+                break
+            except subprocess.TimeoutExpired:
+                tick()
+            if top is not None and top.poll() is not None:
+                top = None
+                backlog.show()
+    finally:
+        if top is not None:
+            _terminate(top)
+        backlog.finish()
+
+
+def _terminate(top: subprocess.Popen[Any]) -> None:
+    top.terminate()
+    try:
+        top.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        top.kill()
+        top.wait()
+
+
+def _write_stdout(output: bytes) -> None:
+    rest = memoryview(output)
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(1, rest) :]

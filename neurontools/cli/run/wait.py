@@ -13,19 +13,19 @@ import os
 from collections.abc import Mapping
 from time import monotonic, sleep
 
-from neurontools.cli.line.telling import tell
 from neurontools.client.daemon_client import connect
 from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.free_cores import CoreRange, free_indices, select, wait_until
 from neurontools.model import Snapshot, logical_cores
 from neurontools.rpc import socket_path
+from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import EXIT_TIMED_OUT, UserError
 
 _POLL_SECONDS = 0.2
 _LONGEST_START_SECONDS = 120.0  # a script that takes no cores keeps the turn no longer
 
 
-class Turn:
+class CoreQueueTurn:
     """The right to take free cores. It is given on when the cores have owners, at the latest when the context ends."""
 
     def __init__(self, longest_seconds: float, workers: int, environment: Mapping[str, str]) -> None:
@@ -43,7 +43,7 @@ class Turn:
         self._free: frozenset[int] = frozenset()
         self._has_told = False
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> CoreQueueTurn:
         """Waits; UserError when the time is over or the daemon fails."""
         try:
             self._take_turn()
@@ -108,7 +108,7 @@ class Turn:
 
     def _tell(self) -> None:
         if not self._has_told:
-            tell("neuron-run: waiting for free NeuronCores")
+            write_stderr("neuron-run: waiting for free NeuronCores")
             self._has_told = True
 
     def _look(self, snapshot: Snapshot) -> bool | None:

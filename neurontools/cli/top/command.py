@@ -9,13 +9,18 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from neurontools.cli.daemon.connecting import connected
-from neurontools.cli.line import frame
-from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.hosts import NAMES, names_hosts, refuse_without_hosts
-from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
+from neurontools.cli.daemon.connection import ask_or_start_daemon
+from neurontools.cli.line.options import (
+    HOST_OPTION_NAMES,
+    exclude_each_other,
+    names_hosts,
+    parse_options,
+    refuse_without_hosts,
+    requests_information,
+)
 from neurontools.cli.top import options
-from neurontools.cli.top.theme import chosen_theme
+from neurontools.cli.top.options import chosen_theme
+from neurontools.util.command_lifecycle import EndedBySignal, run_command, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.light_imports import import_asyncio, import_shutil
 from neurontools.util.signals import DeferredSignals, closing_undisturbed
@@ -23,7 +28,7 @@ from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
-    from neurontools.cli.top.first_frame import Terminal
+    from neurontools.cli.top.first_frame import FirstFrameTerminal
     from neurontools.client.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import DashboardSettings
@@ -35,20 +40,32 @@ _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _BY_SIGNAL = 128  # exit codes of the dashboard above it tell the signal that ended it
 _DATA_FORMATS = ("json", "json-lines", "csv")
-_NOT_SERVED = ("once", "count", "record", "replay", "diff", "page", "filter", "pid", "user", "device", "only-visible")
+_NOT_WITH_SERVE = (
+    "once",
+    "count",
+    "record",
+    "replay",
+    "diff",
+    "page",
+    "filter",
+    "pid",
+    "user",
+    "device",
+    "only-visible",
+)
 
 
 def main() -> None:
     """Run the command and end the process."""
-    frame.run(_COMMAND, _run)
+    run_command(_COMMAND, _run_top)
 
 
-def _run(arguments: list[str]) -> int:
-    given = parse(options.OPTIONS, arguments)
-    if is_about_itself(given):
+def _run_top(arguments: list[str]) -> int:
+    given = parse_options(options.OPTIONS, arguments)
+    if requests_information(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, options, given))
+        write_text(about.information_text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:
         from neurontools.cli.top.documents import schema_text
@@ -64,20 +81,20 @@ def _run(arguments: list[str]) -> int:
     if names_hosts(given):
         from neurontools.cli.top import fleet
 
-        return fleet.show(given, _look_at)
-    options.check(given)
+        return fleet.show_fleet(given, _show_reached_host)
+    options.check_options(given)
     if "diff" in given:
-        from neurontools.cli.top import difference
+        from neurontools.cli.top.recordings import write_difference
 
-        return difference.write(given)
+        return write_difference(given)
     if "export-perfetto" in given:
-        from neurontools.cli.top import perfetto
+        from neurontools.cli.top.recordings import write_perfetto
 
-        return perfetto.write(given)
+        return write_perfetto(given)
     if "replay" in given:
-        return _show(given, None, None)
+        return _show_host(given, None, None)
     with ExitStack() as stack:
-        return _show(given, *connected(_answered, given, stack, load=given.get("load")))
+        return _show_host(given, *ask_or_start_daemon(_request_snapshot, given, stack, load=given.get("load")))
 
 
 def _refuse_contradictions(given: dict[str, str]) -> None:
@@ -90,65 +107,65 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
         exclude_each_other(given, "export-perfetto", name)
     if "export-perfetto" in given and "replay" not in given:
         raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
-    for name in (*_DATA_FORMATS, *_NOT_SERVED):
+    for name in (*_DATA_FORMATS, *_NOT_WITH_SERVE):
         exclude_each_other(given, "serve", name)
     if "serve-config" in given and "serve" not in given:
         raise UserError("--serve-config needs --serve ADDRESS, such as 127.0.0.1:8080", EXIT_USAGE)
-    exclude_each_other(given, *NAMES)
+    exclude_each_other(given, *HOST_OPTION_NAMES)
     refuse_without_hosts(given, "group-by")
     for name in ("replay", "record", "diff", "simulate", "socket", "pid", "user", "device", "only-visible"):
-        for hosts in NAMES:
+        for hosts in HOST_OPTION_NAMES:
             exclude_each_other(given, hosts, name)
     if "load" in given and "simulate" not in given:
         raise UserError("--load needs --simulate TYPE; a daemon that runs already has its own load", EXIT_USAGE)
 
 
-def _answered(path: str) -> tuple[str, bytes]:
+def _request_snapshot(path: str) -> tuple[str, bytes]:
     """The path of a socket, and the snapshot that a daemon answers with there; NoDaemon."""
     from neurontools.rpc.ask import ask
 
     return path, ask(path, _METHOD, b"", TIMEOUT_SECONDS)
 
 
-def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int:
+def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -> int:
     """What was asked for, of a daemon, which has given its latest snapshot, or of a recording."""
-    interval_seconds = options.interval_seconds(given)
+    interval_seconds = options.interval_option(given)
     if "serve" in given and path is not None:
         from neurontools.cli.top.serve import serve
 
         return serve(given, interval_seconds, path)
-    count = options.count(given)
+    count = options.count_option(given)
     wanted = next((name for name in _DATA_FORMATS if name in given), None)
     if wanted is not None or "once" in given or not _has_terminal():
         from neurontools.cli.top import documents
 
-        narrowing = options.narrowing(given, os.environ)
-        source = documents.Source(path, given.get("replay"), interval_seconds, given.get("record"), narrowing)
+        narrowing = options.narrowing_option(given, os.environ)
+        source = documents.SnapshotSource(path, given.get("replay"), interval_seconds, given.get("record"), narrowing)
         if wanted is not None:
-            documents.write(wanted, source, count, options.filter_text(given))
+            documents.write_documents(wanted, source, count, options.filter_option(given))
         else:
             documents.write_screens(given, source, count)
         return source.exit_code
-    return _dashboard(given, path, message, interval_seconds)
+    return _run_dashboard(given, path, message, interval_seconds)
 
 
-def _look_at(given: dict[str, str], path: str, typed_ahead: TypedAhead) -> int:
+def _show_reached_host(given: dict[str, str], path: str, typed_ahead: TypedAhead) -> int:
     """The dashboard of the host whose daemon is at this socket; NoDaemon or UserError when it doesn't answer."""
-    return _dashboard(given, *_answered(path), options.interval_seconds(given), typed_ahead)
+    return _run_dashboard(given, *_request_snapshot(path), options.interval_option(given), typed_ahead)
 
 
 def _has_terminal() -> bool:
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _dashboard(
+def _run_dashboard(
     given: dict[str, str],
     path: str | None,
     message: bytes | None,
     interval_seconds: float,
     typed_ahead: TypedAhead | None = None,
 ) -> int:
-    from neurontools.cli.top.first_frame import Terminal
+    from neurontools.cli.top.first_frame import FirstFrameTerminal
     from neurontools.client.history.feed import LiveFeed
     from neurontools.tui import settings as settings_module
     from neurontools.tui.settings import configuration_path, load_user_configuration, summarize_problems
@@ -157,18 +174,18 @@ def _dashboard(
     own = load_user_configuration(configuration_path(file))
     own.register()
     settings, trouble = settings_module.load_settings(file)
-    troubles = [text for text in (trouble, *own.troubles, _choose(settings, given)) if text]
+    troubles = [text for text in (trouble, *own.troubles, _apply_options(settings, given)) if text]
     theme = chosen_theme(settings.theme, given, os.environ)
-    filter_text = options.filter_text(given)
-    narrowing = options.narrowing(given, os.environ)
-    feed = _feed(given, path, interval_seconds)
+    filter_text = options.filter_option(given)
+    narrowing = options.narrowing_option(given, os.environ)
+    feed = _open_feed(given, path, interval_seconds)
     if message is not None and isinstance(feed, LiveFeed):
         feed.begin_with(message)
     snapshot = feed.timeline.snapshot(0) if message is not None else None
-    with closing_undisturbed(feed), closing_undisturbed(Terminal()) as terminal:
+    with closing_undisturbed(feed), closing_undisturbed(FirstFrameTerminal()) as terminal:
         if snapshot is not None:
-            options.check_narrowing(narrowing, snapshot)
-            _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
+            options.check_device_filter(narrowing, snapshot)
+            _paint_first_frame(terminal, snapshot, narrowing, settings, theme, filter_text)
         with DeferredSignals():  # what is raised in the midst of an import may be lost
             import_asyncio()
             import_shutil()
@@ -198,13 +215,13 @@ def _dashboard(
             app.run(mouse=True, size=terminal_size())
         code = app.return_code or 0
     if code > _BY_SIGNAL:
-        raise frame.EndedBySignal(code - _BY_SIGNAL)
+        raise EndedBySignal(code - _BY_SIGNAL)
     if not feed.is_live and feed.status.text:
         raise UserError(feed.status.text)  # the recording is not whole
     return code
 
 
-def _choose(settings: DashboardSettings, given: dict[str, str]) -> str:
+def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
     """What the command line says goes before what was saved; what is wrong with that, "" for nothing."""
     from neurontools.views.drawing.lines import THEMES
 
@@ -222,8 +239,8 @@ def _choose(settings: DashboardSettings, given: dict[str, str]) -> str:
     return trouble
 
 
-def _paint(
-    terminal: Terminal,
+def _paint_first_frame(
+    terminal: FirstFrameTerminal,
     snapshot: Snapshot,
     narrowing: DeviceFilter,
     settings: DashboardSettings,
@@ -258,7 +275,7 @@ def _paint(
     )
 
 
-def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:
+def _open_feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:
     from neurontools.client.history.feed import LiveFeed, ReplayFeed
 
     if path is None:

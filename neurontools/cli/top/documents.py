@@ -8,11 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neurontools.cli.line.frame import write_document, write_text
-from neurontools.cli.line.telling import tell
-from neurontools.cli.top.options import check_narrowing
+from neurontools.cli.top.options import check_device_filter
 from neurontools.client.daemon_client import Client, read_snapshot
 from neurontools.model import EndedProcess, Snapshot
+from neurontools.util.command_lifecycle import write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, UserError
 from neurontools.util.formats import json_text as as_json
 from neurontools.util.terminal import locale_is_utf8, terminal_size
@@ -22,6 +21,7 @@ from neurontools.views.drawing.lines import Line, ascii_only, plain_text
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
 from neurontools.views.process_filter import parse_filter
 from neurontools.views.process_table import job_key
+from neurontools.views.screen import title_bar
 from neurontools.views.top_document import TopDocument, top_csv, top_document, top_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _PAST_SECONDS = 5.0  # what a daemon has not told of its past by then is left ou
 
 
 @dataclass(slots=True)
-class Source:
+class SnapshotSource:
     """Where snapshots come from: a daemon's socket or a recording; what is read from a daemon may be recorded.
 
     `exit_code` is that of the command, once they have been read: a recording that is not whole fails it.
@@ -65,13 +65,13 @@ class Source:
 
     def _checked(self, snapshot: Snapshot, *, is_first: bool) -> Snapshot:
         if is_first:
-            check_narrowing(self.narrowing, snapshot)
+            check_device_filter(self.narrowing, snapshot)
         return snapshot
 
-    def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
+    def document(self, snapshot: Snapshot, filter_option: str) -> TopDocument:
         """The document of what is to be shown of a snapshot."""
         part = self.narrowing.filter_snapshot(snapshot)
-        return top_document(part, _pids(part, filter_text))
+        return top_document(part, _matching_pids(part, filter_option))
 
     def ended(self) -> tuple[EndedProcess, ...]:
         """The processes that have ended: as the daemon knows, or the recording shows; none of an older one."""
@@ -120,7 +120,7 @@ class Source:
             with closing(RecordingReader(self.recording)) as reader:
                 yield from reader.messages()
             if reader.trouble:
-                tell(f"neuron-top: {reader.trouble}")
+                write_stderr(f"neuron-top: {reader.trouble}")
                 self.exit_code = EXIT_FAILURE
             return
         assert self.socket_path is not None  # noqa: S101
@@ -150,9 +150,9 @@ def _record(recorder: RecordingWriter, message: bytes) -> None:
         ) from error
 
 
-def write(kind: str, source: Source, count: int | None, filter_text: str) -> None:
+def write_documents(kind: str, source: SnapshotSource, count: int | None, filter_option: str) -> None:
     """Print documents of a kind: json, json-lines or csv."""
-    {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
+    {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_option)
 
 
 def schema_text(*, of_hosts: bool = False) -> str:
@@ -167,66 +167,67 @@ def schema_text(*, of_hosts: bool = False) -> str:
     return as_json(schema, indent=2) + "\n"
 
 
-def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
-    if not filter_text:
+def _matching_pids(snapshot: Snapshot, filter_option: str) -> list[int] | None:
+    if not filter_option:
         return None
-    passes = parse_filter(filter_text)
+    passes = parse_filter(filter_option)
     return [pid for pid, figures in Figures(snapshot).by_pid.items() if passes(figures)]
 
 
-def _write_json(source: Source, count: int | None, filter_text: str) -> None:
+def _write_json(source: SnapshotSource, count: int | None, filter_option: str) -> None:
     if count is None:
         for snapshot in source.one():
-            write_text(top_json(source.document(snapshot, filter_text), indent=2) + "\n")
+            write_text(top_json(source.document(snapshot, filter_option), indent=2) + "\n")
         return
     separator = "[\n"
     for snapshot in source.snapshots(count):
-        write_text(separator + top_json(source.document(snapshot, filter_text)))
+        write_text(separator + top_json(source.document(snapshot, filter_option)))
         separator = ",\n"
     write_text("\n]\n" if separator == ",\n" else "[]\n")
 
 
-def _write_json_lines(source: Source, count: int | None, filter_text: str) -> None:
+def _write_json_lines(source: SnapshotSource, count: int | None, filter_option: str) -> None:
     for snapshot in source.snapshots(count):
-        write_text(top_json(source.document(snapshot, filter_text)) + "\n")
+        write_text(top_json(source.document(snapshot, filter_option)) + "\n")
 
 
-def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
+def _write_csv(source: SnapshotSource, count: int | None, filter_option: str) -> None:
     default = None if source.recording is not None else 1
     header = top_csv(None)
     for snapshot in source.snapshots(count or default):
-        write_text(header + top_csv(source.document(snapshot, filter_text)))
+        write_text(header + top_csv(source.document(snapshot, filter_option)))
         header = ""
     if header and not source.exit_code:  # a recording that is whole and has nothing in it
         write_text(header)
 
 
-def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:
+def write_screens(given: dict[str, str], source: SnapshotSource, count: int | None) -> None:
     """Print a page as text, once or so many times; a recording's last moment unless more are asked for."""
-    from neurontools.cli.top.first_frame import ansi
-    from neurontools.cli.top.options import filter_text
-    from neurontools.cli.top.theme import chosen_theme
+    from neurontools.cli.top.first_frame import line_ansi
+    from neurontools.cli.top.options import chosen_theme, filter_option
 
     is_coloured = given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given)
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
-    width = _width()
-    chosen = filter_text(given)
-    for scene in _scenes(given, source, count, chosen):
-        lines = _screen(scene, width)
+    width = _screen_width()
+    chosen = filter_option(given)
+    for scene in _snapshot_scenes(given, source, count, chosen):
+        lines = _screen_lines(scene, width)
         if theme:
-            write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
+            write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
         else:
             write_text("".join(f"{plain_text(line)}\n" for line in lines))
 
 
-def _scenes(given: dict[str, str], source: Source, count: int | None, filter_text: str) -> Iterator[RenderContext]:
+def _snapshot_scenes(
+    given: dict[str, str], source: SnapshotSource, count: int | None, filter_option: str
+) -> Iterator[RenderContext]:
     """The moments to print; where the page shows it, with the past."""
     from neurontools.views.screen import page_named
 
     page = page_named(given.get("page", "overview"))
     if page.shows_past:
         for timeline in source.timelines(count):
-            scene = _scene(timeline.snapshot(-1), given, source.narrowing, filter_text)
+            scene = _snapshot_scene(timeline.snapshot(-1), given, source.narrowing, filter_option)
             index = len(timeline) - 1
             scene.series, scene.events = timeline.series(index), timeline.events(index)
             scene.clock = ShownMoment(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
@@ -234,14 +235,14 @@ def _scenes(given: dict[str, str], source: Source, count: int | None, filter_tex
         return
     ended = source.ended() if page.name == "usage" else ()
     for snapshot in source.one() if count is None else source.snapshots(count):
-        yield _scene(snapshot, given, source.narrowing, filter_text, ended)
+        yield _snapshot_scene(snapshot, given, source.narrowing, filter_option, ended)
 
 
-def _scene(
+def _snapshot_scene(
     snapshot: Snapshot,
     given: dict[str, str],
     narrowing: DeviceFilter,
-    filter_text: str,
+    filter_option: str,
     ended: tuple[EndedProcess, ...] = (),
 ) -> RenderContext:
     from neurontools.model import health
@@ -253,7 +254,7 @@ def _scene(
         narrowing,
         glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
         page=given.get("page", "overview"),
-        filter_text=filter_text,
+        filter_option=filter_option,
         cursor=-1,
         verdicts=health.verdicts(part),
         ended=narrowing.filter_ended(ended, part),
@@ -263,8 +264,8 @@ def _scene(
     return scene
 
 
-def _screen(scene: RenderContext, width: int) -> list[Line]:
-    from neurontools.views.screen import page_named, title_bar
+def _screen_lines(scene: RenderContext, width: int) -> list[Line]:
+    from neurontools.views.screen import page_named
 
     lines = title_bar(scene, width).lines
     body = (
@@ -276,6 +277,6 @@ def _screen(scene: RenderContext, width: int) -> list[Line]:
     return [ascii_only(line) for line in shown] if scene.glyphs is ASCII else shown
 
 
-def _width() -> int:
+def _screen_width() -> int:
     """The terminal's width, COLUMNS off a terminal."""
     return max(20, terminal_size(1, _USUAL_SIZE)[0])

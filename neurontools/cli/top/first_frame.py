@@ -12,7 +12,7 @@ import time
 import tty
 from collections.abc import Iterator
 
-from neurontools.cli.line.frame import EndedBySignal
+from neurontools.util.command_lifecycle import EndedBySignal
 from neurontools.util.signals import defer_signals
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.lines import THEMES, Style, TextPage
@@ -26,14 +26,14 @@ _PATIENCE_SECONDS = 0.4
 _ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-class Terminal:
+class FirstFrameTerminal:
     """The terminal from the first frame on; `close` puts back what it was like, whatever came between.
 
     What finds that it is gone ends the command as SIGHUP does: a shell may say so later, and to others nobody does.
     """
 
     def __init__(self) -> None:
-        with _there():
+        with _hangup_on_error():
             self.attributes_before = termios.tcgetattr(_STDIN)
         self._stop_handler = signal.getsignal(signal.SIGTSTP)
         self._is_asked = False
@@ -42,12 +42,12 @@ class Terminal:
 
     def paint(self, page: TextPage, theme_name: str, *, ask_background: bool) -> None:
         """Show a page on the alternate screen, without waiting for anything."""
-        rows = "".join(f"\x1b[{row};1H{ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
+        rows = "".join(f"\x1b[{row};1H{line_ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
         # Stopped before Textual can handle that, it would leave the picture to the shell.
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        with _there(), defer_signals():
+        with _hangup_on_error(), defer_signals():
             # What is typed from now on must not be echoed into the picture.
             tty.setcbreak(_STDIN, termios.TCSANOW)
             self._is_painted = True
@@ -65,16 +65,16 @@ class Terminal:
         reply = b""
         while time.monotonic() < deadline and not _is_complete(reply):
             if select.select([_STDIN], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                reply += _read()
+                reply += _read_terminal()
         self._is_asked = False
         self._typed = _ANSWER.sub(b"", reply)
-        return is_light(reply)
+        return is_light_background(reply)
 
     @property
     def typed(self) -> str:
         """What was typed while the first frame stood alone: characters, without cursor keys and the like."""
         while select.select([_STDIN], [], [], 0)[0]:
-            self._typed += _ANSWER.sub(b"", _read())
+            self._typed += _ANSWER.sub(b"", _read_terminal())
         return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class Terminal:
         signal.signal(signal.SIGTSTP, self._stop_handler)
 
 
-def _read() -> bytes:
-    with _there():
+def _read_terminal() -> bytes:
+    with _hangup_on_error():
         part = os.read(_STDIN, 1024)
     if not part:
         raise EndedBySignal(signal.SIGHUP)
@@ -95,7 +95,7 @@ def _read() -> bytes:
 
 
 @contextlib.contextmanager
-def _there() -> Iterator[None]:
+def _hangup_on_error() -> Iterator[None]:
     try:
         yield
     except (OSError, termios.error):
@@ -107,7 +107,7 @@ def _is_complete(reply: bytes) -> bool:
     return start >= 0 and b"c" in reply[start:]
 
 
-def is_light(reply: bytes) -> bool | None:
+def is_light_background(reply: bytes) -> bool | None:
     """Whether an OSC 11 reply tells of a light ground; None when it can't be read."""
     start = reply.find(b"]11;rgb:")
     if start < 0:
@@ -120,7 +120,7 @@ def is_light(reply: bytes) -> bool | None:
     return bool(0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5)
 
 
-def ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
+def line_ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
     """A line with the escape sequences of a theme."""
     theme = THEMES[theme_name]
     return "".join(f"\x1b[{_sgr(theme.style(style))}m{escape_controls(text)}" for text, style in line)

@@ -1,21 +1,24 @@
-"""`neuron-top --hosts`, `--hostfile` and `--prometheus`: many hosts as a page, one text screen, JSON or CSV."""
+"""Many hosts in neuron-top: the dashboard, one text screen, JSON or CSV."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neurontools.cli.daemon.fleet import opened_feed
-from neurontools.cli.line.frame import write_document, write_text
-from neurontools.cli.line.telling import tell
+from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.top import options
+from neurontools.cli.top.first_frame import FirstFrameTerminal
+from neurontools.cli.top.options import chosen_theme
 from neurontools.fleet.document import csv_text, document, text_of
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.groups import USER, ways
 from neurontools.fleet.states import HostState, Link, worst_first
+from neurontools.util.command_lifecycle import EndedBySignal, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
+from neurontools.util.light_imports import import_asyncio
+from neurontools.util.signals import DeferredSignals, closing_undisturbed
 from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 from neurontools.views.drawing.lines import plain_text
@@ -23,44 +26,99 @@ from neurontools.views.fleet_hosts import list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_lines, matches_filter
 
 if TYPE_CHECKING:
-    from neurontools.cli.top.fleet_dashboard import LookAt
+    from neurontools.tui.terminal import TypedAhead
+
+
+ShowHost = Callable[[dict[str, str], str, "TypedAhead"], int]
+"""Shows one host with some options, at a socket, and takes what was typed for it."""
+
+_BY_SIGNAL = 128
+_HOST_OPTIONS = ("theme", "ascii", "color", "read-only", "page")
+
+
+def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: ShowHost) -> int:
+    """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
+    feed.start()
+    with DeferredSignals():  # what is raised in the midst of an import may be lost
+        import_asyncio()
+        from neurontools.tui.fleet import FleetApp, FleetDashboard
+        from neurontools.tui.terminal import TypedAhead
+
+    glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
+    board = FleetDashboard(
+        feed,
+        glyphs,
+        filter_text=given.get("filter", ""),
+        group_by=given.get("group-by", ""),
+        message=_first_message(troubles),
+    )
+    theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
+    typed_ahead = TypedAhead()
+    with closing_undisturbed(FirstFrameTerminal()):
+        while True:
+            with DeferredSignals() as endings:
+                app = FleetApp(board, theme, typed_ahead, endings)
+                app.run(mouse=True)
+            code = app.return_code or 0
+            if code > _BY_SIGNAL:
+                raise EndedBySignal(code - _BY_SIGNAL)
+            name = app.return_value
+            if name is None:
+                return code
+            path = feed.reached(name)
+            if path is None:
+                typed_ahead.forget()
+                board.tell(f"{name}: not reached")
+                continue
+            try:
+                look_at({option: given[option] for option in _HOST_OPTIONS if option in given}, path, typed_ahead)
+            except UserError as error:
+                typed_ahead.forget()
+                board.tell(f"{name}: {error}")
+
+
+def _first_message(troubles: tuple[str, ...]) -> str:
+    """What was wrong with the names of hosts."""
+    if not troubles:
+        return ""
+    more = len(troubles) - 1
+    return troubles[0] + (f" (and {more} more lines)" if more else "")
+
 
 _USUAL_SIZE = (120, 50)
 
 
-def show(given: dict[str, str], look_at: LookAt) -> int:
+def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
     """Show what was asked for. The exit code is 12 where no host answered what was printed once.
 
     `look_at` shows one host.
     """
-    options.check({name: value for name, value in given.items() if name != "filter"})  # here these are words
-    interval = options.interval_seconds(given) if "interval" in given else None
-    feed, troubles = opened_feed(given, interval)
+    options.check_options({name: value for name, value in given.items() if name != "filter"})  # here these are words
+    interval = options.interval_option(given) if "interval" in given else None
+    feed, troubles = open_fleet_feed(given, interval)
     if given.get("group-by") == USER:
         feed.want_users()
     with feed:
         if "serve" in given:
             from neurontools.cli.top.serve import serve
 
-            return serve(given, options.interval_seconds(given), feed, troubles)
+            return serve(given, options.interval_option(given), feed, troubles)
         is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
         if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
-            from neurontools.cli.top.fleet_dashboard import dashboard
-
-            return dashboard(given, feed, troubles, look_at)
+            return run_fleet_dashboard(given, feed, troubles, look_at)
         for trouble in troubles:
-            tell(f"neuron-top: {trouble}")
+            write_stderr(f"neuron-top: {trouble}")
         feed.start()
         feed.wait_settled()
         for note in feed.notes:
-            tell(f"neuron-top: {note}")
-        _write(given, feed, troubles)
+            write_stderr(f"neuron-top: {note}")
+        _write_fleet(given, feed, troubles)
         return 0 if any(state.link is Link.LIVE for state in feed.states) else EXIT_NO_DAEMON
 
 
-def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
+def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
     """So many screens or documents, one without --count; of lines of JSON without end."""
-    count = options.count(given)
+    count = options.count_option(given)
     is_endless = "json-lines" in given and count is None
     before = csv_text(None) if "csv" in given else "[\n" if "json" in given and count is not None else ""
     number = 0
@@ -70,7 +128,7 @@ def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) ->
         number += 1
         if any(name in given for name in ("json", "json-lines", "csv")):
             states = feed.states
-            way = checked_way(given, states)
+            way = group_by_option(given, states)
             told = (*troubles, *feed.notes)
             made = document(worst_first(states), time.monotonic(), time.time(), told, way, jobs=feed.jobs)
             if "csv" in given:
@@ -83,16 +141,16 @@ def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) ->
                 write_text(before + text_of(made) + (",\n" if number < count else "\n]\n"))
             before = ""
         else:
-            _write_screen(given, feed)
+            _write_fleet_screen(given, feed)
 
 
-def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
-    from neurontools.cli.top.first_frame import ansi
-    from neurontools.cli.top.theme import chosen_theme
+def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
+    from neurontools.cli.top.first_frame import line_ansi
+    from neurontools.cli.top.options import chosen_theme
 
     states = feed.states
     text = given.get("filter", "")
-    group_by = checked_way(given, states)
+    group_by = group_by_option(given, states)
     scene = FleetContext(
         rows=list_rows([state for state in states if matches_filter(state, text)], worst_first, group_by),
         group_by=group_by,
@@ -108,12 +166,12 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
     lines = fleet_lines(scene, max(20, terminal_size(1, _USUAL_SIZE)[0]))
     if given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given):
         theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
-        write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
+        write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
     else:
         write_text("".join(f"{plain_text(line)}\n" for line in lines))
 
 
-def checked_way(given: dict[str, str], states: Sequence[HostState]) -> str:
+def group_by_option(given: dict[str, str], states: Sequence[HostState]) -> str:
     """The value of --group-by, "" without it; UserError when these hosts can't be grouped so."""
     way = given.get("group-by", "")
     if way and way not in (known := ways(states)):

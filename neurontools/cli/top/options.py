@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from neurontools.cli.line import intervals
-from neurontools.cli.line.devices import DeviceSelection
-from neurontools.cli.line.hosts import HOSTS, TLS
-from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
+from neurontools.cli.line.options import (
+    FILES,
+    HOST_OPTIONS,
+    INSTANCE_TYPES,
+    TLS_OPTIONS,
+    DeviceSelection,
+    Option,
+    repeat_count,
+)
+from neurontools.cli.line.options import interval_seconds as parse_interval
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from neurontools.model import Snapshot
     from neurontools.views.drawing.figures import DeviceFilter
+
 
 USAGE = "neuron-top [OPTIONS]"
 SUMMARY = (
@@ -71,9 +77,9 @@ OPTIONS = (
         completes=INSTANCE_TYPES,
     ),
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
-    *HOSTS,
+    *HOST_OPTIONS,
     Option("group-by", "with many hosts: alike, type, job, user or a label of theirs", value="WHAT"),
-    *TLS,
+    *TLS_OPTIONS,
     Option("help-keys", "print the actions whose keys can be changed, and their keys", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
@@ -95,27 +101,27 @@ EXIT_CODES = (
 )
 
 
-def interval_seconds(given: dict[str, str]) -> float:
+def interval_option(given: dict[str, str]) -> float:
     """The value of --interval; UserError when it is none."""
-    return intervals.interval_seconds("--interval", given.get("interval", "1"))
+    return parse_interval("--interval", given.get("interval", "1"))
 
 
-def count(given: dict[str, str]) -> int | None:
+def count_option(given: dict[str, str]) -> int | None:
     """The value of --count; None when it isn't given, UserError when it is none."""
-    return intervals.count("--count", given.get("count"))
+    return repeat_count("--count", given.get("count"))
 
 
-def check(given: dict[str, str]) -> None:
+def check_options(given: dict[str, str]) -> None:
     """UserError when a value makes no sense, before anything is done."""
-    interval_seconds(given)
-    count(given)
-    filter_text(given)
+    interval_option(given)
+    count_option(given)
+    filter_option(given)
     DeviceSelection(given.get("device", ""))
     for name, words in (("page", PAGE_NAMES), ("theme", theme_names(given.get("theme"))), ("color", COLORS)):
-        one_of(given, name, words)
+        word_option(given, name, words)
 
 
-def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
+def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
     """What --device and --only-visible leave to be shown; UserError when a value makes no sense."""
     from neurontools.driver.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
     from neurontools.driver.neuron_runtime import parse_visible_cores
@@ -136,7 +142,7 @@ def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFi
     return DeviceFilter(devices, bdfs, first, count_, lnc)
 
 
-def check_narrowing(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
+def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
     """UserError when a device that was asked for is none of this host, or none of the NeuronCores is."""
     missing = narrowing_.first_missing_device(snapshot)
     if missing:
@@ -167,7 +173,7 @@ def theme_names(wanted: str | None) -> tuple[str, ...]:
     return ("auto", *THEMES)
 
 
-def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
+def word_option(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
     """The value of an option that takes one of some words; UserError for any other."""
     value = given.get(name)
     if value is not None and value not in words:
@@ -175,7 +181,7 @@ def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | No
     return value
 
 
-def filter_text(given: dict[str, str]) -> str:
+def filter_option(given: dict[str, str]) -> str:
     """--filter, --user and --pid as one filter; UserError when it is not valid."""
     own = [name for name in ("filter", "user", "pid") if given.get(name)]
     if not own:
@@ -189,3 +195,15 @@ def filter_text(given: dict[str, str]) -> str:
         except InvalidFilter as error:
             raise UserError(f"--{name}: {error}", EXIT_USAGE) from error
     return join_filters(*parts.values())
+
+
+def chosen_theme(wanted: str, given: dict[str, str], environment: Mapping[str, str]) -> str:
+    """The theme to begin with: a flag goes before NO_COLOR, that before the settings; auto is dark at first."""
+    color = word_option(given, "color", COLORS)
+    if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
+        return "mono"
+    if wanted != "auto":
+        return wanted
+    # "15;0": colours of text and ground, as rxvt and others tell them.
+    ground = environment.get("COLORFGBG", "").rpartition(";")[2]
+    return "light" if ground in ("7", "15") else "dark"

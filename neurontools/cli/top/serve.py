@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
-from neurontools.cli.line.frame import EndedBySignal
-from neurontools.cli.line.telling import tell
 from neurontools.client.history.feed import Feed, LiveFeed
 from neurontools.client.history.timeline import LIVE_BYTES
 from neurontools.fleet.direct_feed import DirectFeed
@@ -22,6 +20,7 @@ from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage, Site, r
 from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
 from neurontools.net.http_server import HttpLimits, HttpServer
 from neurontools.net.tls import ServerFiles, ServerTls
+from neurontools.util.command_lifecycle import EndedBySignal, write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import read_options
 from neurontools.util.signals import DeferredSignals
@@ -71,12 +70,14 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
         host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca"
     )
     with DeferredSignals() as endings:
-        serving = _served((host, port), given["serve"], access, settings, interval_seconds, feed, troubles, endings)
+        serving = _serve_pages(
+            (host, port), given["serve"], access, settings, interval_seconds, feed, troubles, endings
+        )
         number = asyncio.run(serving)
     raise EndedBySignal(number)
 
 
-async def _served(
+async def _serve_pages(
     address: tuple[str | None, int],
     asked: str,
     access: HttpAccess,
@@ -106,9 +107,9 @@ async def _served(
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(gallery.news)
 
-    places = _places(feed, hiding, interval_seconds, tell_news, troubles)
+    places = _page_router(feed, hiding, interval_seconds, tell_news, troubles)
     pages = WebPages(gallery, places, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
-    site = Site({BASE: pages.page}, HttpPage(_front, is_open=True), access)
+    site = Site({BASE: pages.page}, HttpPage(_redirect_to_pages, is_open=True), access)
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     server = HttpServer(site, name="pages", limits=HttpLimits().with_files(most_files))
     try:
@@ -117,7 +118,7 @@ async def _served(
         raise UserError(f"--serve {asked}: {error.strerror or error}; give another address", EXIT_FAILURE) from None
     try:
         shown = f"[{address[0]}]" if address[0] and ":" in address[0] else address[0] or "this-host"
-        tell(f"neuron-top: serving at http{'s' * (access.context is not None)}://{shown}:{bound}{BASE}")
+        write_stderr(f"neuron-top: serving at http{'s' * (access.context is not None)}://{shown}:{bound}{BASE}")
         while not ended.done():
             await asyncio.wait([ended], timeout=_RENEWAL_SECONDS)
             access.renew()
@@ -127,7 +128,7 @@ async def _served(
     return ended.result()
 
 
-def _places(
+def _page_router(
     feed: FleetFeed | str,
     hiding: PrivacyFilter,
     interval_seconds: float,
@@ -166,7 +167,7 @@ class _ServedFeed(LiveFeed):
         threading.Thread(target=super().close, daemon=True).start()
 
 
-def _front(request: HttpRequest) -> HttpResponse:
+def _redirect_to_pages(request: HttpRequest) -> HttpResponse:
     """What is at all other paths: from the front one leads to the pages."""
     if request.path != "/":
         return refusal(404, f"the pages are at {BASE}", close=False)

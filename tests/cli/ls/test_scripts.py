@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from neurontools.cli.ls.ended import age_seconds
+from neurontools.cli.ls.queries import parse_age
 from neurontools.client import Client
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.util.errors import UserError
@@ -178,10 +178,10 @@ def test_ended_processes(neuron_ls: RunCommand, ended: RunningDaemon) -> None:
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1d", 86_400), ("2w", 1_209_600), ("7", 7)]
 )
 def test_an_age_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert age_seconds(text) == seconds
+    assert parse_age(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "d", "-1d", "nan", "inf", "1e400", "1y", "١d", "9" * 30])
 def test_other_ages_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--since"):
-        age_seconds(text)
+        parse_age(text)

@@ -108,19 +108,19 @@ def test_a_script_that_a_signal_ended(neuron_run: Run, tmp_path: Path) -> None:
 
 
 def test_options_end_where_the_script_begins() -> None:
-    assert options.split(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
-    assert options.split(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
+    assert options.split_command_line(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
+    assert options.split_command_line(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
         {"cores": "2", "module": "pack.age"},
         ["-n", "3"],
     )
-    assert options.split(["--", "-x.py"]) == ({}, ["-x.py"])
+    assert options.split_command_line(["--", "-x.py"]) == ({}, ["-x.py"])
     with pytest.raises(UserError):
-        options.split(["--cores"])
+        options.split_command_line(["--cores"])
 
 
 def test_the_summary_as_text() -> None:
     worker = {
-        **dict.fromkeys(summary._SUMS, 0),
+        **dict.fromkeys(summary._SUMMED_FIELDS, 0),
         "rank": 0,
         "cores": [0],
         "instance_type": "trn1.2xlarge",
@@ -143,7 +143,7 @@ def test_the_summary_as_text() -> None:
         "collective_p50_seconds": 0.0125,
         "fallbacks_total": 4,
     }
-    assert summary.text(summary.combined([worker], 0, 61.0)) == (
+    assert summary.summary_text(summary.combine_workers([worker], 0, 61.0)) == (
         "workers      1\n"
         "wall time    1 m 1 s\n"
         "steps        101 (2.0/s)\n"
@@ -313,6 +313,6 @@ def test_a_script_without_a_step_has_no_estimate_and_its_own_exit_code(neuron_ru
 
 def test_the_summary_says_what_it_would_cost() -> None:
     rank = counted_runs.summary()["ranks"][0] | {"instance_type": "trn1.2xlarge", "cores": [0], "rank": 0}
-    told = summary.text(summary.combined([rank], 0, 12.0))
+    told = summary.summary_text(summary.combine_workers([rank], 0, 12.0))
     assert "for 1,000 steps on trn1.2xlarge, an estimate" in told
-    assert "would cost" not in summary.text(summary.combined([rank | {"instance_type": None}], 0, 12.0))
+    assert "would cost" not in summary.summary_text(summary.combine_workers([rank | {"instance_type": None}], 0, 12.0))

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.cli.run.progress import Progress
-from neurontools.cli.run.terminal import Terminal
+from neurontools.cli.run.terminal import ProgressLine, ProgressTerminal
 from tests.harness.neuron_run import TRAINING, OnTerminal, environment
 from tests.harness.paths import ROOT
 from tests.harness.terminal_screen import screen
@@ -89,7 +88,7 @@ STATE = {"wall_seconds": 1.0, "steps_total": 0, "flop_total": 0, "executions_tot
 
 
 def test_parts_of_the_line() -> None:
-    progress = Progress()
+    progress = ProgressLine()
     state = {**STATE, "hbm_bytes": 1536}
     assert progress.line(None, 3.9, 80) == "0:03  starting"
     assert progress.line(state, 62.0, 80) == "1:02  3 executions  2 graphs compiled  HBM 1.5 KB"
@@ -114,7 +113,7 @@ def test_output_and_line_never_mix(events: list[tuple[str, str]]) -> None:
     """Whatever comes in between: without the line the screen is that of the output alone, with it one line more."""
     readable, writable = os.pipe()
     try:
-        terminal, plain, line = Terminal(writable), "", ""
+        terminal, plain, line = ProgressTerminal(writable), "", ""
         written = ""
         for kind, text in events:
             if kind == "write":
@@ -140,7 +139,7 @@ def test_output_and_line_never_mix(events: list[tuple[str, str]]) -> None:
 def test_a_terminal_that_went_away_loses_what_is_written() -> None:
     readable, writable = os.pipe()
     os.close(readable)
-    terminal = Terminal(writable)
+    terminal = ProgressTerminal(writable)
     terminal.write(b"output\n")
     terminal.show("line")
     os.close(writable)
@@ -185,7 +184,7 @@ OUTPUT_BYTES = 400_000
 
 BACKLOG = f"""
 import os, resource, signal, subprocess, sys
-from neurontools.cli.run.top import Backlog
+from neurontools.cli.run.terminal import Backlog
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 writer = subprocess.Popen([sys.executable, "-c", "print('x' * {OUTPUT_BYTES - 1})"], stdout=subprocess.PIPE)

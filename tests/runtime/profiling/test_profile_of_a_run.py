@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from neurontools.cli.run.profile import ask_for
-from neurontools.profile import Engine, Profile, SpanKind, read_directory
+from neurontools.cli.run.command import request_profile
+from neurontools.profile import Engine, Profile, read_directory
+from neurontools.profile.definitions import SpanKind
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.neuron_run import TRAINING, Started, neuron_run
 from tests.harness.profiled_scripts import TWELVE_STEPS
@@ -187,5 +188,5 @@ def test_steps_that_can_not_be_meant_are_refused() -> None:
     given = [({"profile": "made", "profile-steps": steps}, said) for steps, said in wrong.items()]
     for options, said in [*given, ({"profile-steps": "1:2"}, "add --profile DIR")]:
         with pytest.raises(UserError, match=f"^[^\n]*{said}[^\n]*$") as refused:
-            ask_for(options, {})
+            request_profile(options, {})
         assert refused.value.exit_code == EXIT_USAGE

@@ -1,4 +1,4 @@
-"""`python warden.py TOKEN`: ends all that came from a neuron-run that was killed, which could do so no more itself.
+"""`python orphan_reaper.py TOKEN`: ends all that came from a neuron-run that was killed, which could do so no more itself.
 
 What comes from a run has its token in NEURONTOOLS_RUN, as the processes that they start have, whoever their parent is
 by then. neuron-run holds the other end of standard input: a byte says that all is well, its end without one that nobody
@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-VARIABLE = "NEURONTOOLS_RUN"
+RUN_VARIABLE = "NEURONTOOLS_RUN"
 """The tokens of the runs that a process belongs to, the innermost last, with colons between them."""
 
 _PATIENCE_SECONDS = 60.0  # for those that the kernel can't end yet
@@ -26,38 +26,38 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     if not os.read(0, 1):
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while end_all(token) and time.monotonic() < deadline:
+        while kill_run_processes(token) and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
     return 0
 
 
-def end_all(token: str) -> int:
+def kill_run_processes(token: str) -> int:
     """Kills the processes of a run; how many there were. None: there is none left, since it has looked at all."""
     found = 0
     for name in os.listdir("/proc"):  # noqa: PTH208  (as the rest here: by what starts at once)
-        if name.isdecimal() and is_of(name, token):
-            found += _killed(name, token)
+        if name.isdecimal() and belongs_to_run(name, token):
+            found += _kill_process(name, token)
     return found
 
 
-def is_of(pid: str, token: str) -> bool:
+def belongs_to_run(pid: str, token: str) -> bool:
     """Whether a process belongs to a run; False for one that has ended or is another user's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             entries = file.read().split(b"\0")
     except OSError:
         return False
-    named = [entry.partition(b"=")[2] for entry in entries if entry.startswith(VARIABLE.encode() + b"=")]
+    named = [entry.partition(b"=")[2] for entry in entries if entry.startswith(RUN_VARIABLE.encode() + b"=")]
     return any(token.encode() in tokens.split(b":") for tokens in named)
 
 
-def _killed(pid: str, token: str) -> bool:
+def _kill_process(pid: str, token: str) -> bool:
     try:
         descriptor = os.pidfd_open(int(pid))
     except OSError:
         return False
     try:
-        if not is_of(pid, token):  # the PID may be another process's by now
+        if not belongs_to_run(pid, token):  # the PID may be another process's by now
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     except OSError:

@@ -1,20 +1,24 @@
-"""Which daemon a command asks: the one that was named, one that simulates, or whichever runs on this host."""
+"""Which monitor daemon a command asks, and how it registers there as an observer."""
 
+import _socket
 import os
 
 from neurontools.rpc import socket_path
+from neurontools.rpc.socket_path import attach_socket
 
-TYPE_CHECKING = False  # as typing has it, whose import takes too long for neuron-ls
+TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import ExitStack
     from typing import TypeVar
 
     T = TypeVar("T")
 
+
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 
 
-def named_or_simulated(
+def choose_daemon(
     given: dict[str, str], environment: "Mapping[str, str]", *, reads_only: bool = True
 ) -> tuple[str | None, str | None]:
     """The socket that was named, or else the instance type to simulate; what was said by a flag goes first.
@@ -41,7 +45,7 @@ def named_or_simulated(
     return None, instance_type or None
 
 
-def first_answer(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
+def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
     """What `ask` answers for the first socket of this host that a daemon answers at; None where there is no daemon.
 
     `ask` gets the path of a socket, and raises NoDaemon. The first daemon that is there and can't be asked is told of
@@ -71,3 +75,59 @@ def _is_absent(path: str) -> bool:
     except (OSError, ValueError):
         pass  # whoever asks will say what is wrong
     return False
+
+
+def ask_or_start_daemon(
+    ask: "Callable[[str], T]",
+    given: dict[str, str],
+    stack: "ExitStack",
+    *,
+    interval_seconds: float | None = None,
+    load: str | None = None,
+) -> "T":
+    """What `ask` answers for the socket of the daemon that is asked, as `first_answer` has it.
+
+    A daemon of the command's own, which takes snapshots at this interval, is left to the stack: one that simulates, or
+    where none runs but there are devices one that reads them. NoDaemon when there is nothing to ask.
+    """
+    named, instance_type = choose_daemon(given, os.environ)
+    if named is not None:
+        return ask(named)
+    if instance_type is None:
+        answer = ask_first_daemon(ask, os.environ)
+        if answer is not None:
+            return answer
+        from neurontools.driver.environment import Roots
+
+        if not Roots.from_environment(os.environ).has_devices:
+            return ask(socket_path.candidate_sockets(os.environ)[0])  # which says what is missing
+    from neurontools.cli.daemon.private import PrivateDaemon
+
+    own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)
+    return ask(stack.enter_context(own).socket_path)
+
+
+_LONGEST_TOKEN_BYTES = 4096
+_PATIENCE_SECONDS = 1.0
+
+
+def attach_observer(socket_path: str) -> _socket.socket | None:
+    """A connection to the daemon's attach socket: while it is open, this process is listed as an observer.
+
+    None when that can't be had, which stands in nobody's way.
+    """
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_PATIENCE_SECONDS)
+        connection.connect(attach_socket(socket_path))
+        # The daemon knows this process when it has sent the token, a line.
+        token = b""
+        while b"\n" not in token and len(token) < _LONGEST_TOKEN_BYTES:
+            part = connection.recv(_LONGEST_TOKEN_BYTES)
+            if not part:
+                break
+            token += part
+    except OSError:
+        connection.close()
+        return None
+    return connection

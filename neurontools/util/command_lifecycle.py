@@ -1,27 +1,18 @@
-"""How every command begins, writes its data and ends: one place for all of them.
+"""How every command starts, writes its output and ends."""
 
-* An error that is meant for the user, or one of the operating system, is a line on standard error (`telling`).
-* A reader that went away ends the command by SIGPIPE, a signal by that signal, once all is cleaned up. So a shell, a
-  pipeline or a service manager sees what it sees of other tools. Ctrl-C gives exit code 130.
-* What is written is data on standard output. Here is the edge at which text from elsewhere (commands, tags, paths,
-  replies) is made harmless to a terminal; what needs its bytes as they are takes `write_document`.
-
-The process ends without the interpreter's slow farewell: what has to be cleaned up is in contexts. What only failures
-need is imported by them, because neuron-ls waits for this module.
-"""
-
-import _signal  # type: ignore[import-not-found]  # below `signal`, which makes enumerations of all it takes and gives
+import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums, which slows the start
 import os
 import sys
 from time import monotonic
 
-from neurontools.util.errors import EXIT_INTERRUPTED, UserError
+from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, EXIT_INTERRUPTED, UserError
 
-TYPE_CHECKING = False  # as typing has it, whose import takes too long for neuron-ls
+TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
     from typing import NoReturn
+
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
@@ -55,7 +46,7 @@ def end_on_signal(number: int, _frame: "FrameType | None" = None) -> None:
         raise EndedBySignal(number)
 
 
-def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = False) -> "NoReturn":
+def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = False) -> "NoReturn":
     """Run a command and end the process; `work` gets the arguments, and returns the exit code.
 
     A fault of a service is told with its whole traceback: nobody was there to see it, and it can't be had again.
@@ -69,9 +60,9 @@ def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = 
     except KeyboardInterrupt:  # also one that came while another end was on its way
         os._exit(EXIT_INTERRUPTED)
     except ReaderGone:
-        _end_by(_signal.SIGPIPE)
+        _die_by_signal(_signal.SIGPIPE)
     except EndedBySignal as end:
-        _end_by(end.number)
+        _die_by_signal(end.number)
 
 
 def run_module(name: str) -> None:
@@ -80,9 +71,9 @@ def run_module(name: str) -> None:
     At once, as there is nothing to clean up: what is raised in the midst of an import may be lost.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _leave)
+        _signal.signal(_signal.SIGINT, _exit_interrupted)
     main = __import__(name, fromlist=["main"]).main
-    if _signal.getsignal(_signal.SIGINT) is _leave:
+    if _signal.getsignal(_signal.SIGINT) is _exit_interrupted:
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     main()
 
@@ -103,7 +94,7 @@ def write_document(document: bytes) -> None:
 
             select.select([], [_STDOUT], [])
         except OSError as error:
-            raise _unwritable(error) from error
+            raise _stdout_error(error) from error
 
 
 def write_text(text: str) -> None:
@@ -131,21 +122,19 @@ def _reserve_standard_streams() -> None:
 
 def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: bool) -> int:
     try:
-        exit_code = _worked(work)
-        _flush()
+        exit_code = _run_and_cleanup(work)
+        _flush_stdout()
     except (ReaderGone, EndedBySignal):
         raise
     except Exception as error:  # whatever it is, the user gets a line
-        interruption = _interruption(error)
+        interruption = _interrupting_exception(error)
         if interruption is not None:
             raise interruption from None
-        from neurontools.cli.line.telling import tell_failure
-
-        return tell_failure(command, error, is_service=is_service)
+        return write_failure(command, error, is_service=is_service)
     return exit_code
 
 
-def _worked(work: "Callable[[list[str]], int]") -> int:
+def _run_and_cleanup(work: "Callable[[list[str]], int]") -> int:
     try:
         return work(sys.argv[1:])
     except EndedBySignal:
@@ -163,11 +152,11 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
                 standing.end_all()
 
 
-def _leave(_number: int, _frame: "FrameType | None") -> "NoReturn":
+def _exit_interrupted(_number: int, _frame: "FrameType | None") -> "NoReturn":
     os._exit(EXIT_INTERRUPTED)
 
 
-def _interruption(error: BaseException) -> BaseException | None:
+def _interrupting_exception(error: BaseException) -> BaseException | None:
     """What ended the command before this came in its wake, as where a second signal meets a lock that is given back."""
     found = None
     before = error.__context__
@@ -178,7 +167,7 @@ def _interruption(error: BaseException) -> BaseException | None:
     return found
 
 
-def _flush() -> None:
+def _flush_stdout() -> None:
     """What libraries printed; the commands themselves write at once."""
     try:
         if sys.stdout is not None:
@@ -186,18 +175,82 @@ def _flush() -> None:
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        raise _unwritable(error) from error
+        raise _stdout_error(error) from error
     except ValueError:  # it is closed
         pass
 
 
-def _unwritable(error: OSError) -> UserError:
+def _stdout_error(error: OSError) -> UserError:
     """What a user is told when standard output takes nothing."""
     return UserError(f"can't write to standard output: {error.strerror}; free space or write elsewhere")
 
 
-def _end_by(number: int) -> "NoReturn":
+def _die_by_signal(number: int) -> "NoReturn":
     """Ends the process as the signal does by itself: Python ignores SIGPIPE, and others may have a handler."""
     _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # the signal was blocked
+
+
+def exit_code_text(exit_codes: tuple[tuple[int, str], ...]) -> str:
+    """The paragraph of --help on exit codes."""
+    return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in exit_codes)))
+
+
+TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"
+
+
+def write_stderr(text: str) -> None:
+    """A line on standard error; lost when there is none."""
+    from neurontools.util.terminal import escape_controls
+
+    _write_bytes(escape_controls(text))
+
+
+def write_stderr_lines(text: str) -> None:
+    """Text of several lines on standard error; lost when there is none."""
+    from neurontools.util.terminal import escape_controls_by_line
+
+    _write_bytes(escape_controls_by_line(text))
+
+
+def write_failure(command: str, error: Exception, *, is_service: bool) -> int:
+    """Tell what a command failed with; its exit code. A service shows the whole traceback of what is not for a user."""
+    if isinstance(error, UserError):
+        text = str(error)
+        write_stderr(f"{command}: {text}" if error.is_named else text)
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        write_stderr(f"{command}: out of memory; end other programs, or give it more")
+        return EXIT_FAILURE
+    if is_service or os.environ.get(TRACEBACK_VARIABLE):
+        _write_traceback(error)
+    if isinstance(error, OSError):
+        what = error.strerror or str(error) or type(error).__name__
+        write_stderr(f"{command}: {error.filename or 'operating system'}: {what}; look at its disk and permissions")
+        return EXIT_FAILURE
+    write_stderr(
+        f"{command}: a fault of its own: {_fault_text(error)}; {TRACEBACK_VARIABLE}=1 tells more; please report it"
+    )
+    return EXIT_FAULT
+
+
+def _fault_text(error: Exception) -> str:
+    from traceback import extract_tb
+
+    places = extract_tb(error.__traceback__)
+    where = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _write_traceback(error: BaseException) -> None:
+    from traceback import format_exception
+
+    write_stderr_lines("".join(format_exception(error)).rstrip("\n"))
+
+
+def _write_bytes(text: str) -> None:
+    try:
+        os.write(_STDERR, text.encode() + b"\n")
+    except OSError:
+        return  # nobody is told; what is done is done all the same

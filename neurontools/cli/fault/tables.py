@@ -10,7 +10,7 @@ from neurontools.faults.sentence import STATES, when, where
 from neurontools.model import InjectedFault
 
 
-def table(faults: Sequence[InjectedFault]) -> str:
+def fault_table(faults: Sequence[InjectedFault]) -> str:
     """All faults, a line each."""
     if not faults:
         return "no fault is there\n"
@@ -26,14 +26,14 @@ def table(faults: Sequence[InjectedFault]) -> str:
         )
         for fault in faults
     ]
-    return aligned(rows)
+    return aligned_table(rows)
 
 
 def kind_table() -> str:
     """All kinds, a line each."""
     rows = [("KIND", "STATUS", "WHAT IT IS")]
-    rows += [(kind.name, _status(kind) or "-", kind.summary + _amount(kind)) for kind in KINDS.values()]
-    return aligned(rows)
+    rows += [(kind.name, _nrt_status_name(kind) or "-", kind.summary + _amount_text(kind)) for kind in KINDS.values()]
+    return aligned_table(rows)
 
 
 def kind_documents() -> list[dict[str, object]]:
@@ -45,7 +45,7 @@ def kind_documents() -> list[dict[str, object]]:
             "an_execution_that_meets_it": str(kind.effect),
             "lasts": str(kind.lasts),
             "nrt_status": int(kind.status) if kind.status else None,
-            "nrt_status_name": _status(kind),
+            "nrt_status_name": _nrt_status_name(kind),
             "log": [{"function": line.function, "text": line.text} for line in kind.log],
             "ecc_counters": list(kind.ecc),
             "status_counter": kind.counter,
@@ -67,21 +67,21 @@ def kind_documents() -> list[dict[str, object]]:
     ]
 
 
-def _status(kind: FaultKind) -> str | None:
+def _nrt_status_name(kind: FaultKind) -> str | None:
     return f"NRT_{kind.status.name}" if kind.status else None
 
 
-def _amount(kind: FaultKind) -> str:
+def _amount_text(kind: FaultKind) -> str:
     return "" if kind.amount is None else f" (amount: {kind.amount.unit}, default {kind.amount.default:g})"
 
 
-def clock(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """A moment of a story: hours, minutes and seconds from its beginning."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+def aligned_table(rows: Sequence[tuple[str, ...]]) -> str:
     """Rows of a table, the first being its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)

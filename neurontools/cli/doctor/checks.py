@@ -1,0 +1,554 @@
+"""Checks of neuron-doctor: installation, driver, daemons and host environment."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+
+import neurontools
+from neurontools import catalog
+from neurontools.client.daemon_client import Client
+from neurontools.driver.devices import list_device_directories
+from neurontools.driver.environment import (
+    LNC,
+    LNC_ALIAS,
+    NUM_CORES,
+    PROCESS_TAG,
+    VISIBLE_CORES,
+    InvalidCoreRequest,
+    Roots,
+    logical_neuroncore_config,
+)
+from neurontools.driver.inventory import read_host_snapshot
+from neurontools.driver.neuron_runtime import CoreRequest
+from neurontools.driver.sysfs_files import read_text
+from neurontools.model import Severity, Snapshot, health, problems
+from neurontools.model.host_verdict import place as place_of
+from neurontools.rpc import socket_path
+from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
+from neurontools.util.errors import UserError
+from neurontools.util.formats import json_text
+from neurontools.util.process_text import shown_value
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import bytes_text, duration_text, ranges_text
+from neurontools.util.version import __version__
+
+
+class CheckLevel(StrEnum):
+    """What it means."""
+
+    OK = "ok"
+    NOTE = "note"  # worth knowing; may be meant so
+    PROBLEM = "problem"  # something will not work
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What was found of one thing. `action` is what to do; "" where there is nothing to be done."""
+
+    area: str  # installed, driver, daemon, host, variables
+    level: CheckLevel
+    found: str
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorContext:
+    """Where is looked: the environment of this process, and the trees of the operating system."""
+
+    environment: Mapping[str, str]
+    roots: Roots
+    socket: str | None = None  # the one that was named; None: wherever daemons listen
+
+    @classmethod
+    def here(cls, socket: str | None) -> DoctorContext:
+        """This process's own."""
+        return cls(os.environ, Roots.from_environment(os.environ), socket)
+
+
+def directory_size_bytes(path: str, most_entries: int = 20_000) -> int:
+    """What the files below a directory hold, as far as they can be looked at; links are not followed."""
+    total = entries = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            entries += 1
+            if entries > most_entries:
+                return total
+            try:
+                total += os.lstat(f"{directory}/{name}").st_size
+            except OSError:
+                continue
+    return total
+
+
+INSTALLATION_AREA = "installed"
+COMMANDS = ("neurond", "neuron-ls", "neuron-top", "neuron-monitor", "neuron-healthcheck", "neuron-run")
+AWS_PACKAGES = ("torch-neuronx", "torch-xla", "libneuronxla", "neuronx-cc", "neuronx-distributed", "jax-neuronx")
+_RUNTIME = Path("/opt/aws/neuron/lib")
+_MOST_HEAD_BYTES = 4096
+
+
+def examine_installation(place: DoctorContext) -> Iterator[CheckResult]:
+    """What is there, and what is missing."""
+    where = Path(neurontools.__file__).parent
+    yield CheckResult(
+        INSTALLATION_AREA,
+        CheckLevel.OK,
+        f"neurontools {__version__} in {where} ({bytes_text(directory_size_bytes(str(where)))}), "
+        f"Python {platform.python_version()} ({sys.executable})",
+    )
+    yield from _examine_dependencies()
+    yield from _examine_optional_packages()
+    yield from _examine_commands(place)
+    libraries = sorted(path.name for path in _RUNTIME.glob("libnrt.so.*")) if _RUNTIME.is_dir() else []
+    if libraries:
+        yield CheckResult(
+            INSTALLATION_AREA, CheckLevel.OK, f"Neuron runtime: {', '.join(libraries[-3:])} in {_RUNTIME}"
+        )
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version that is installed, without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def required_packages() -> list[str]:
+    """The packages that neurontools needs, by its own metadata; none where it runs from a checkout alone."""
+    try:
+        wanted = metadata.requires("neurontools") or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [re.split(r"[ <>=!~;\[(]", text, maxsplit=1)[0] for text in wanted if "extra ==" not in text]
+
+
+def _examine_dependencies() -> Iterator[CheckResult]:
+    found = {name: installed_version(name) for name in required_packages()}
+    missing = [name for name, version in found.items() if version is None]
+    if missing:
+        yield CheckResult(
+            INSTALLATION_AREA,
+            CheckLevel.PROBLEM,
+            f"not installed: {', '.join(missing)}",
+            "pip install --upgrade neurontools",
+        )
+    there = ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
+    if there:
+        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, there)
+
+
+def _examine_optional_packages() -> Iterator[CheckResult]:
+    torch = installed_version("torch")
+    if torch is None:
+        yield CheckResult(
+            INSTALLATION_AREA,
+            CheckLevel.NOTE,
+            "torch is not installed; neuron-run needs it",
+            "pip install 'neurontools[runtime]'",
+        )
+    elif torch.split(".")[:2] != SUPPORTED_TORCH.split("."):
+        yield CheckResult(
+            INSTALLATION_AREA,
+            CheckLevel.NOTE,
+            f"torch {torch} is not the {SUPPORTED_TORCH} that neuron-run is made for",
+            f"pip install 'torch=={SUPPORTED_TORCH}.*' where neuron-run is used",
+        )
+    else:
+        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"torch {torch}")
+    of_aws = [f"{name} {version}" for name in AWS_PACKAGES if (version := installed_version(name)) is not None]
+    if of_aws:
+        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"of AWS: {', '.join(of_aws)}")
+
+
+def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
+    """Whether a shell finds our commands, or others of the same name."""
+    missing, others = [], []
+    for name in COMMANDS:
+        path = shutil.which(name, path=place.environment.get("PATH", ""))
+        if path is None:
+            missing.append(name)
+        elif not _is_ours(path):
+            others.append(path)
+    if missing:
+        own = Path(sys.executable).parent
+        yield CheckResult(
+            INSTALLATION_AREA,
+            CheckLevel.NOTE,
+            f"not in PATH: {', '.join(missing)}",
+            f'PATH="{own}:$PATH", or run them by path',
+        )
+    if others:
+        yield CheckResult(
+            INSTALLATION_AREA,
+            CheckLevel.NOTE,
+            f"in PATH, and of somebody else: {', '.join(others)}",
+            "put the directory of ours before theirs in PATH, or run ours by path",
+        )
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_MOST_HEAD_BYTES)
+    except OSError:
+        return True  # who can't be read is not accused
+    return b"neurontools" in head or b"neurond" in head
+
+
+DRIVER_AREA = "driver"
+_MOST_PCI_DEVICES = 4096
+
+
+def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
+    """What is there, and what is missing."""
+    roots = place.roots
+    on_bus = _count_pci_devices(roots)
+    version = driver_version(roots)
+    if not roots.has_devices:
+        yield from _examine_missing_devices(on_bus, version)
+        return
+    directories = list_device_directories(roots)
+    yield CheckResult(
+        DRIVER_AREA, CheckLevel.OK, f"Neuron driver {version or 'of an unknown version'}, devices: {len(directories)}"
+    )
+    if on_bus > len(directories):
+        yield CheckResult(
+            DRIVER_AREA,
+            CheckLevel.PROBLEM,
+            f"{on_bus} devices on the PCI bus, {len(directories)} shown by the driver",
+            "see dmesg for its failure; stop and start the instance to get another host",
+        )
+    yield from _examine_device_files(roots, [directory.index for directory in directories])
+    try:
+        snapshot = read_host_snapshot(roots)
+    except UserError as error:
+        yield CheckResult(DRIVER_AREA, CheckLevel.PROBLEM, str(error))
+        return
+    for warning in snapshot.warnings if snapshot is not None else ():
+        yield CheckResult(DRIVER_AREA, CheckLevel.NOTE, warning)
+
+
+def driver_version(roots: Roots) -> str | None:
+    """The version of the loaded driver; None where none is loaded."""
+    return read_text(roots.driver_version, 64) or None
+
+
+def _examine_missing_devices(on_bus: int, version: str | None) -> Iterator[CheckResult]:
+    if version is not None:
+        yield CheckResult(
+            DRIVER_AREA,
+            CheckLevel.PROBLEM,
+            f"Neuron driver {version} is loaded and shows no device",
+            "see dmesg for its failure; in a container: give it /dev/neuron* and the host's /sys",
+        )
+    elif on_bus:
+        yield CheckResult(
+            DRIVER_AREA,
+            CheckLevel.PROBLEM,
+            f"{on_bus} Neuron devices on the PCI bus, and no driver is loaded",
+            "modprobe neuron; is the package aws-neuronx-dkms installed for this kernel?",
+        )
+    else:
+        yield CheckResult(
+            DRIVER_AREA,
+            CheckLevel.OK,
+            "no Neuron device on this host; simulate one with neurond --simulate trn1.32xlarge",
+        )
+
+
+def _count_pci_devices(roots: Roots) -> int:
+    """How many PCI devices are Neuron devices of any family."""
+    families = [catalog.load_family(name) for name in catalog.family_names()]
+    wanted = {(f"0x{family.pci.vendor_id}", f"0x{device}") for family in families for device in family.pci.device_ids}
+    try:
+        names = sorted(os.listdir(roots.pci_devices))[:_MOST_PCI_DEVICES]  # noqa: PTH208
+    except OSError:
+        return 0
+    return sum(
+        (read_text(f"{roots.pci_devices}/{name}/vendor", 16), read_text(f"{roots.pci_devices}/{name}/device", 16))
+        in wanted
+        for name in names
+    )
+
+
+def _examine_device_files(roots: Roots, indices: list[int]) -> Iterator[CheckResult]:
+    """The device files, and whether this user may open them; none is opened."""
+    paths = {index: f"{roots.dev}/neuron{index}" for index in indices}
+    missing = [index for index, path in paths.items() if not Path(path).exists()]
+    closed = [index for index, path in paths.items() if index not in missing and not os.access(path, os.R_OK | os.W_OK)]
+    if missing:
+        yield CheckResult(
+            DRIVER_AREA,
+            CheckLevel.PROBLEM,
+            f"no device file of devices {ranges_text(missing)} in {roots.dev}",
+            "udevadm trigger as root makes them; in a container: give it the files",
+        )
+    if closed:
+        yield CheckResult(
+            DRIVER_AREA,
+            CheckLevel.PROBLEM,
+            f"this user may not open the files of devices {ranges_text(closed)} in {roots.dev}",
+            "set their group and mode by an udev rule, and add the user to that group",
+        )
+
+
+DAEMON_AREA = "daemon"
+_STATE = "/var/lib/neurond"
+_CONFIGURATION = "/etc/neurontools/neurond.toml"
+_MOST_FINDINGS = 8
+_LATE_INTERVALS, _LATE_SECONDS = 5, 10.0
+
+
+def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
+    """Each socket that is there, and what its daemon says."""
+    answering = 0
+    for path in _socket_candidates(place):
+        if not os.path.lexists(path):
+            continue
+        checks = [*_examine_socket(path)]
+        answering += any(check.level is CheckLevel.OK for check in checks)
+        yield from checks
+    if not answering:
+        looked = ", ".join(_socket_candidates(place))
+        if place.roots.has_devices or place.socket is not None:
+            yield CheckResult(
+                DAEMON_AREA,
+                CheckLevel.PROBLEM,
+                f"no daemon answers (looked at {looked})",
+                "systemctl enable --now neurond, or neurond by hand",
+            )
+        else:
+            yield CheckResult(
+                DAEMON_AREA,
+                CheckLevel.NOTE,
+                f"no daemon runs (looked at {looked})",
+                "neurond --simulate trn1.32xlarge &",
+            )
+    for path, what in ((_STATE, "state"), (_CONFIGURATION, "configuration")):
+        if Path(path).exists():
+            size = f" ({bytes_text(directory_size_bytes(path))})" if Path(path).is_dir() else ""
+            yield CheckResult(DAEMON_AREA, CheckLevel.OK, f"{what} in {path}{size}")
+
+
+def first_snapshot(place: DoctorContext) -> Snapshot | None:
+    """That of the first daemon that answers; None where none does."""
+    for path in _socket_candidates(place):
+        if os.path.lexists(path):
+            try:
+                with Client(path) as client:
+                    return client.snapshot()
+            except (UserError, ValueError):
+                continue
+    return None
+
+
+def _socket_candidates(place: DoctorContext) -> tuple[str, ...]:
+    named = socket_path.configured_socket(place.socket, place.environment)
+    return (named,) if named is not None else socket_path.candidate_sockets(place.environment)
+
+
+def _examine_socket(path: str) -> Iterator[CheckResult]:
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError as error:
+        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path}: {error.strerror}", "start neurond")
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path} is no socket", "remove it, and start neurond")
+        return
+    if not os.access(path, os.R_OK | os.W_OK):
+        yield CheckResult(
+            DAEMON_AREA,
+            CheckLevel.PROBLEM,
+            f"this user may not use {path} (mode {stat.S_IMODE(status.st_mode):04o})",
+            "neurond --group GROUP admits a group; add the user to it, and log in again",
+        )
+        return
+    if not Path(socket_path.attach_socket(path)).exists():
+        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path} has no attach socket beside it", "restart neurond")
+    try:
+        with Client(path) as client:
+            latest = client.snapshot()
+    except (UserError, ValueError) as error:
+        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path}: {error}")
+        return
+    yield from _examine_snapshot(path, latest)
+
+
+def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
+    cost = "" if latest.daemon_resident_bytes is None else f", {bytes_text(latest.daemon_resident_bytes)}"
+    if latest.daemon_vcpu_ratio is not None:
+        cost += f", {100 * latest.daemon_vcpu_ratio:.1f} % of a vCPU"
+    instance = latest.instance
+    yield CheckResult(
+        DAEMON_AREA,
+        CheckLevel.OK,
+        f"neurond {latest.daemon_version or 'of an unknown version'} (PID {latest.daemon_pid}{cost}) at {path}: "
+        f"{instance.instance_type}, {latest.source.value}, devices: {len(latest.devices)}, "
+        f"processes: {len(latest.processes)}, a snapshot every {latest.interval_seconds:g} s",
+    )
+    if latest.daemon_version != __version__:
+        yield CheckResult(
+            DAEMON_AREA,
+            CheckLevel.NOTE,
+            f"neurond is {latest.daemon_version or 'of an unknown version'}, this is neurontools {__version__}",
+            "restart neurond after an update, or update it",
+        )
+    age_seconds = time.time() - latest.taken_at_unix_seconds
+    if age_seconds > max(_LATE_SECONDS, _LATE_INTERVALS * latest.interval_seconds):
+        yield CheckResult(
+            DAEMON_AREA,
+            CheckLevel.PROBLEM,
+            f"its latest snapshot is {duration_text(age_seconds)} old",
+            "see its log; restart it",
+        )
+    for warning in latest.warnings:
+        yield CheckResult(DAEMON_AREA, CheckLevel.NOTE, warning)
+    if latest.health is None:
+        return
+    grave = [finding for finding in latest.health.findings if finding.severity > Severity.NOTICE]
+    for finding in grave[:_MOST_FINDINGS]:
+        level = CheckLevel.PROBLEM if finding.severity >= Severity.CRITICAL else CheckLevel.NOTE
+        found = f"{problems.name(finding)}: {place_of(finding)}{health.sentence(finding, latest)}"
+        yield CheckResult(DAEMON_AREA, level, found, finding.action)
+    if len(grave) > _MOST_FINDINGS:
+        yield CheckResult(
+            DAEMON_AREA, CheckLevel.NOTE, f"and {len(grave) - _MOST_FINDINGS} findings more", "neuron-ls --health"
+        )
+
+
+HOST_AREA, VARIABLES_AREA = "host", "variables"
+_PREFIXES = ("NEURON", "XLA_", "PJRT_", "TORCH_NEURON")
+_MOST_VARIABLES = 100
+_KNOWN_VARIABLES = (
+    VISIBLE_CORES,
+    NUM_CORES,
+    LNC,
+    LNC_ALIAS,
+    PROCESS_TAG,
+    "NEURON_CC_FLAGS",
+    "NEURON_COMPILE_CACHE_URL",
+    "NEURON_FAIL_ON_NAN",
+    "NEURON_RT_EXEC_TIMEOUT",
+    "NEURON_RT_LOG_LEVEL",
+    "NEURON_RT_LOG_LOCATION",
+    "NEURON_RT_ROOT_COMM_ID",
+    "NEURON_RT_STOCHASTIC_ROUNDING_EN",
+    "NEURON_RT_INSPECT_ENABLE",
+    "NEURONTOOLS_SOCKET",
+    "NEURONTOOLS_SIMULATE",
+)
+
+
+def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
+    """What is there, and what can't be meant."""
+    container = " in a container" if is_container(place) else ""
+    kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield CheckResult(
+        HOST_AREA, CheckLevel.OK, f"{kernel}{container}, user {'root' if os.geteuid() == 0 else os.geteuid()}"
+    )
+    kernel_log = f"{place.roots.dev}/kmsg"
+    if os.access(kernel_log, os.R_OK):
+        yield CheckResult(
+            HOST_AREA, CheckLevel.OK, f"{kernel_log} can be read: neurond sees what the kernel logs of devices"
+        )
+    elif place.roots.has_devices:
+        yield CheckResult(
+            HOST_AREA,
+            CheckLevel.NOTE,
+            f"{kernel_log} can't be read by this user; where neurond can't either, it misses NEURON_HW_ERR",
+            "run neurond by the shipped unit, or give it CAP_SYSLOG and the file",
+        )
+    yield from _examine_variables(place)
+
+
+def is_container(place: DoctorContext) -> bool:
+    """Whether this process is in a container, as far as the usual marks tell."""
+    marks = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
+    return any(Path(mark).exists() for mark in marks) or "container" in place.environment
+
+
+def relevant_variables(place: DoctorContext) -> list[tuple[str, str]]:
+    """The variables that matter, with secrets hidden, by name."""
+    found = sorted(name for name in place.environment if name.startswith(_PREFIXES))[:_MOST_VARIABLES]
+    return [(name, shown_value(name, place.environment[name])) for name in found]
+
+
+def _examine_variables(place: DoctorContext) -> Iterator[CheckResult]:
+    for name, value in relevant_variables(place):
+        near = get_close_matches(name, _KNOWN_VARIABLES, n=1, cutoff=0.9)
+        if name not in _KNOWN_VARIABLES and near:
+            yield CheckResult(
+                VARIABLES_AREA, CheckLevel.PROBLEM, f"{name} is set, which nobody reads", f"was {near[0]} meant?"
+            )
+        else:
+            yield CheckResult(VARIABLES_AREA, CheckLevel.OK, f"{name}={value[:200]}")
+    try:
+        logical_neuroncore_config(place.environment)
+        CoreRequest.from_environment(place.environment)
+    except InvalidCoreRequest as error:
+        yield CheckResult(VARIABLES_AREA, CheckLevel.PROBLEM, str(error))
+
+
+_EXAMINATIONS = (
+    (INSTALLATION_AREA, examine_installation),
+    (DRIVER_AREA, examine_driver),
+    (DAEMON_AREA, examine_daemons),
+    (HOST_AREA, examine_host_environment),
+)
+_WIDEST_AREA, _WIDEST_LEVEL = 10, 8
+
+
+def run_examinations(place: DoctorContext) -> list[CheckResult]:
+    """All that was found. A part that fails is a problem like any other, and ends no other part."""
+    found: list[CheckResult] = []
+    for area, examine in _EXAMINATIONS:
+        try:
+            found += examine(place)
+        except Exception as error:
+            told = f"it could not be looked at: {type(error).__name__}: {error}"
+            found.append(CheckResult(area, CheckLevel.PROBLEM, told, "please report this"))
+    return found
+
+
+def report_text(checks: Sequence[CheckResult]) -> str:
+    """A line for each thing, what to do under it, and a sum."""
+    lines = [f"neuron-doctor {__version__}"]
+    for check in checks:
+        lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{escape_controls(check.found)}")
+        if check.action:
+            lines.append(f"{'':<{_WIDEST_AREA + _WIDEST_LEVEL}}do: {escape_controls(check.action)}")
+    return "\n".join((*lines, summary_text(checks), ""))
+
+
+def report_json(checks: Sequence[CheckResult]) -> str:
+    """The same as an object."""
+    told = [
+        {"area": check.area, "level": str(check.level), "found": check.found, "action": check.action or None}
+        for check in checks
+    ]
+    return json_text({"version": __version__, "summary": summary_text(checks), "checks": told}, indent=2) + "\n"
+
+
+def summary_text(checks: Sequence[CheckResult]) -> str:
+    """How much is wrong, in words."""
+    problems = sum(check.level is CheckLevel.PROBLEM for check in checks)
+    notes = sum(check.level is CheckLevel.NOTE for check in checks)
+    if not problems and not notes:
+        return "nothing is wrong"
+    parts = [f"{problems} problem{'s' if problems > 1 else ''}"] if problems else []
+    parts += [f"{notes} note{'s' if notes > 1 else ''}"] if notes else []
+    return ", ".join(parts)

@@ -1,0 +1,235 @@
+"""Recordings as data: the difference between two moments, and a trace for Perfetto."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from neurontools.cli.daemon.connection import ask_or_start_daemon
+from neurontools.cli.line.options import two_values
+from neurontools.cli.top.options import check_device_filter, filter_option, narrowing_option
+from neurontools.client.daemon_client import Client, Recording
+from neurontools.client.history.events import events_between
+from neurontools.client.recording.host_time import HostTime
+from neurontools.client.recording.reader import RecordingReader
+from neurontools.exporters.perfetto import HostTrace
+from neurontools.model import Snapshot
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import from_message
+from neurontools.util.command_lifecycle import write_stderr, write_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.terminal import escape_controls, excerpt
+from neurontools.util.units import bytes_text, count_text, date_text
+from neurontools.views.drawing.figures import DeviceFilter
+from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
+from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
+
+MOST_MOMENTS = 600  # that are read for a mean; more of them are thinned out evenly
+_CLOCKS = ("%H:%M:%S", "%H:%M")
+_DAY_SECONDS = 86400.0
+_MOST_DAYS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class DiffSide:
+    """What is asked for: a file ("" for the daemon), and which moment or span of it, as written."""
+
+    text: str
+    file: str
+    moment: str
+
+    @classmethod
+    def of(cls, text: str) -> DiffSide:
+        """`FILE`, `FILE@MOMENT`, `FILE@FROM..TO` or the same of the daemon, without a file."""
+        file, at, moment = text.rpartition("@")
+        # Names with an @ in them are names first.
+        if not at or Path(text).exists():
+            file, moment = text, ""
+        elif not moment:
+            raise UserError(f"--diff {_diff_excerpt(text)}: which moment? Such as @14:05, @-5min or @last", EXIT_USAGE)
+        return cls(text, file, moment)
+
+
+def write_difference(given: dict[str, str]) -> int:
+    """Prints what differs; the exit code, 1 when a recording is not whole."""
+    chosen = filter_option(given)
+    passes = parse_filter(chosen) if chosen else None
+    narrowed = narrowing_option(given, os.environ)
+    wanted = [DiffSide.of(text) for text in two_values(given["diff"])]
+    exit_code = 0
+    sides: list[RecordingSide] = []
+    with ExitStack() as stack:
+        past: list[Snapshot] | None = None
+        for each in wanted:
+            if each.file:
+                recording = Recording(each.file)
+                sides.append(_read_side(each, recording.history, passes, narrowed))
+                if recording.trouble:
+                    write_stderr(f"neuron-top: {recording.trouble}")
+                    exit_code = EXIT_FAILURE
+            else:
+                if past is None:
+                    past = ask_or_start_daemon(_daemon_history, given, stack, load=given.get("load"))
+                sides.append(_read_side(each, past.__iter__, passes, narrowed))
+    write_text((host_difference_json if "json" in given else host_difference_text)(*sides))
+    return exit_code
+
+
+def _daemon_history(socket_path: str) -> list[Snapshot]:
+    with Client(socket_path) as client:
+        return list(client.history()) or [client.snapshot()]
+
+
+def _read_side(
+    wanted: DiffSide, history: Callable[[], Iterator[Snapshot]], passes: ProcessTest | None, narrowed: DeviceFilter
+) -> RecordingSide:
+    times = [snapshot.taken_at_unix_seconds for snapshot in history()]
+    if not times:
+        raise UserError(f"--diff {_diff_excerpt(wanted.text)}: holds no snapshot; record again", EXIT_FAILURE)
+    first, last = _moment_span(wanted, times)
+    count = last - first + 1
+    read = {first + position * count // min(count, MOST_MOMENTS) for position in range(min(count, MOST_MOMENTS))}
+    side = RecordingSide(wanted.text, moment_count=count)
+    for position, snapshot in enumerate(history()):
+        if position == first:
+            check_device_filter(narrowed, snapshot)
+        if position in read:
+            side.add_snapshot(narrowed.filter_snapshot(snapshot), passes)
+        if position >= last:
+            break
+    return side
+
+
+def _moment_span(wanted: DiffSide, times: list[float]) -> tuple[int, int]:
+    """The first and the last moment that are meant, by position."""
+    if not wanted.moment:
+        return 0, len(times) - 1
+    begin, dots, end = wanted.moment.partition("..")
+    if not dots:
+        position = _moment_position(wanted, begin, times)
+        return position, position
+    first = _moment_position(wanted, begin, times) if begin else 0
+    last = _moment_position(wanted, end, times) if end else len(times) - 1
+    if last < first:
+        raise UserError(
+            f"--diff {_diff_excerpt(wanted.text)}: it ends before it begins; write the earlier first", EXIT_USAGE
+        )
+    return first, last
+
+
+def _moment_position(wanted: DiffSide, text: str, times: list[float]) -> int:
+    """The moment that was shown at this time: the latest one at or before it."""
+    at = _unix_seconds(wanted, text, times)
+    if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
+        first, last = (date_text(each) for each in (times[0], times[-1]))
+        raise UserError(
+            f"--diff {_diff_excerpt(wanted.text)}: there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND
+        )
+    return max((place for place, each in enumerate(times) if each <= at), default=0)
+
+
+def _unix_seconds(wanted: DiffSide, text: str, times: list[float]) -> float:
+    if text in ("first", "last", "now"):
+        return times[0] if text == "first" else times[-1]
+    if text[:1] in ("+", "-") and text[1:2].isdigit():
+        try:
+            seconds = parse_quantity(text[1:], "seconds")
+        except InvalidQuantity:
+            raise _invalid_moment(wanted) from None
+        return times[0] + seconds if text[0] == "+" else times[-1] - seconds
+    for clock in _CLOCKS:
+        try:
+            of_day = time.strptime(text, clock)
+        except ValueError:
+            continue
+        # On the day on which that is in it; the first of several.
+        days = range(min(_MOST_DAYS, int((times[-1] - times[0]) / _DAY_SECONDS) + 2))
+        found = [_on_day(times[0] + day * _DAY_SECONDS, of_day) for day in days]
+        return next((at for at in found if times[0] - 1 < at <= times[-1] + 1), found[0])
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise _invalid_moment(wanted) from None
+
+
+def _on_day(unix_seconds: float, of_day: time.struct_time) -> float:
+    day = time.localtime(unix_seconds)
+    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday, of_day.tm_hour, of_day.tm_min, of_day.tm_sec, 0, 0, -1))
+
+
+def _invalid_moment(wanted: DiffSide) -> UserError:
+    return UserError(
+        f"--diff {_diff_excerpt(wanted.text)}: {_diff_excerpt(wanted.moment)} is no moment; give one such as 14:05, "
+        f"2026-01-31T14:05:00, +10min from the first, -5min before the last, first or last, or FROM..TO",
+        EXIT_USAGE,
+    )
+
+
+def _diff_excerpt(text: str) -> str:
+    return excerpt(text, 100)
+
+
+_OPTION = "--export-perfetto"
+
+
+def write_perfetto(given: dict[str, str]) -> int:
+    """Writes the trace and tells on standard error what is in it; the exit code, 1 when the recording is not whole."""
+    path = given["export-perfetto"]
+    reader = RecordingReader(given["replay"])
+    with contextlib.closing(reader), _open_trace(path, given["replay"]) as file:
+        try:
+            trace = _write_trace(reader, file, given)
+            size_bytes = file.tell()
+        except OSError as error:
+            raise _trace_error(path, error) from error
+    tracks = trace.tracks
+    write_stderr(
+        f"neuron-top: {path}: {count_text(tracks.slice_count)} slices, {count_text(tracks.value_count)} values and "
+        f"{count_text(tracks.instant_count)} events, {bytes_text(size_bytes)}; open it at https://ui.perfetto.dev"
+    )
+    if reader.trouble:
+        write_stderr(f"neuron-top: {reader.trouble}")
+        return EXIT_FAILURE
+    return 0
+
+
+def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str]) -> HostTrace:
+    narrowed = narrowing_option(given, os.environ)
+    trace, time = HostTrace(), HostTime()
+    before: neuron_pb2.Snapshot | None = None
+    for message in reader.snapshots():
+        at_seconds = time.place(message)
+        if at_seconds is None or at_seconds < 0:
+            continue
+        snapshot = from_message(Snapshot, message)
+        if before is None:
+            check_device_filter(narrowed, snapshot)
+        file.write(trace.add(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
+        before = neuron_pb2.Snapshot()
+        before.CopyFrom(message)  # the reader changes the one that it has given
+    file.write(trace.end())
+    return trace
+
+
+def _open_trace(path: str, recording: str) -> BinaryIO:
+    try:
+        if Path(path).exists() and Path(path).samefile(recording):
+            raise UserError(
+                f"{_OPTION} {escape_controls(path[:200])}: that is the recording; name another file", EXIT_USAGE
+            )
+        return Path(path).open("wb")
+    except OSError as error:
+        raise _trace_error(path, error) from error
+
+
+def _trace_error(path: str, error: OSError) -> UserError:
+    return UserError(
+        f"{_OPTION} {escape_controls(path[:200])}: {error.strerror}; name a file that can be written", EXIT_FAILURE
+    )
