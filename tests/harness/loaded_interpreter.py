@@ -4,7 +4,7 @@
 
 A message at the socket of that descriptor is a process to start, with the files it is to have; the answer is its PID.
 The process is a child of whoever asked, a reaper of orphans for that moment. It has arguments, variables, files,
-directory, session and signals as after fork and exec, also in /proc, where the daemon and the orphan reaper of neuron-run
+directory, session and signals as after fork and exec, also in /proc, where the daemon and the orphan reaper
 read them. Processes of this interpreter that it starts with `subprocess`, or executes in its place, are forks too:
 importing torch is most of what a run of two ranks would cost. What can't be forked truthfully, as with flags of the
 interpreter, is started for real (`can_be_forked`).

@@ -189,8 +189,8 @@ class RecordStream:
         if recorder.periods_seconds and recorder.periods_seconds[0] < interval_seconds:
             self._output.write_stderr(
                 1,
-                f"the period of {_seconds_text(recorder.periods_seconds[0])} can't be met: the monitor daemon looks every "
-                f"{_seconds_text(interval_seconds)}; start neurond with a shorter --interval",
+                f"the period of {_seconds_text(recorder.periods_seconds[0])} can't be met: the monitor daemon samples "
+                f"every {_seconds_text(interval_seconds)}; start neurond with a shorter --interval",
             )
         while count is None or self._output.written < count:
             _sleep_until(recorder.next_seconds + _LATE_SECONDS)

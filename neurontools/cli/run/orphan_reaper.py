@@ -1,8 +1,8 @@
-"""`python orphan_reaper.py TOKEN`: ends all that came from a neuron-run that was killed, which could do so no more itself.
+"""Orphan reaper of neuron-run, run as `python orphan_reaper.py TOKEN`: kills what a killed neuron-run left behind.
 
-What comes from a run has its token in NEURONTOOLS_RUN, as the processes that they start have, whoever their parent is
-by then. neuron-run holds the other end of standard input: a byte says that all is well, its end without one that nobody
-could say so. This file is run by itself, apart from the package and from the environment, so it imports little.
+neuron-run puts a token for each run into the environment variable NEURONTOOLS_RUN, which all descendants inherit.
+neuron-run holds the other end of this program's standard input. A byte there means a normal end. End of file without a
+byte means that neuron-run was killed. The program runs isolated from the package, so it imports little.
 """
 
 from __future__ import annotations
