@@ -15,8 +15,8 @@ from neurond.verdicts.rule_evaluator import FindingDiff
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model import Finding, Health, Severity
-from neurontools.model.finding import Kind
-from neurontools.model.host_verdict import Asked
+from neurontools.model.finding import FindingKind
+from neurontools.model.health import HealthCriteria
 from neurontools.testing.idle_host import idle_host
 
 TICKS = 2000  # one tick a second of a daemon's life
@@ -35,9 +35,9 @@ def main() -> None:
         error = KernelRecord(1, 1, HardwareError("HBM_UNCORRECTABLE_ERROR", 3, 0).text()).line()
         log, errors, changes = KernelLogReader(str(kernel_log)), KernelErrorRule(), FindingDiff()
         audit = AuditLog(LineFile(f"{directory}/state", "audit", "the audit"))
-        settings = ActionSettings(Asked(), frozenset(("begins", "ends")), ("/bin/true",), most_per_hour=3600)
+        settings = ActionSettings(HealthCriteria(), frozenset(("begins", "ends")), ("/bin/true",), most_per_hour=3600)
         actions = FindingActions(settings, audit)
-        finding = Finding(Kind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move it", 1.0, (3,), part="hbm")
+        finding = Finding(FindingKind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move it", 1.0, (3,), part="hbm")
         healths = Health(tuple(range(16))), Health(tuple(range(16)), (), (finding,))
 
         def watch_log(number: int) -> None:

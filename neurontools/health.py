@@ -19,7 +19,17 @@ are for a device of which the driver tells nothing.
 An idle device is a notice: a waste, but nothing is broken. Whatever is worse than a notice is unhealthy.
 """
 
-from neurontools.model.finding import Finding, Kind, Severity
+from neurontools.model.finding import Finding, FindingKind, Severity
 from neurontools.model.health import Verdict, age_seconds, is_healthy, sentence, summary, verdicts
 
-__all__ = ["Finding", "Kind", "Severity", "Verdict", "age_seconds", "is_healthy", "sentence", "summary", "verdicts"]
+__all__ = [
+    "Finding",
+    "FindingKind",
+    "Severity",
+    "Verdict",
+    "age_seconds",
+    "is_healthy",
+    "sentence",
+    "summary",
+    "verdicts",
+]

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from neurontools.model import problems
+from neurontools.model import health
 from neurontools.util import errors
 from tests.harness.command import call_main
 from tests.harness.paths import ROOT
@@ -88,4 +88,4 @@ def test_every_page_is_installed_with_the_wheel() -> None:
 
 def test_the_page_of_the_health_check_has_every_name_of_a_problem() -> None:
     names = re.findall(r"\.Ql ([A-Z_]+)", section("neuron-healthcheck.8", ".Ss Names", ".Ss"))
-    assert sorted(names) == sorted(problems.NAMES)
+    assert sorted(names) == sorted(health.FINDING_NAMES)

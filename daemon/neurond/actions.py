@@ -19,8 +19,7 @@ from typing import Any
 from neurond.journal.state_files import AuditLog
 from neurond.webhook import WEBHOOK_VARIABLE
 from neurontools.model import Finding, Severity, Snapshot
-from neurontools.model.host_verdict import Asked
-from neurontools.model.problems import Owner, described
+from neurontools.model.health import HealthCriteria, Owner, describe_finding
 from neurontools.util.formats import json_text
 from neurontools.util.rate_limited_log import RateLimitedLogger
 
@@ -71,7 +70,7 @@ class FindingActions:
         """Queues the findings that the settings select."""
         for event, findings in (("begins", began), ("ends", ended)):
             for finding in findings if event in self._settings.events else ():
-                if self._settings.asked.counts(finding):
+                if self._settings.asked.includes(finding):
                     self._enqueue(event, finding, snapshot)
 
     def close(self) -> None:
@@ -93,7 +92,7 @@ class FindingActions:
             "instance_type": snapshot.instance.instance_type,
             "source": snapshot.source.value,
             "key": key,
-            "finding": described(finding),
+            "finding": describe_finding(finding),
         }
         action_event = _ActionEvent(event, key, json_text(document).encode() + b"\n")
         if not self._limit.try_take(time.monotonic()):
@@ -145,7 +144,7 @@ def finding_key(finding: Finding) -> str:
 class ActionSettings:
     """The [actions] table, validated."""
 
-    asked: Asked  # selects findings
+    asked: HealthCriteria  # selects findings
     events: frozenset[str]  # "begins", "ends"
     command: tuple[str, ...] | None = None  # program and arguments, run without a shell
     webhook: str | None = None  # URL for HTTP POST
@@ -158,7 +157,7 @@ class ActionSettings:
         """Builds the settings from the table that `neurond.startup.configuration` validated."""
         owners = tuple(Owner) if table["problems"] == "all" else (Owner(table["problems"]),)
         return cls(
-            Asked(Severity[table["level"].upper()], owners, tuple(table["only"]) or None),
+            HealthCriteria(Severity[table["level"].upper()], owners, tuple(table["only"]) or None),
             frozenset(table["on"]),
             tuple(table["command"]) if table["command"] else None,
             table["webhook"],

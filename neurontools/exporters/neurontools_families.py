@@ -10,9 +10,8 @@ from neurontools import catalog
 from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample
 from neurontools.exporters.health_families import health_families
 from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Process, Snapshot, SourceKind, logical_cores
-from neurontools.model.jobs.job_state import doing
-from neurontools.model.jobs.running_job import RunningJob, jobs
-from neurontools.model.training import STEP_PARTS, WAIT_PART
+from neurontools.model.jobs import RunningJob, job_activity, running_jobs
+from neurontools.model.process import STEP_PARTS, WAIT_PART
 from neurontools.util.terminal import truncate
 from neurontools.util.units import strip_durations
 
@@ -409,7 +408,7 @@ _JOB_FAMILIES = (
 def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
     """The number of jobs, and the families of those that have several ranks, on this host or others."""
     samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _JOB_FAMILIES}
-    found = jobs(snapshot)
+    found = running_jobs(snapshot)
     yield MetricFamily(JOB_COUNT, [(label.named()(), len(found))])
     several = [job for job in found if job.name is not None and (job.is_several or not job.is_whole)]
     several.sort(key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
@@ -419,7 +418,7 @@ def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: L
         who = job.name or "", job.run_id or ""
         text = of_job(*who)
         steps = job.recent_steps
-        does = doing(job, snapshot)
+        does = job_activity(job, snapshot)
         values = (
             (JOB_RANKS, len(job.ranks)),
             (JOB_WORLD_SIZE, job.world_size),

@@ -21,7 +21,7 @@ from neurontools.model import (
     memory_categories,
     sum_device_memory,
 )
-from neurontools.model.jobs.running_job import Rank, jobs
+from neurontools.model.jobs import Rank, running_jobs
 from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
 from neurontools.util.process_text import script_text
 from neurontools.util.terminal import escape_controls
@@ -331,7 +331,7 @@ class HostTrace:
         processes = {process.pid: process for process in snapshot.processes}
         for device in snapshot.devices:
             self._add_device(device, cores.get(device.index, []), processes, snapshot)
-        for job in jobs(snapshot):
+        for job in running_jobs(snapshot):
             for rank in job.ranks:
                 self._add_process(rank)
         tracks.end()

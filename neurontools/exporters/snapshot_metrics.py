@@ -11,8 +11,8 @@ from neurontools.exporters.aws_families import instance_labels
 from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample, label_text
 from neurontools.exporters.monitor.metric_groups import instance_info
 from neurontools.exporters.neurontools_families import neurontools_families
-from neurontools.model import EndedProcess, LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
-from neurontools.model.counting import continues, count_key, counted_since_unix_seconds
+from neurontools.model import EndedProcess, LatencyHistogram, LatencyPercentiles, Process, Snapshot, execution
+from neurontools.model.snapshot import count_key, counted_since_unix_seconds, counters_continue
 
 ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 EXECUTION_ERRORS = FamilyDefinition(
@@ -311,13 +311,13 @@ def _shared_latency(processes: list[Process], before: Snapshot | None) -> Latenc
     counts: dict[int, int] = {}
     for process in processes:
         past = earlier.get(process.pid)
-        if past is None or not continues(past, process):
+        if past is None or not counters_continue(past, process):
             continue
         try:
-            recent = latency.difference(process.total_latency_histogram, past.total_latency_histogram)
+            recent = execution.subtract_histograms(process.total_latency_histogram, past.total_latency_histogram)
         except ValueError:  # its reporter began anew
             continue
         for index, count in zip(recent.bucket_indices, recent.bucket_counts, strict=True):
             counts[index] = counts.get(index, 0) + count
     ordered = sorted(counts)
-    return latency.percentiles(LatencyHistogram(tuple(ordered), tuple(counts[index] for index in ordered)))
+    return execution.latency_percentiles(LatencyHistogram(tuple(ordered), tuple(counts[index] for index in ordered)))

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
-from neurontools.model.jobs.job_state import JobState
-from neurontools.model.jobs.slow_rank import slow_rank
+from neurontools.model.jobs import JobState, find_straggler
 
 MOST_MISSING = 16
 MOST_ABSENT = 4  # of a host
@@ -28,7 +27,7 @@ class MissingRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowFleetRank:
-    """The rank that the others wait for; `neurontools.model.jobs.slow_rank` tells how it is found."""
+    """The rank that the others wait for; `neurontools.model.jobs` tells how it is found."""
 
     rank: int | None
     host_name: str
@@ -241,7 +240,7 @@ def _slow(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | Non
     count = sum(steps.rank_count for steps in told)
     if count != sum(part.job.rank_count for part in parts) or world_size not in (None, count):
         return None
-    found = slow_rank(told)
+    found = find_straggler(told)
     if found is None:
         return None
     rank = found.rank

@@ -9,9 +9,14 @@ from neurontools import catalog
 from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import JobStandstill, SummaryJob, rank_runs
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, health, logical_cores
-from neurontools.model.jobs.job_state import Doing, JobState, doing
-from neurontools.model.jobs.running_job import RunningJob, jobs
-from neurontools.model.jobs.standstill import standstill
+from neurontools.model.jobs import (
+    JobActivity,
+    JobState,
+    RunningJob,
+    find_stalled_collective,
+    job_activity,
+    running_jobs,
+)
 from neurontools.rpc.convert import to_message
 
 MOST_FINDINGS = 3
@@ -53,9 +58,9 @@ def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
 def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSummary:
     instance = snapshot.instance
     cores = logical_cores(snapshot, max(1, instance.logical_neuroncore_config))
-    found_jobs = sorted(jobs(snapshot), key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
-    found = health.alike(snapshot.health.findings if snapshot.health else ())
-    counts = health.counts(snapshot)
+    found_jobs = sorted(running_jobs(snapshot), key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
+    found = health.group_alike(snapshot.health.findings if snapshot.health else ())
+    counts = health.count_by_severity(snapshot)
     held = [core for core in cores if core.is_free is False]
     peak = catalog.peak_flops_per_core(instance.instance_type)
     flops = _sum(core.flops_per_second for core in held)
@@ -139,7 +144,7 @@ def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[Devi
 def _job(
     job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None, longest: _Lengths, *, with_steps: bool
 ) -> SummaryJob:
-    does, owners = doing(job, snapshot), _owners(job)
+    does, owners = job_activity(job, snapshot), _owners(job)
     return SummaryJob(
         name=_cut_or_none(job.name, longest.job),
         neuroncore_count=len(job.neuroncore_indices),
@@ -172,9 +177,9 @@ def _users(names: Iterable[str]) -> tuple[str, ...]:
     return tuple([_cut(name, _LONGEST_USER) for name in names])
 
 
-def _standstill(job: RunningJob, does: Doing, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
+def _standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
     """Who waits for whom, of a job that makes no steps."""
-    found = standstill([rank.process for rank in job.ranks])
+    found = find_stalled_collective([rank.process for rank in job.ranks])
     if found is None or does.state not in (JobState.WAITING, JobState.STUCK):
         return None
     numbers = [process.job.rank for process in found.absent if process.job is not None]

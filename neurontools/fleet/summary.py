@@ -10,7 +10,7 @@ from math import isfinite
 
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity, SourceKind
-from neurontools.model.brief import showing
+from neurontools.model.representation import repr_of_fields
 
 MOST_DEVICES = 64  # as the driver has them at most
 
@@ -81,7 +81,7 @@ class HostSummary:
     user_count: int | None  # of all jobs; None: none is known, or who asks may not see them
     problem_count: int | None  # what the daemon could not read
 
-    __repr__ = showing("host_name", "instance_type", "sequence", "critical_count", "warning_count")
+    __repr__ = repr_of_fields("host_name", "instance_type", "sequence", "critical_count", "warning_count")
 
     @property
     def severity(self) -> Severity | None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from neurontools.model import Severity
-from neurontools.model.jobs.job_state import JobState
-from neurontools.model.jobs.slow_rank import JobSteps
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.jobs import JobState, JobSteps
+from neurontools.model.process import STEP_PARTS
 
 MOST_RUNS = 2
 _MOST_RANKS_HERE = 1024

@@ -4,16 +4,26 @@ Every part is a frozen dataclass. `None` means unknown and is never a substitute
 its name: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that only grows. Field names are those of
 `neuron.proto`: `neurontools.rpc.convert` maps the two by name.
 
-Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical` groups them.
+Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical_cores` groups them.
 """
 
 from neurontools.util.light_imports import lazy_names
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
-    from neurontools.model.attribution import Attribution, Job, PodAllocation
-    from neurontools.model.device import Device, EccCounters, HbmStack, PowerUtilization, ReportedHealth
-    from neurontools.model.ended import EndedProcess
+    from neurontools.model.device import (
+        Device,
+        DeviceMemory,
+        EccCounters,
+        HbmStack,
+        HostMemory,
+        NeuronCore,
+        PowerUtilization,
+        ReportedHealth,
+        memory_categories,
+        sum_device_memory,
+        sum_host_memory,
+    )
     from neurontools.model.execution import (
         ErrorCounters,
         ExecutionCounters,
@@ -22,15 +32,39 @@ if TYPE_CHECKING:
         StatusCounters,
     )
     from neurontools.model.finding import Finding, Health, Severity
-    from neurontools.model.host import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, VcpuUsage
-    from neurontools.model.injected_fault import FaultState, InjectedFault
-    from neurontools.model.instance import Instance, UltraServerNode
-    from neurontools.model.logical import LogicalNeuronCore, logical_cores
-    from neurontools.model.memory import DeviceMemory, HostMemory, memory_categories, sum_device_memory, sum_host_memory
-    from neurontools.model.neuroncore import NeuronCore
-    from neurontools.model.process import CoreWork, LoadedModel, Process, Subgraph
-    from neurontools.model.snapshot import Snapshot, SourceKind
-    from neurontools.model.training import OperatorTime, RecentSteps, ScriptAdvice, TrainingCounters, TrainingRates
+    from neurontools.model.host import (
+        Disk,
+        Host,
+        Instance,
+        NetworkInterface,
+        RdmaPort,
+        UltraServerNode,
+        VcpuTimes,
+        VcpuUsage,
+    )
+    from neurontools.model.process import (
+        Attribution,
+        CoreWork,
+        EndedProcess,
+        Job,
+        LoadedModel,
+        OperatorTime,
+        PodAllocation,
+        Process,
+        RecentSteps,
+        ScriptAdvice,
+        Subgraph,
+        TrainingCounters,
+        TrainingRates,
+    )
+    from neurontools.model.snapshot import (
+        FaultState,
+        InjectedFault,
+        LogicalNeuronCore,
+        Snapshot,
+        SourceKind,
+        logical_cores,
+    )
 
 __all__ = [
     "Attribution",
@@ -85,17 +119,9 @@ if not TYPE_CHECKING:
         __name__,
         __all__,
         "snapshot",
-        "attribution",
         "device",
-        "ended",
+        "process",
+        "host",
         "execution",
         "finding",
-        "host",
-        "injected_fault",
-        "instance",
-        "logical",
-        "memory",
-        "neuroncore",
-        "process",
-        "training",
     )

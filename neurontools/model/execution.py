@@ -1,10 +1,12 @@
-"""What was executed: outcomes, errors and latencies of executions of loaded models."""
+"""Counters of executions, and their latency."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil, log
 
-from neurontools.model.brief import showing_changes
+from neurontools.model.representation import repr_of_changed_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class ExecutionCounters:
     incorrect_input_total: int = 0
     failed_to_queue_total: int = 0
 
-    __repr__ = showing_changes
+    __repr__ = repr_of_changed_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class ErrorCounters:
     runtime_total: int = 0
     hardware_total: int = 0
 
-    __repr__ = showing_changes
+    __repr__ = repr_of_changed_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class StatusCounters:
     execute_sw_sequencer_fatal_total: int | None = None
     hw_repairable_hbm_ue_error_total: int | None = None
 
-    __repr__ = showing_changes
+    __repr__ = repr_of_changed_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """All latencies in the count of their process, in buckets whose bounds `neurontools.model.latency` has.
+    """All latencies in the count of their process, in buckets whose bounds `neurontools.model.execution` has.
 
     Only buckets that hold something are listed, by ascending index. Histograms subtract and add, so a reader can have
     the percentiles of any period between two snapshots.
@@ -98,4 +100,68 @@ class LatencyHistogram:
     bucket_counts: tuple[int, ...] = ()
     sum_seconds: float = 0.0
 
-    __repr__ = showing_changes
+    __repr__ = repr_of_changed_fields
+
+
+SMALLEST_LATENCY_SECONDS = 1e-6
+BUCKET_GROWTH = 1.01
+BUCKET_COUNT = 2784  # the last bucket ends above 10^6 seconds
+_PER_LOG = 1.0 / log(BUCKET_GROWTH)
+_PERCENTS = (0, 1, 25, 50, 75, 99, 100)
+
+
+def bucket_index(latency_seconds: float) -> int:
+    """The bucket that a latency falls into, 0 to BUCKET_COUNT - 1."""
+    if latency_seconds <= SMALLEST_LATENCY_SECONDS:
+        return 0
+    return min(ceil(log(latency_seconds / SMALLEST_LATENCY_SECONDS) * _PER_LOG), BUCKET_COUNT - 1)
+
+
+def bucket_seconds(index: int) -> float:
+    """The latency that stands for a bucket: the middle between its bounds."""
+    if index == 0:
+        return SMALLEST_LATENCY_SECONDS
+    upper = SMALLEST_LATENCY_SECONDS * BUCKET_GROWTH**index
+    return (upper + upper / BUCKET_GROWTH) / 2
+
+
+def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> LatencyHistogram:
+    """What came between two states of one histogram; ValueError when `earlier` isn't a past of `later`."""
+    counts = dict(zip(later.bucket_indices, later.bucket_counts, strict=True))
+    for index, count in zip(earlier.bucket_indices, earlier.bucket_counts, strict=True):
+        remaining = counts.get(index, 0) - count
+        if remaining < 0:
+            raise ValueError(f"latency bucket {index} fell by {-remaining}")
+        if remaining:
+            counts[index] = remaining
+        else:
+            del counts[index]
+    return LatencyHistogram(tuple(counts), tuple(counts.values()), max(0.0, later.sum_seconds - earlier.sum_seconds))
+
+
+def median_seconds(histogram: LatencyHistogram) -> float | None:
+    """The median by nearest rank, as `percentiles` has it; None when the histogram is empty."""
+    total = sum(histogram.bucket_counts)
+    if not total:
+        return None
+    return next(_values_at(histogram, [-(-total // 2)]))
+
+
+def latency_percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | None:
+    """The percentiles by nearest rank; None when the histogram is empty."""
+    total = sum(histogram.bucket_counts)
+    if not total:
+        return None
+    # In whole numbers: a float is not exact for large counts.
+    ranks = [max(1, -(-percent * total // 100)) for percent in _PERCENTS]
+    return LatencyPercentiles(*_values_at(histogram, ranks))
+
+
+def _values_at(histogram: LatencyHistogram, ranks: list[int]) -> Iterator[float]:
+    buckets = zip(histogram.bucket_indices, histogram.bucket_counts, strict=True)
+    index, seen = next(buckets)
+    for rank in ranks:
+        while seen < rank:
+            index, count = next(buckets)
+            seen += count
+        yield bucket_seconds(index)

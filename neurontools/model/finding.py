@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from neurontools.model.brief import showing
+from neurontools.model.representation import repr_of_fields
 
 
 class Severity(IntEnum):
@@ -17,7 +17,7 @@ class Severity(IntEnum):
     CRITICAL = 3  # work is lost or standing still
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What was found. A newer daemon may know more."""
 
     DEVICE_MISSING = "device_missing"
@@ -50,7 +50,7 @@ class Finding:
     itself: how long it has lasted is told by `began_at_unix_seconds`.
     """
 
-    kind: str  # one of `Kind`, or one that a newer daemon knows
+    kind: str  # one of `FindingKind`, or one that a newer daemon knows
     severity: Severity
     reason: str
     action: str
@@ -66,7 +66,7 @@ class Finding:
     synthetic: bool = False  # it is about processes that a synthetic load invents
     injected: bool = False  # faults that were injected are its cause
 
-    __repr__ = showing("kind", "severity", "device_indices", "reason")
+    __repr__ = repr_of_fields("kind", "severity", "device_indices", "reason")
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -84,4 +84,4 @@ class Health:
     unknown_device_indices: tuple[int, ...] = ()  # of these, those of which the driver tells no health
     findings: tuple[Finding, ...] = ()  # gravest first
 
-    __repr__ = showing("device_indices", "unknown_device_indices", "findings")
+    __repr__ = repr_of_fields("device_indices", "unknown_device_indices", "findings")

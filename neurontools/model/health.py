@@ -1,15 +1,16 @@
-"""Verdicts on devices: the findings that the daemon published, grouped by device and put into words."""
+"""The verdicts on devices and on the host: what the findings mean for health, and what to do about them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from neurontools.model.finding import Finding, Health, Severity
-from neurontools.util.units import duration_text
+from neurontools.model.finding import Finding, FindingKind, Health, Severity
+from neurontools.util.units import duration_text, ranges_text
 
-TYPE_CHECKING = False  # that of typing, without its import
+TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from neurontools.model.snapshot import Snapshot
 
@@ -45,10 +46,10 @@ def verdicts(snapshot: Snapshot) -> tuple[Verdict, ...]:
     """A verdict for each device that is there or is missing, by index."""
     if snapshot.health is None:
         return tuple(Verdict(device.index, is_known=False) for device in snapshot.devices)
-    return of_health(snapshot.health)
+    return verdicts_of_health(snapshot.health)
 
 
-def of_health(judged: Health) -> tuple[Verdict, ...]:
+def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
     """A verdict for each device that was judged, by index."""
     found: dict[int, list[Finding]] = {index: [] for index in judged.device_indices}
     for finding in judged.findings:
@@ -61,23 +62,23 @@ def of_health(judged: Health) -> tuple[Verdict, ...]:
 
 def is_healthy(found: Iterable[Verdict]) -> bool | None:
     """Whether all devices are; None: none is known not to be, and not all are known."""
-    told = {verdict.is_healthy for verdict in found}
-    return False if False in told else None if None in told else True
+    summarize_verdicts = {verdict.is_healthy for verdict in found}
+    return False if False in summarize_verdicts else None if None in summarize_verdicts else True
 
 
-def alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
+def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
     """Findings, gravest first, with their devices; those of one kind that ask for the same are one, as of the first."""
     found: dict[tuple[object, ...], tuple[Finding, set[int]]] = {}
     for finding in findings:
         key = (finding.kind, finding.severity, finding.action, finding.pid, finding.job)
         found.setdefault(key, (finding, set()))[1].update(finding.device_indices)
-    told = [(finding, tuple(sorted(devices))) for finding, devices in found.values()]
-    return sorted(told, key=lambda item: (-item[0].severity, item[1]))
+    summarize_verdicts = [(finding, tuple(sorted(devices))) for finding, devices in found.values()]
+    return sorted(summarize_verdicts, key=lambda item: (-item[0].severity, item[1]))
 
 
-def counts(snapshot: Snapshot) -> dict[Severity, int]:
+def count_by_severity(snapshot: Snapshot) -> dict[Severity, int]:
     """How many things are wrong, by how grave they are; those that are alike are one."""
-    severities = [finding.severity for finding, _ in alike(snapshot.health.findings if snapshot.health else ())]
+    severities = [finding.severity for finding, _ in group_alike(snapshot.health.findings if snapshot.health else ())]
     return {severity: severities.count(severity) for severity in Severity if severity in severities}
 
 
@@ -100,10 +101,10 @@ def sentence(finding: Finding, snapshot: Snapshot) -> str:
 
 def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
     """The verdicts in one line: "all 16 devices are healthy", "2 of 16 devices unhealthy", and what is not known."""
-    return told(found, is_judged=snapshot.health is not None, daemon_version=snapshot.daemon_version)
+    return summarize_verdicts(found, is_judged=snapshot.health is not None, daemon_version=snapshot.daemon_version)
 
 
-def told(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
+def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
     """`summary` of verdicts that a daemon of this version has made, or of devices that it has not judged."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
@@ -118,3 +119,192 @@ def told(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> s
         why = "the driver tells nothing of it" if is_judged else f"neurond {version} makes no verdicts"
         parts.append(f"health of {unknown} of {count} devices not known: {why}")
     return "; ".join(parts)
+
+
+class Owner(StrEnum):
+    """Who has to act: whoever runs the node, or whoever runs work on it."""
+
+    NODE = "node"
+    USER = "user"
+
+
+# (kind, part of the finding or None for any): the name, and who has to act.
+_TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
+    (FindingKind.DEVICE_MISSING, None): ("DEVICE_MISSING", Owner.NODE),
+    (FindingKind.ECC_UNCORRECTED, "sram"): ("SRAM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.ECC_UNCORRECTED, "hbm"): ("HBM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.ECC_REPAIRABLE, None): ("HBM_REPAIRABLE_ERROR", Owner.NODE),
+    (FindingKind.ECC_CORRECTED, None): ("ECC_CORRECTED", Owner.NODE),
+    (FindingKind.UNHEALTHY_COMPONENT, None): ("UNHEALTHY_COMPONENT", Owner.NODE),
+    (FindingKind.CORE_ERRORS, "hw_nc_ue_error"): ("NC_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.CORE_ERRORS, "hw_hbm_ue_error"): ("HBM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.CORE_ERRORS, "hw_repairable_hbm_ue_error"): ("HBM_REPAIRABLE_ERROR", Owner.NODE),
+    (FindingKind.CORE_ERRORS, "hw_dma_abort_error"): ("DMA_ERROR", Owner.NODE),
+    # The cause of a collectives error is on another worker.
+    (FindingKind.CORE_ERRORS, "hw_collectives_error"): ("COLLECTIVES_ERROR", Owner.USER),
+    (FindingKind.CORE_ERRORS, None): ("HARDWARE_ERROR", Owner.NODE),
+    (FindingKind.RESET_FAILED, None): ("RESET_FAILED", Owner.NODE),
+    (FindingKind.NEEDS_RESET, None): ("NEEDS_RESET", Owner.NODE),
+    (FindingKind.HARDWARE_ERRORS, None): ("HARDWARE_ERROR", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, "SRAM_UNCORRECTABLE_ERROR"): ("SRAM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, "NC_UNCORRECTABLE_ERROR"): ("NC_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, "HBM_UNCORRECTABLE_ERROR"): ("HBM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, "DMA_ERROR"): ("DMA_ERROR", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, "dma_timeout"): ("DMA_TIMEOUT", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, "reset_failed"): ("RESET_FAILED", Owner.NODE),
+    (FindingKind.KERNEL_ERROR, None): ("HARDWARE_ERROR", Owner.NODE),
+    (FindingKind.WAS_RESET, None): ("WAS_RESET", Owner.NODE),
+    (FindingKind.STUCK, None): ("HANG", Owner.USER),
+    (FindingKind.NUMERICAL_ERRORS, None): ("NUMERICAL_ERROR", Owner.USER),
+    (FindingKind.MEMORY_NEARLY_FULL, None): ("MEMORY_NEARLY_FULL", Owner.USER),
+    (FindingKind.STALE_REPORT, None): ("STALE_REPORT", Owner.USER),
+    (FindingKind.LATENCY_RISEN, None): ("LATENCY_RISEN", Owner.USER),
+    (FindingKind.SLOW_RANK, None): ("SLOW_RANK", Owner.USER),
+    (FindingKind.WAITING, None): ("WAITING", Owner.USER),
+    (FindingKind.IDLE, None): ("IDLE", Owner.USER),
+    (FindingKind.ORPHANED, None): ("ORPHANED", Owner.USER),
+}
+
+FINDING_NAMES = tuple(dict.fromkeys(name for name, _ in _TABLE.values()))
+"""All names, each once."""
+
+
+def finding_name(finding: Finding) -> str:
+    """The name of what was found, in capitals: HBM_UNCORRECTABLE_ERROR, NEEDS_RESET."""
+    return _known(finding)[0]
+
+
+def finding_owner(finding: Finding) -> Owner:
+    """Who has to act on it."""
+    return _known(finding)[1]
+
+
+def describe_finding(finding: Finding) -> dict[str, object]:
+    """A finding as programs get it: plain values, with its name and who has to act."""
+    return {
+        "name": finding_name(finding),
+        "problem": str(finding_owner(finding)),
+        "kind": str(finding.kind),
+        "severity": finding.severity.name.lower(),
+        "reason": finding.reason,
+        "action": finding.action,
+        "began_at_unix_seconds": finding.began_at_unix_seconds,
+        "device_indices": list(finding.device_indices),
+        "neuroncore_index": finding.neuroncore_index,
+        "part": finding.part,
+        "pid": finding.pid,
+        "pids": list(finding.pids),
+        "job": finding.job,
+        "synthetic": finding.synthetic,
+        "injected": finding.injected,
+    }
+
+
+def _known(finding: Finding) -> tuple[str, Owner]:
+    """What the table has; a kind that only a newer daemon knows is the user's, which drains and replaces nothing."""
+    found = _TABLE.get((finding.kind, finding.part)) or _TABLE.get((finding.kind, None))
+    return found or (finding.kind.upper(), Owner.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCriteria:
+    """What counts: findings at least so grave, of these owners, and of these names; `names` None: of all."""
+
+    level: Severity = Severity.WARNING
+    owners: Collection[Owner] = (Owner.NODE, Owner.USER)
+    names: Collection[str] | None = None
+    expected_devices: int | None = None  # fewer are a finding; None: as many as there should be as far as is known
+
+    def includes(self, finding: Finding) -> bool:
+        """Whether this finding makes the host unhealthy."""
+        return (
+            finding.severity >= self.level
+            and finding_owner(finding) in self.owners
+            and (self.names is None or finding_name(finding) in self.names)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostVerdict:
+    """The verdict: `is_healthy` None is not known. `findings` are all those that count, gravest first."""
+
+    is_healthy: bool | None
+    findings: tuple[Finding, ...]
+    summary: str  # a sentence without an end mark
+    device_count: int | None = None  # of the devices that were judged; None: not known
+
+    @property
+    def severity(self) -> Severity | None:
+        """That of the gravest finding that counts; None when it is not known that there are none."""
+        return max((finding.severity for finding in self.findings), default=Severity.OK if self.is_healthy else None)
+
+    @property
+    def sentence(self) -> str:
+        """The gravest finding with its place and what to do, where else it is, and how many more; else the summary."""
+        if not self.findings:
+            return self.summary
+        first, groups = self.findings[0], group_alike(self.findings)
+        devices = next(devices for finding, devices in groups if finding is first)
+        elsewhere = _devices([index for index in devices if index not in first.device_indices])
+        further = [f"alike on {elsewhere}"] if elsewhere else []
+        if len(groups) > 1:
+            further.append(f"and {len(groups) - 1} more")
+        besides = f" ({', '.join(further)})" if further else ""
+        return f"{finding_location(first)}{marked_reason(first)}; {first.action}{besides}"
+
+
+def judge_host(
+    judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: HealthCriteria
+) -> HostVerdict:
+    """The verdict by what a daemon of this version has judged at this time; `judged` None: it makes no verdicts."""
+    if judged is None:
+        return unknown_verdict(f"neurond {daemon_version or 'of an unknown version'} makes no verdicts; update it")
+    found = list(judged.findings)
+    count = len(judged.device_indices)
+    if asked.expected_devices is not None and count < asked.expected_devices:
+        found.insert(0, _too_few(count, asked.expected_devices, at_unix_seconds))
+    counted = [finding for finding in found if asked.includes(finding)]
+    by_device = verdicts_of_health(Health(judged.device_indices, judged.unknown_device_indices, tuple(counted)))
+    of_all = verdicts_of_health(judged)
+    words = summarize_verdicts(of_all, is_judged=True, daemon_version=daemon_version)
+    if is_healthy(of_all) is False:
+        words = f"no problem that counts here; otherwise {words}"
+    is_well = False if counted else is_healthy(by_device) if by_device else None
+    findings = sorted(counted, key=lambda finding: (-finding.severity, finding.device_indices))
+    return HostVerdict(is_well, tuple(findings), words, count)
+
+
+def no_devices_verdict(asked: HealthCriteria, at_unix_seconds: float) -> HostVerdict:
+    """The verdict where neither a daemon nor the driver shows any device."""
+    nothing = "no Neuron device on this host and no monitor daemon; is the driver loaded (modprobe neuron)?"
+    if asked.expected_devices:
+        missing = _too_few(0, asked.expected_devices, at_unix_seconds)
+        if asked.includes(missing):
+            return HostVerdict(False, (missing,), nothing, 0)
+    return unknown_verdict(nothing)
+
+
+def unknown_verdict(why: str) -> HostVerdict:
+    """Nothing can be said, for this reason."""
+    return HostVerdict(None, (), why)
+
+
+def finding_location(finding: Finding) -> str:
+    """Where it is, before its reason: "device 3: ", "" where it is about none."""
+    devices = _devices(finding.device_indices)
+    return f"{devices}: " if devices else ""
+
+
+def _devices(indices: Sequence[int]) -> str:
+    """ "device 3", "devices 0-2,5", "" of none."""
+    return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
+
+
+def _too_few(count: int, expected: int, at_unix_seconds: float) -> Finding:
+    return Finding(
+        FindingKind.DEVICE_MISSING,
+        Severity.CRITICAL,
+        f"{count} of {expected} expected devices are there",
+        "see dmesg for the driver's failure; stop and start the instance to get another host",
+        at_unix_seconds,
+    )

@@ -11,7 +11,7 @@ from neurontools.client.history.ended import EndedBook, EndedFetch
 from neurontools.client.history.feed import Feed, LiveFeed
 from neurontools.driver.process_context import OwnUsage, ProcessContext, read_process_context
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
-from neurontools.model.vcpu_time import difference
+from neurontools.model.host import vcpu_usage_between
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.render_context import ProcessCost
 
@@ -51,7 +51,7 @@ class AuxiliaryData:
         if not 0 < at_seconds - before_at <= _LONGEST_APART_SECONDS and index > 0:
             earlier = self._feed.timeline.moments[index - 1].snapshot()
             before = earlier.host.vcpu_times
-        spent = difference(snapshot.host.vcpu_times, before) if before else None
+        spent = vcpu_usage_between(snapshot.host.vcpu_times, before) if before else None
         self._times = at_seconds, snapshot.host.vcpu_times
         self._vcpus = at_seconds, spent[1] if spent is not None else snapshot.host.vcpus
         return self._vcpus[1]

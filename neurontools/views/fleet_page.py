@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neurontools.fleet.jobs import FleetJob, FleetStandstill
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity, SourceKind
-from neurontools.model.jobs.job_state import JobState
+from neurontools.model.jobs import JobState
 from neurontools.util import units
 from neurontools.util.units import clock_text, ranges_text
 from neurontools.util.version import __version__

@@ -6,7 +6,7 @@ from neurontools.client.history.events import Event, Severity
 from neurontools.faults.sentence import injected_by
 from neurontools.faults.sentence import sentence as fault_sentence
 from neurontools.model.finding import Severity as Gravity
-from neurontools.model.health import Verdict, alike, is_healthy, sentence, summary
+from neurontools.model.health import Verdict, group_alike, is_healthy, sentence, summary
 from neurontools.util.units import clock_text, day_text, ranges_text
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -101,7 +101,7 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
     if verdicts and is_healthy(verdicts) and not any(verdict.findings for verdict in verdicts):
         lines.append(fit(((f" {context.glyphs.good} ", "good"), ("nothing to do", "text")), width))
     shown = {verdict.device_index for verdict in verdicts}
-    for finding, every in alike(finding for verdict in verdicts for finding in verdict.findings):
+    for finding, every in group_alike(finding for verdict in verdicts for finding in verdict.findings):
         devices = [device for device in every if device in shown]
         mark = {Gravity.CRITICAL: context.glyphs.bad, Gravity.WARNING: context.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]

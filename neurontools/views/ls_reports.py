@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from neurontools.model import EndedProcess, Snapshot, SourceKind
-from neurontools.model.ended import EndedTotal, by_job, by_user
 from neurontools.model.finding import Finding
 from neurontools.model.health import Verdict, age_seconds, sentence, summary
+from neurontools.model.process import EndedTotal, total_by_job, total_by_user
 from neurontools.util import units
 from neurontools.util.formats import Column, ascii_table, csv_line, foreign_cell, json_text
 from neurontools.util.terminal import escape_controls, excerpt
@@ -272,8 +272,8 @@ def ended_json(report: EndedReport) -> str:
         "schema_version": SCHEMA_VERSION,
         "since": rfc3339_text(report.since_unix_seconds),
         "processes": [asdict(ended_row(process)) for process in report.processes],
-        "users": [asdict(ended_total_row(total)) for total in by_user(report.processes)],
-        "jobs": [asdict(ended_total_row(total)) for total in by_job(report.processes)],
+        "users": [asdict(ended_total_row(total)) for total in total_by_user(report.processes)],
+        "jobs": [asdict(ended_total_row(total)) for total in total_by_job(report.processes)],
     }
     return json_text(answer, indent=2) + "\n"
 
@@ -301,12 +301,12 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     columns = (*_PROCESS_COLUMNS, Column(("COMMAND",), lambda row: _printable(row.command, command_cells)))
     text += ascii_table(columns, [[process] for process in report.processes])
     text += "by user\n" + ascii_table(
-        (_name_column("USER"), *_SUM_COLUMNS), [[row] for row in by_user(report.processes)]
+        (_name_column("USER"), *_SUM_COLUMNS), [[row] for row in total_by_user(report.processes)]
     )
     return (
         text
         + "by job\n"
-        + ascii_table((_name_column("JOB"), *_SUM_COLUMNS), [[row] for row in by_job(report.processes)])
+        + ascii_table((_name_column("JOB"), *_SUM_COLUMNS), [[row] for row in total_by_job(report.processes)])
     )
 
 

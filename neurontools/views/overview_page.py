@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurontools.model import Severity
-from neurontools.model.finding import Kind
-from neurontools.model.health import alike, sentence
-from neurontools.model.training import age_seconds
+from neurontools.model.finding import FindingKind
+from neurontools.model.health import group_alike, sentence
+from neurontools.model.process import age_seconds
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text
@@ -316,7 +316,7 @@ def _highest_severity(row: JobRow) -> Severity:
         (
             finding.severity
             for finding in row.job.findings
-            if pid is None or pid == finding.pid or (finding.kind != Kind.STUCK and pid in finding.pids)
+            if pid is None or pid == finding.pid or (finding.kind != FindingKind.STUCK and pid in finding.pids)
         ),
         default=Severity.OK,
     )
@@ -380,14 +380,14 @@ def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
     """Returns the stuck rank or straggler of a job; for a process, whether it is the one."""
     if row.rank is None:
         return straggler_text(row.job)
-    if any(finding.kind == Kind.STUCK and finding.pid == row.pid for finding in row.job.findings):
+    if any(finding.kind == FindingKind.STUCK and finding.pid == row.pid for finding in row.job.findings):
         return "stuck"
     found = find_straggler(row.job)
     return " ".join(filter(None, ("slowest", found.part))) if found is not None and row.rank is found.rank else ""
 
 
 def _straggler_style(_scene: RenderContext, row: JobRow) -> str:
-    return "bad" if any(finding.kind == Kind.STUCK for finding in row.job.findings) else "text"
+    return "bad" if any(finding.kind == FindingKind.STUCK for finding in row.job.findings) else "text"
 
 
 def _where_text(context: RenderContext, row: JobRow) -> str:
@@ -510,7 +510,7 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColum
 def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
     """Draws the findings above notice in at most `height` lines, with their actions if all fit."""
     judged = context.snapshot.health
-    found = alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
+    found = group_alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
     found = [(finding, devices) for finding, devices in found if finding.severity > Severity.NOTICE]
     if not found:
         return []

@@ -19,7 +19,7 @@ from neurontools.model import (
     TrainingCounters,
     TrainingRates,
 )
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.process import STEP_PARTS
 from neurontools.util import units
 from neurontools.util.process_text import HIDDEN
 from neurontools.util.units import day_text, ranges_text

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from neurontools.model.finding import Kind
-from neurontools.model.jobs.running_job import Rank, RunningJob
+from neurontools.model.finding import FindingKind
+from neurontools.model.jobs import Rank, RunningJob
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text
@@ -332,7 +332,7 @@ class Straggler:
 def find_straggler(job: RunningJob) -> Straggler | None:
     """Returns the straggler that the daemon found; None if there is none or findings are unknown."""
     for finding in job.findings:
-        if finding.kind == Kind.SLOW_RANK:
+        if finding.kind == FindingKind.SLOW_RANK:
             return next((Straggler(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None)
     return None
 
@@ -340,7 +340,7 @@ def find_straggler(job: RunningJob) -> Straggler | None:
 def straggler_text(job: RunningJob) -> str:
     """Returns the stuck rank, else the straggler with its slow part; "-" if there is neither."""
     for finding in job.findings:
-        if finding.kind == Kind.STUCK:
+        if finding.kind == FindingKind.STUCK:
             stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)
             return "stuck" if stuck is None else f"{rank_name(stuck)} stuck"
     found = find_straggler(job)

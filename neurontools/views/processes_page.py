@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from neurontools import catalog
 from neurontools.model import Process
-from neurontools.model.jobs.running_job import Rank, RunningJob
-from neurontools.model.training import age_seconds
+from neurontools.model.jobs import Rank, RunningJob
+from neurontools.model.process import age_seconds
 from neurontools.util import units
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.lines import (

@@ -17,7 +17,7 @@ from neurontools.model import (
     sum_device_memory,
 )
 from neurontools.model.health import Verdict, verdicts
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.process import STEP_PARTS
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import csv_line, foreign_cell, json_text
 from neurontools.util.terminal import error_excerpt

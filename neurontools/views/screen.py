@@ -240,7 +240,7 @@ def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
 
     `is_brief`: only the number at the highest severity.
     """
-    found = health.counts(context.snapshot)
+    found = health.count_by_severity(context.snapshot)
     runs: list[Run] = []
     for severity, noun, mark, style in (
         (Severity.CRITICAL, "critical", context.glyphs.bad, _FINDING_STYLES[0]),

@@ -23,9 +23,8 @@ from neurontools.model import (
     TrainingRates,
     health,
 )
-from neurontools.model.jobs.job_state import doing
-from neurontools.model.jobs.running_job import RunningJob
-from neurontools.model.training import age_seconds
+from neurontools.model.jobs import RunningJob, job_activity
+from neurontools.model.process import age_seconds
 from neurontools.util.formats import csv_line, foreign_cell
 from neurontools.util.formats import json_text as as_json
 from neurontools.util.process_text import script_text
@@ -464,7 +463,7 @@ def job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | N
         find_straggler(job),
         job.last_execution_at_unix_seconds,
         job.recent_steps,
-        doing(job, snapshot),
+        job_activity(job, snapshot),
     )
     processes = [rank.process for rank in job.ranks]
     return TopJob(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neurontools.model import EndedProcess
-from neurontools.model.ended import EndedTotal, by_user
+from neurontools.model.process import EndedTotal, total_by_user
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import clock_text, day_text, ranges_text
@@ -155,7 +155,7 @@ def user_totals(figures: Figures, ended: Sequence[EndedProcess]) -> list[UserTot
     now: dict[str | None, list[ProcessFigures]] = {}
     for process in figures.by_pid.values():
         now.setdefault(_user_name(process.process.user, process.process.uid), []).append(process)
-    before = {total.name: total for total in by_user(ended)}
+    before = {total.name: total for total in total_by_user(ended)}
     names = [*now, *(name for name in before if name not in now)]
     totals = [_user_total(name, now.get(name, []), before.get(name)) for name in names]
     return sorted(totals, key=_sort_key)

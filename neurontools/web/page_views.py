@@ -11,7 +11,7 @@ from neurontools.client.history.feed import Feed, Link
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.groups import USER, ways
 from neurontools.model.finding import Severity
-from neurontools.model.health import counts
+from neurontools.model.health import count_by_severity
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
 from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import BLOCKS
@@ -121,7 +121,7 @@ class HostView:
 
     def _window_title(self, scene: RenderContext) -> str:
         instance = scene.snapshot.instance
-        found = counts(scene.snapshot)
+        found = count_by_severity(scene.snapshot)
         words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
         told = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
         if self._feed is not None and self._feed.status.link is not Link.LIVE:

@@ -21,7 +21,7 @@ from neurontools.driver.kernel_log import (
     parse_hardware_error,
     parse_kernel_record,
 )
-from neurontools.model import problems
+from neurontools.model import health
 
 
 def test_a_record_has_the_form_of_dev_kmsg() -> None:
@@ -64,7 +64,7 @@ def test_node_agents_and_health_checks_find_the_line() -> None:
         written = HardwareError(name, device_index=index, core_index=index)
         assert re.search(f".* NEURON_HW_ERR={name} .*", written.text())
         assert parse_hardware_error(written.text()) == written
-        assert name in problems.NAMES
+        assert name in health.FINDING_NAMES
 
 
 def test_other_lines_tell_of_no_hardware_error() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.model import Process, Severity
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from tests.harness.neuron_run import Started
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -58,20 +58,20 @@ def test_a_rank_that_compiles_is_waited_for_and_one_that_stands_still_is_named(
     try:
         pids = [run.pid_of(rank) for rank in range(2)]
         wait_until(lambda: waiting_seconds(daemon, pids[0]) > 2.5 * LIMIT_SECONDS)
-        assert daemon.findings(Kind.STUCK) == []
+        assert daemon.findings(FindingKind.STUCK) == []
         (tmp_path / "compiled").touch()
         wait_until(lambda: len((tmp_path / "alive1").read_text()) > 60)
         os.kill(pids[1], signal.SIGSTOP)
         stopped = pids[1]
-        (found,) = wait_until(lambda: daemon.findings(Kind.STUCK))
+        (found,) = wait_until(lambda: daemon.findings(FindingKind.STUCK))
         assert (found.pid, found.severity) == (pids[1], Severity.CRITICAL)
         assert found.pids == tuple(sorted(pids))
         assert found.reason.startswith("1 rank waits in all_reduce (number ")
         assert f" for rank 1, PID {pids[1]}, which " in found.reason
-        wait_until(lambda: any("has stopped reporting" in each.reason for each in daemon.findings(Kind.STUCK)))
+        wait_until(lambda: any("has stopped reporting" in each.reason for each in daemon.findings(FindingKind.STUCK)))
         os.kill(pids[1], signal.SIGCONT)
         stopped = 0
-        wait_until(lambda: not daemon.findings(Kind.STUCK))
+        wait_until(lambda: not daemon.findings(FindingKind.STUCK))
     finally:
         if stopped:
             os.kill(stopped, signal.SIGCONT)

@@ -9,7 +9,7 @@ import pytest
 from neurontools.exporters.exposition import MetricFamily
 from neurontools.exporters.snapshot_metrics import ERROR_TYPES, HostErrorTotals
 from neurontools.model import ErrorCounters, Process, Snapshot
-from neurontools.model.ended import EndedProcess
+from neurontools.model.process import EndedProcess
 from tests.harness.scenario_host import ScenarioHost
 
 

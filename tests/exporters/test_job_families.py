@@ -8,8 +8,8 @@ from neurontools.exporters.exposition import LabelTexts, encode_text
 from neurontools.exporters.neurontools_families import job_families
 from neurontools.fleet.summarize import summarize
 from neurontools.model import Job, Process, RecentSteps, Snapshot, TrainingCounters, TrainingRates
-from neurontools.model.jobs.running_job import jobs
-from neurontools.model.training import STEP_PARTS, WAIT_PART
+from neurontools.model.jobs import running_jobs
+from neurontools.model.process import STEP_PARTS, WAIT_PART
 from tests.harness.snapshots import rank_of, snapshot_of
 
 RUN = "0123456789ab"
@@ -31,7 +31,7 @@ def told(*ranks: Process) -> list[str]:
     snapshot: Snapshot = replace(snapshot_of("trn1.32xlarge", list(ranks)), taken_at_seconds=3.0)
     text = encode_text(job_families(snapshot, None, LabelTexts())).decode()
     count, *lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert count == f"neurontools_jobs {len(jobs(snapshot))}"
+    assert count == f"neurontools_jobs {len(running_jobs(snapshot))}"
     return [line.removeprefix("neurontools_job_") for line in lines]
 
 

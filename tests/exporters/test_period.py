@@ -17,7 +17,7 @@ from neurontools.model import (
     NeuronCore,
     Process,
     Snapshot,
-    latency,
+    execution,
 )
 from tests.harness.snapshots import process_of, snapshot_of
 
@@ -102,10 +102,10 @@ def test_latency_is_of_what_ran_in_the_period(name: str) -> None:
         return training(**{f"{name}_histogram": seen, name: KNOWN})
 
     now = process(histogram(b50=3, b90=2))
-    of_bucket = {bucket: latency.percentiles(histogram(**{f"b{bucket}": 1})) for bucket in (50, 90)}
+    of_bucket = {bucket: execution.latency_percentiles(histogram(**{f"b{bucket}": 1})) for bucket in (50, 90)}
     assert told(now, at(1.0, process(histogram(b50=3)))) == of_bucket[90]
     assert told(now, at(1.0, process(histogram(b50=3, b90=2)))) is None, "nothing ran"
-    everything = latency.percentiles(histogram(b50=3, b90=2))
+    everything = execution.latency_percentiles(histogram(b50=3, b90=2))
     assert told(now, at(1.0)) == everything, "it attached within the period"
     assert told(now, at(1.0, process(histogram(b50=4)))) == everything, "its counts began anew"
     assert told(now, None) == KNOWN, "without a past it is what the daemon derived"
@@ -204,7 +204,7 @@ def test_what_a_process_counted_before_the_first_record_is_of_no_period(
     core = core_of(7, busy_seconds_total=2.0, flop_total=20, measured_at_seconds=11.0, utilization_ratio=0.9)
     period = RecordPeriod(at(12.0, now, core), RecordBaseline(at(10.0), began_seconds=5.0))
     assert completed(period.now, RecordBaseline(at(10.0), began_seconds=5.0)) == (9 if is_counted else 0)
-    assert period.latency("total_latency", now) == (latency.percentiles(seen) if is_counted else KNOWN)
+    assert period.latency("total_latency", now) == (execution.latency_percentiles(seen) if is_counted else KNOWN)
     free = replace(period.now.cores[0], owner_pid=None, busy_seconds_total=1.0, flop_total=10)
     freed = RecordPeriod(at(12.0, now, core), RecordBaseline(at(10.0, None, free), began_seconds=5.0))
     assert freed.core_rates(core, now) == ((0.5, 5.0) if is_counted else (0.9, None))

@@ -17,7 +17,7 @@ from neurontools.faults.kinds import KINDS
 from neurontools.faults.plan import USUAL_MIX, BadPlan, FaultPlan, parse_plan, story
 from neurontools.faults.request import FaultRequest, ImpossibleFault
 from neurontools.model import EccCounters, StatusCounters
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 
 FACTS = {"device": 3, "core": 1, "engine": 0, "timeout_ms": 30000, "model": "model.neff", "collectives": 3}
 
@@ -27,7 +27,7 @@ def test_what_a_kind_names_is_there_and_fits_its_effect(kind: FaultKind) -> None
     assert set(kind.ecc) <= set(EccCounters.__slots__)
     assert kind.counter is None or f"{kind.counter}_total" in StatusCounters.__slots__
     assert kind.kernel_error is None or kind.kernel_error in HARDWARE_ERRORS
-    assert set(kind.findings) <= set(Kind)
+    assert set(kind.findings) <= set(FindingKind)
     for line in kind.log:
         assert line.function.startswith("TDRV:")
         assert "{" not in line.text.format_map(FACTS)

@@ -15,8 +15,8 @@ from neurontools.fleet.states import HostState
 from neurontools.fleet.summarize import summarize
 from neurontools.fleet.summary_job import JobStandstill
 from neurontools.model import Job, Process, RecentSteps, Severity, Snapshot, TrainingCounters
-from neurontools.model.jobs.job_state import JobState
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.jobs import JobState
+from neurontools.model.process import STEP_PARTS
 from neurontools.views.fleet_page import problem_text
 from tests.harness.fleet import live, lost
 from tests.harness.snapshots import rank_of, snapshot_of

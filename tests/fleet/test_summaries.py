@@ -14,8 +14,8 @@ from neurontools.fleet.summarize import MOST_BYTES, summarize
 from neurontools.fleet.summary import HostSummary
 from neurontools.fleet.summary_job import MOST_RUNS, JobStandstill, SummaryJob, rank_runs
 from neurontools.model import Finding, Health, Job, RecentSteps, Severity, Snapshot, TrainingCounters
-from neurontools.model.jobs.slow_rank import JobSteps, RankSteps
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.jobs import JobSteps, RankSteps
+from neurontools.model.process import STEP_PARTS
 from neurontools.rpc.convert import from_message, to_message
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of

@@ -19,10 +19,8 @@ from neurontools.model import (
     TrainingCounters,
     TrainingRates,
 )
-from neurontools.model.attribution import Job
-from neurontools.model.jobs.running_job import RunningJob, jobs
-from neurontools.model.jobs.slow_rank import JobSteps, RankSteps, job_steps, slow_rank
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.jobs import JobSteps, RankSteps, RunningJob, combine_rank_steps, find_straggler, running_jobs
+from neurontools.model.process import STEP_PARTS, Job
 from tests.harness.snapshots import process_of, rank_of, snapshot_of
 
 SECONDS = 50.0
@@ -51,7 +49,7 @@ def host(*processes: Process, busy: tuple[float | None, ...] = ()) -> Snapshot:
 
 
 def only(snapshot: Snapshot) -> RunningJob:
-    (job,) = jobs(snapshot)
+    (job,) = running_jobs(snapshot)
     return job
 
 
@@ -60,7 +58,7 @@ ALONE = replace(process_of(7, "serve", (4,)), core_indices=(8,), neuroncore_indi
 
 def test_ranks_of_one_name_are_one_job_by_rank_and_others_are_alone() -> None:
     watching = replace(process_of(9, "neuron-monitor", (0,)), runtime_version=None)
-    first, second = jobs(host(ALONE, watching, rank(1), rank(0)))
+    first, second = running_jobs(host(ALONE, watching, rank(1), rank(0)))
     assert (first.name, [each.process.pid for each in first.ranks], first.is_several) == (None, [7], False)
     assert (second.name, [each.number for each in second.ranks], second.world_size) == ("Slurm job 7", [0, 1], 8)
     assert second.neuroncore_indices == (0, 1)
@@ -86,7 +84,7 @@ def test_a_job_has_the_findings_on_its_processes() -> None:
     other = Finding("idle", Severity.NOTICE, "reason", "action", 0.0, (4,), 7, (7,))
     of_device = Finding("ecc_corrected", Severity.WARNING, "reason", "action", 0.0, (0,))
     judged = replace(host(ALONE, rank(0), rank(1)), health=Health(findings=(mine, of_device, other)))
-    assert [job.findings for job in jobs(judged)] == [(other,), (mine,)]
+    assert [job.findings for job in running_jobs(judged)] == [(other,), (mine,)]
 
 
 STEP_SECONDS = 1.0
@@ -106,12 +104,12 @@ def ranks(*waits: float, longer: Mapping[str, float] | None = None, step: float 
 
 
 def of(*waits: float, longer: Mapping[str, float] | None = None) -> JobSteps:
-    return job_steps(ranks(*waits, longer=longer))
+    return combine_rank_steps(ranks(*waits, longer=longer))
 
 
 @pytest.mark.parametrize("part", ["input wait", "host", "transfer", "compile", "compute"])
 def test_who_waits_least_is_slow_and_what_takes_it_longer_is_told(part: str) -> None:
-    found = slow_rank([of(0.1, 0.5, 0.5, 0.55, longer={part: 0.4} if part != "compute" else None)])
+    found = find_straggler([of(0.1, 0.5, 0.5, 0.55, longer={part: 0.4} if part != "compute" else None)])
     assert found is not None
     assert (found.rank.rank, found.rank.pid, found.part) == (0, 100, part)
     assert found.gain_seconds == pytest.approx(0.4)
@@ -120,7 +118,7 @@ def test_who_waits_least_is_slow_and_what_takes_it_longer_is_told(part: str) -> 
 
 def test_the_gain_is_up_to_the_next_slowest_wherever_that_is() -> None:
     for hosts in ([of(0.5, 0.0, 0.2)], [of(0.5, 0.0), of(0.2, 0.5)], [of(0.5, 0.2), of(0.0)]):
-        found = slow_rank(hosts)
+        found = find_straggler(hosts)
         assert found is not None
         assert hosts[found.index].busiest is found.rank
         assert found.rank.most_wait_seconds == 0.0
@@ -134,24 +132,24 @@ def test_the_gain_is_up_to_the_next_slowest_wherever_that_is() -> None:
         [of(0.45, 0.5, 0.5)],
         [of(0.1, 0.1, 0.9)],  # two hold up the third: no single rank is the cause
         [of(0.1, 0.9), of(0.1)],
-        [of(0.1, 0.5), job_steps(ranks(0.5, 0.5, step=2.0))],  # not in step: nobody is held up
+        [of(0.1, 0.5), combine_rank_steps(ranks(0.5, 0.5, step=2.0))],  # not in step: nobody is held up
     ],
 )
 def test_nobody_is_called_slow_where_none_clearly_is(hosts: list[JobSteps]) -> None:
-    assert slow_rank(hosts) is None
+    assert find_straggler(hosts) is None
 
 
 def test_who_waits_least_in_one_span_alone_is_not_called_slow() -> None:
     first, *others = ranks(0.1, 0.5, 0.5)
     odd = RankSteps(first.rank, first.pid, first.part_seconds, 0.0, 0.45)
-    assert slow_rank([job_steps([odd, *others])]) is None
+    assert find_straggler([combine_rank_steps([odd, *others])]) is None
     steady = RankSteps(first.rank, first.pid, first.part_seconds, 0.0, 0.2)
-    assert slow_rank([job_steps([steady, *others])]) is not None
+    assert find_straggler([combine_rank_steps([steady, *others])]) is not None
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=64))
 def test_whoever_is_called_slow_waits_least(waits: list[float]) -> None:
-    found = slow_rank([of(*waits)])
+    found = find_straggler([of(*waits)])
     if found is not None:
         assert found.rank.most_wait_seconds == min(waits)
         assert found.gain_ratio >= 0.1
@@ -160,8 +158,8 @@ def test_whoever_is_called_slow_waits_least(waits: list[float]) -> None:
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=64), st.integers(1, 64))
 def test_it_is_the_same_rank_however_the_ranks_are_spread_over_hosts(waits: list[float], here: int) -> None:
     all_ranks = ranks(*waits)
-    one = slow_rank([job_steps(all_ranks)])
-    many = slow_rank([job_steps(all_ranks[at : at + here]) for at in range(0, len(all_ranks), here)])
+    one = find_straggler([combine_rank_steps(all_ranks)])
+    many = find_straggler([combine_rank_steps(all_ranks[at : at + here]) for at in range(0, len(all_ranks), here)])
     assert (one and one.rank.pid) == (many and many.rank.pid)
     if one is not None and many is not None:
         assert many.part == one.part

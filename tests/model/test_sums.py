@@ -17,15 +17,21 @@ from neurontools.model import (
     LatencyPercentiles,
     Process,
     VcpuTimes,
-    latency,
+    execution,
+    host,
     logical_cores,
     memory_categories,
     sum_device_memory,
     sum_host_memory,
-    vcpu_time,
 )
-from neurontools.model.counting import continues, count_key
-from neurontools.model.latency import BUCKET_COUNT, GROWTH, SMALLEST_SECONDS, bucket_index, bucket_seconds
+from neurontools.model.execution import (
+    BUCKET_COUNT,
+    BUCKET_GROWTH,
+    SMALLEST_LATENCY_SECONDS,
+    bucket_index,
+    bucket_seconds,
+)
+from neurontools.model.snapshot import count_key, counters_continue
 from tests.harness.snapshots import process_of, snapshot_of
 
 UNKNOWN = DeviceMemory(**dict.fromkeys((field.name for field in fields(DeviceMemory)), None))
@@ -84,20 +90,20 @@ def times(user: float, idle: float) -> VcpuTimes:
 
 
 def test_shares_of_each_vcpu_and_of_all() -> None:
-    usage = vcpu_time.difference((times(11, 93), times(4, 100)), (times(10, 90), times(0, 100)))
+    usage = host.vcpu_usage_between((times(11, 93), times(4, 100)), (times(10, 90), times(0, 100)))
     assert usage is not None
     average, vcpus = usage
     assert [(vcpu.user_ratio, vcpu.idle_ratio) for vcpu in vcpus] == [(0.25, 0.75), (1.0, 0.0)]
     assert (average.user_ratio, average.idle_ratio) == (0.625, 0.375)
-    usage = vcpu_time.difference((times(2, 2), times(5, 5)), (times(1, 1), times(5, 5)))
+    usage = host.vcpu_usage_between((times(2, 2), times(5, 5)), (times(1, 1), times(5, 5)))
     assert usage is not None
     assert usage[1][1] == usage[0], "one whose clocks stood still gets the average"
-    usage = vcpu_time.difference((times(2, 4),), (times(1, 5),))
+    usage = host.vcpu_usage_between((times(2, 4),), (times(1, 5),))
     assert usage is not None
     assert (usage[0].user_ratio, usage[0].idle_ratio) == (1.0, 0.0), "a clock that steps back counts as still"
     one = (times(1, 1),)
     for later, earlier in (((), ()), (one, ()), (one, one), (one, (times(0, 0),) * 2)):
-        assert vcpu_time.difference(later, earlier) is None
+        assert host.vcpu_usage_between(later, earlier) is None
 
 
 def process(attached_at: float | None = 1.0, counted_since: float | None = 0.5, pid: int = 7) -> Process:
@@ -119,7 +125,7 @@ def process(attached_at: float | None = 1.0, counted_since: float | None = 0.5, 
     ],
 )
 def test_a_count_goes_on_from_one_record_to_the_next(before: Process, now: Process, expected: bool) -> None:
-    assert continues(before, now) is expected
+    assert counters_continue(before, now) is expected
     assert (count_key(before) == count_key(now) is not None) <= expected
 
 
@@ -142,8 +148,8 @@ def values_of(percentiles: LatencyPercentiles | None) -> list[float]:
 
 @given(st.integers(1, BUCKET_COUNT - 1))
 def test_the_bounds_of_a_bucket_are_powers_of_the_growth(index: int) -> None:
-    upper = SMALLEST_SECONDS * GROWTH**index
-    lower = upper / GROWTH
+    upper = SMALLEST_LATENCY_SECONDS * BUCKET_GROWTH**index
+    lower = upper / BUCKET_GROWTH
     assert bucket_index(upper * (1 - 1e-9)) == index
     assert bucket_index(lower * (1 + 1e-9)) == index
     assert lower < bucket_seconds(index) < upper
@@ -157,7 +163,9 @@ def test_a_bucket_stands_for_its_latencies_within_half_a_percent_and_in_order(on
 
 def test_the_first_and_the_last_bucket_hold_all_beyond_them() -> None:
     assert [bucket_index(value) for value in (0.0, -1.0, 1e-9, 1e-6)] == [0] * 4
-    assert (SMALLEST_SECONDS, GROWTH, BUCKET_COUNT) == (1e-6, 1.01, 2784), "recordings and readers rely on them"
+    assert (SMALLEST_LATENCY_SECONDS, BUCKET_GROWTH, BUCKET_COUNT) == (1e-6, 1.01, 2784), (
+        "recordings and readers rely on them"
+    )
     assert bucket_index(1.005e-6) == 1
     assert bucket_seconds(1) == pytest.approx(1.005e-6)
     assert bucket_seconds(0) == 1e-6
@@ -168,7 +176,7 @@ def test_the_first_and_the_last_bucket_hold_all_beyond_them() -> None:
 
 @given(st.lists(latencies, min_size=1, max_size=200))
 def test_percentiles_are_those_of_the_sorted_list(values: list[float]) -> None:
-    told = values_of(latency.percentiles(histogram_of(values)))
+    told = values_of(execution.latency_percentiles(histogram_of(values)))
     ordered = sorted(values)
     exact = [ordered[max(1, ceil(quantile * len(ordered))) - 1] for quantile in QUANTILES]
     assert told == [pytest.approx(value, rel=0.005 + 1e-9) for value in exact]
@@ -177,7 +185,7 @@ def test_percentiles_are_those_of_the_sorted_list(values: list[float]) -> None:
 
 @given(st.lists(latencies, max_size=60), st.lists(latencies, max_size=60))
 def test_a_difference_is_what_came_between(earlier: list[float], came: list[float]) -> None:
-    between = latency.difference(histogram_of(earlier + came), histogram_of(earlier))
+    between = execution.subtract_histograms(histogram_of(earlier + came), histogram_of(earlier))
     expected = histogram_of(came)
     assert between.bucket_indices == expected.bucket_indices
     assert between.bucket_counts == expected.bucket_counts
@@ -186,28 +194,28 @@ def test_a_difference_is_what_came_between(earlier: list[float], came: list[floa
 
 def test_the_rank_is_exact_also_beyond_the_precision_of_a_float() -> None:
     """100 values: the 99th percentile by nearest rank is the 99th value, not the 100th."""
-    told = latency.percentiles(LatencyHistogram((10, 20), (99, 1)))
+    told = execution.latency_percentiles(LatencyHistogram((10, 20), (99, 1)))
     assert told is not None
     assert (told.p99_seconds, told.p100_seconds) == (bucket_seconds(10), bucket_seconds(20))
     for count in (2**53 + 1, 2**63 - 1):
-        assert values_of(latency.percentiles(LatencyHistogram((5,), (count,)))) == [bucket_seconds(5)] * 7
+        assert values_of(execution.latency_percentiles(LatencyHistogram((5,), (count,)))) == [bucket_seconds(5)] * 7
 
 
 def test_the_median_is_that_of_the_percentiles_and_nothing_has_none() -> None:
     for empty in (LatencyHistogram(), LatencyHistogram((3,), (0,))):
-        assert latency.percentiles(empty) is None
-        assert latency.median_seconds(empty) is None
+        assert execution.latency_percentiles(empty) is None
+        assert execution.median_seconds(empty) is None
     for counts in ((1, 0), (1, 1), (1, 2), (2, 1), (3, 4), (2**53, 2**53 + 1)):
         histogram = LatencyHistogram((10, 20), counts)
-        told = latency.percentiles(histogram)
+        told = execution.latency_percentiles(histogram)
         assert told is not None
-        assert latency.median_seconds(histogram) == told.p50_seconds
+        assert execution.median_seconds(histogram) == told.p50_seconds
 
 
 def test_a_difference_never_has_a_sum_below_zero_and_is_refused_to_what_is_no_past() -> None:
-    between = latency.difference(LatencyHistogram((7,), (3,), 1.0), LatencyHistogram((7,), (2,), 1.5))
+    between = execution.subtract_histograms(LatencyHistogram((7,), (3,), 1.0), LatencyHistogram((7,), (2,), 1.5))
     assert between == LatencyHistogram((7,), (1,), 0.0)
-    assert latency.difference(LatencyHistogram((7,), (3,), 2.5), LatencyHistogram()).sum_seconds == 2.5
+    assert execution.subtract_histograms(LatencyHistogram((7,), (3,), 2.5), LatencyHistogram()).sum_seconds == 2.5
     for later, earlier, cause in (
         (LatencyHistogram((7,), (1,)), LatencyHistogram((7,), (2,)), "latency bucket 7 fell by 1"),
         (LatencyHistogram((7,), (1,)), LatencyHistogram((9,), (2,)), "latency bucket 9 fell by 2"),
@@ -215,4 +223,4 @@ def test_a_difference_never_has_a_sum_below_zero_and_is_refused_to_what_is_no_pa
         (LatencyHistogram((7,), (3,)), LatencyHistogram((7, 8), (3,)), "argument 2 is"),
     ):
         with pytest.raises(ValueError, match=cause):
-            latency.difference(later, earlier)
+            execution.subtract_histograms(later, earlier)

@@ -21,7 +21,7 @@ from neurond.startup.configuration import resolve_settings
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
 from neurontools.model import Finding, Severity
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls
 from tests.harness.answering_server import Reply, answering
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
@@ -82,7 +82,9 @@ class Host:
             ) as actions:
 
                 def tell(event: str = "begins", name: str = "HBM_UNCORRECTABLE_ERROR") -> None:
-                    found = [Finding(Kind.KERNEL_ERROR, Severity.CRITICAL, "reason", "action", 1.0, (3,), part=name)]
+                    found = [
+                        Finding(FindingKind.KERNEL_ERROR, Severity.CRITICAL, "reason", "action", 1.0, (3,), part=name)
+                    ]
                     began, ended = (found, []) if event == "begins" else ([], found)
                     actions.submit(began, ended, snapshot_of("trn1.2xlarge"))
 

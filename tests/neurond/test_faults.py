@@ -23,7 +23,7 @@ from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls, neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.testing import DriverTree
@@ -56,7 +56,7 @@ def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: 
     snapshot = daemon.snapshot()
     assert snapshot.devices[3].ecc.mem_uncorrected_total == 1
     assert snapshot.injected_faults == (fault,) == fault_calls.listed(daemon.socket)
-    wait_until(lambda: told_findings(daemon) == {Kind.ECC_UNCORRECTED: True})
+    wait_until(lambda: told_findings(daemon) == {FindingKind.ECC_UNCORRECTED: True})
     assert fault_calls.heal(daemon.socket, [fault.number]) == 1
     wait_until(lambda: not told_findings(daemon))
     assert daemon.snapshot().injected_faults == ()
@@ -65,7 +65,7 @@ def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: 
 def test_corrected_errors_grow_into_a_finding(daemon: RunningDaemon) -> None:
     daemon.next_snapshot()
     fault_calls.inject(daemon.socket, [FaultRequest("ecc-corrected", device_index=0, amount=40)])
-    wait_until(lambda: told_findings(daemon) == {Kind.ECC_CORRECTED: True})
+    wait_until(lambda: told_findings(daemon) == {FindingKind.ECC_CORRECTED: True})
 
 
 def test_a_fault_ends_by_itself(daemon: RunningDaemon) -> None:

@@ -23,7 +23,7 @@ from neurond.system.processes import group_of
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
 from neurontools.model import Job
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
 from tests.harness.attached_process import AttachedProcess
@@ -166,7 +166,7 @@ def test_what_is_free_goes_back_to_the_system() -> None:
     assert len(kept) == 10
 
 
-KERNEL = (Kind.KERNEL_ERROR, Kind.WAS_RESET)
+KERNEL = (FindingKind.KERNEL_ERROR, FindingKind.WAS_RESET)
 TEXT = HardwareError("HBM_UNCORRECTABLE_ERROR", 1, 0).text()
 
 
@@ -297,7 +297,7 @@ def test_an_aborted_transfer_is_over_when_the_device_was_reset(daemon: RunningDa
     add(path, HardwareError("DMA_ERROR", 3, 1).text(), "DMA completion timeout on nd03 for x q1 desc count 2")
     wait_until(lambda: {finding.part for finding in daemon.findings(*KERNEL)} == {"DMA_ERROR", "dma_timeout"})
     add(path, "neuron: nd3: reset request 4 completed")
-    (reset,) = wait_until(lambda: daemon.findings(Kind.WAS_RESET))
+    (reset,) = wait_until(lambda: daemon.findings(FindingKind.WAS_RESET))
     assert daemon.findings(*KERNEL) == [reset]
     assert reset.device_indices == (3,)
 

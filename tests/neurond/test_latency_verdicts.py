@@ -13,8 +13,8 @@ from neurond.verdicts.evidence import Hysteresis, HysteresisLevel
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools.client.history.events import events_between
-from neurontools.model import Finding, LatencyHistogram, Snapshot, latency
-from neurontools.model.finding import Kind
+from neurontools.model import Finding, LatencyHistogram, Snapshot, execution
+from neurontools.model.finding import FindingKind
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 
@@ -29,7 +29,7 @@ class Watched:
     def __init__(self, fast_before_seconds: int = 0) -> None:
         self._judge = RuleEvaluator()
         self._still = ScenarioHost("trn1.2xlarge", neuroncores=1).at(10.0)
-        self._counts = Counter({latency.bucket_index(FAST_SECONDS): fast_before_seconds * PER_SECOND})
+        self._counts = Counter({execution.bucket_index(FAST_SECONDS): fast_before_seconds * PER_SECOND})
         self._at_seconds = 0
         self.snapshots: list[Snapshot] = []
 
@@ -38,7 +38,7 @@ class Watched:
         for _ in range(seconds):
             self._at_seconds += 1
             if latency_seconds is not None:
-                self._counts[latency.bucket_index(latency_seconds)] += PER_SECOND
+                self._counts[execution.bucket_index(latency_seconds)] += PER_SECOND
             (process,) = self._still.processes
             indices = sorted(index for index, count in self._counts.items() if count)
             histogram = LatencyHistogram(tuple(indices), tuple(self._counts[index] for index in indices))
@@ -61,8 +61,13 @@ class Watched:
         found = []
         for snapshot in self.snapshots:
             assert snapshot.health is not None
-            assert {finding.kind for finding in snapshot.health.findings} <= {Kind.LATENCY_RISEN, Kind.IDLE}
-            found.append(next((each for each in snapshot.health.findings if each.kind == Kind.LATENCY_RISEN), None))
+            assert {finding.kind for finding in snapshot.health.findings} <= {
+                FindingKind.LATENCY_RISEN,
+                FindingKind.IDLE,
+            }
+            found.append(
+                next((each for each in snapshot.health.findings if each.kind == FindingKind.LATENCY_RISEN), None)
+            )
         return found
 
     @property

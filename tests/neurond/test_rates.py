@@ -19,9 +19,9 @@ from neurontools.model import (
     Snapshot,
     TrainingCounters,
     TrainingRates,
-    latency,
+    execution,
 )
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.process import STEP_PARTS
 from tests.harness.snapshots import process_of, snapshot_of
 
 PID = 71
@@ -138,7 +138,7 @@ def test_percentiles_are_those_of_the_period_alone_and_carried_on() -> None:
     assert second.executions_per_second == 5.0
     assert second.total_latency == second.device_latency
     assert second.total_latency is not None
-    assert second.total_latency.p0_seconds == second.total_latency.p100_seconds == latency.bucket_seconds(90)
+    assert second.total_latency.p0_seconds == second.total_latency.p100_seconds == execution.bucket_seconds(90)
     same = host.take(3, None, executed(3.0, 110, {50: 100, 90: 10})).processes[0]
     assert (same.executions_per_second, same.total_latency) == (5.0, second.total_latency)
     idle = host.take(4, None, executed(4.0, 110, {50: 100, 90: 10})).processes[0]

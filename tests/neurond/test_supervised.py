@@ -21,7 +21,7 @@ from neurond.service.socket_files import SocketFiles
 from neurond.system.lifecycle import watchdog_seconds
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, UserError
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -281,7 +281,7 @@ def test_a_reload_takes_over_what_can_change_and_names_the_rest(start: Start, so
     supervised.fails()
     wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
     assert json.loads(told.read_text())["finding"]["name"] == "DMA_ERROR"
-    assert supervised.daemon.findings(Kind.KERNEL_ERROR), "what was known is known still"
+    assert supervised.daemon.findings(FindingKind.KERNEL_ERROR), "what was known is known still"
     supervised.configure("error")
     supervised.hang_up()
     audit = socket_directory / "state/audit.jsonl"

@@ -25,7 +25,7 @@ from neurontools.model import (
     TrainingCounters,
     health,
 )
-from neurontools.model.finding import Kind, Severity
+from neurontools.model.finding import FindingKind, Severity
 from tests.harness.scenario_host import STARTED_AT_UNIX_SECONDS, ScenarioHost
 from tests.harness.snapshots import rank_of, snapshot_of
 
@@ -180,7 +180,7 @@ def test_a_core_that_fails_for_one_process_after_the_other_needs_a_reset() -> No
         now = status(
             host.at(second), owner, success_total=successes, timeout_total=timeouts, hw_dma_abort_error_total=aborts
         )
-        assert [finding.reason for finding in findings(judge, now, Kind.NEEDS_RESET)] == reasons, second
+        assert [finding.reason for finding in findings(judge, now, FindingKind.NEEDS_RESET)] == reasons, second
 
 
 def test_cores_that_the_kubelet_has_given_and_nobody_holds_are_orphaned() -> None:
@@ -193,7 +193,7 @@ def test_cores_that_the_kubelet_has_given_and_nobody_holds_are_orphaned() -> Non
     )
 
     def orphans(second: float, given: tuple[PodAllocation, ...] = given) -> list[tuple[tuple[int, ...], str]]:
-        found = findings(judge, replace(host.at(second), pod_allocations=given), Kind.ORPHANED)
+        found = findings(judge, replace(host.at(second), pod_allocations=given), FindingKind.ORPHANED)
         return [(finding.device_indices, finding.reason) for finding in found]
 
     assert orphans(1) == []
@@ -210,13 +210,13 @@ def test_cores_that_the_kubelet_has_given_and_nobody_holds_are_orphaned() -> Non
 @pytest.mark.parametrize(
     ("ecc", "kind", "severity"),
     [
-        (EccCounters(0, 1, 0, 0, 0), Kind.ECC_UNCORRECTED, Severity.CRITICAL),
-        (EccCounters(0, 0, 0, 0, 2), Kind.ECC_UNCORRECTED, Severity.CRITICAL),
-        (EccCounters(0, 0, 1, 0, 0), Kind.ECC_REPAIRABLE, Severity.WARNING),
+        (EccCounters(0, 1, 0, 0, 0), FindingKind.ECC_UNCORRECTED, Severity.CRITICAL),
+        (EccCounters(0, 0, 0, 0, 2), FindingKind.ECC_UNCORRECTED, Severity.CRITICAL),
+        (EccCounters(0, 0, 1, 0, 0), FindingKind.ECC_REPAIRABLE, Severity.WARNING),
         (EccCounters(None, None, None, None, None), None, Severity.OK),
     ],
 )
-def test_uncorrected_ecc(ecc: EccCounters, kind: Kind | None, severity: Severity) -> None:
+def test_uncorrected_ecc(ecc: EccCounters, kind: FindingKind | None, severity: Severity) -> None:
     now = ScenarioHost("inf2.xlarge").at(1)
     (verdict,) = verdicts(with_device(now, 0, replace(now.devices[0], ecc=ecc)))
     assert [finding.kind for finding in verdict.findings] == ([kind] if kind else [])
@@ -242,7 +242,7 @@ def nearly_full(judge: RuleEvaluator, *used_percents: int | None) -> list[Findin
             taken_at_seconds=now.taken_at_seconds + 1,
             taken_at_unix_seconds=now.taken_at_unix_seconds + 1,
         )
-        (*found,) = findings(judge, now, Kind.MEMORY_NEARLY_FULL)
+        (*found,) = findings(judge, now, FindingKind.MEMORY_NEARLY_FULL)
         assert len(found) <= 1
         told.append(found[0] if found else None)
     return told
@@ -369,7 +369,7 @@ class Host:
         self._steps = steps
         ranks = [self._rank(number, attached_at) for number in range(len(waits))]
         snapshot = replace(snapshot_of("trn1.32xlarge", ranks), sequence=steps + 1, taken_at_seconds=float(steps))
-        return findings(self._judge, self._rates.derive(snapshot, processes_read=True), Kind.SLOW_RANK)
+        return findings(self._judge, self._rates.derive(snapshot, processes_read=True), FindingKind.SLOW_RANK)
 
     def _rank(self, number: int, attached_at: float) -> Process:
         """A rank that spends what it does not wait of each second's step on its loader."""
@@ -453,7 +453,10 @@ def found(*ranks: Process, cores: dict[int, float] | None = None, limit: float |
 
     snapshot = replace(empty, taken_at_seconds=NOW, taken_at_unix_seconds=UNIX, cores=tuple(map(core, empty.cores)))
     return findings(
-        RuleEvaluator(HealthThresholds(stuck_seconds=limit, idle_seconds=None)), snapshot, Kind.STUCK, Kind.WAITING
+        RuleEvaluator(HealthThresholds(stuck_seconds=limit, idle_seconds=None)),
+        snapshot,
+        FindingKind.STUCK,
+        FindingKind.WAITING,
     )
 
 
@@ -506,7 +509,7 @@ def test_ranks_in_different_collectives_and_on_other_hosts_are_told_one_by_one()
     assert (one.pid, one.severity) == (102, Severity.CRITICAL)
     (here,) = found(*(replace(waiting(number), job=Job(JOB, number, 8)) for number in range(4)))
     assert here.reason == f"4 ranks of {JOB} wait in all_reduce (number 412) for ranks on other hosts"
-    assert (here.kind, here.severity) == (Kind.WAITING, Severity.NOTICE)
+    assert (here.kind, here.severity) == (FindingKind.WAITING, Severity.NOTICE)
     (alone,) = found(rank(2, world=8))
     assert alone.reason == f"rank 2, PID 102, of {JOB} makes no step any more", "the host of the absent tells the rest"
     assert alone.severity is Severity.WARNING

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from neurontools.driver.inventory import read_host_snapshot
-from neurontools.model import memory
+from neurontools.model import device
 from neurontools.testing import DriverTree, process_on
 from neurontools.util import light_imports
 from neurontools.views.device_list import device_list_json, device_list_table
@@ -62,7 +62,7 @@ def test_the_command_imports_neither_dataclasses_nor_what_it_needs() -> None:
 def test_the_real_ones_stay_where_they_are_loaded() -> None:
     light_imports.install_dataclasses()
     assert sys.modules["dataclasses"] is dataclasses
-    assert dataclasses.is_dataclass(memory.DeviceMemory)
+    assert dataclasses.is_dataclass(device.DeviceMemory)
     with light_imports.LightEnum():
         assert sys.modules["enum"] is enum
     assert sys.modules["enum"] is enum
@@ -172,11 +172,11 @@ import sys; assert sys.modules['bz2'] is bz2
 LAZY_PACKAGE = """
 import sys
 import neurontools.model
-from neurontools.model.brief import time_text
+from neurontools.model.representation import utc_time_text
 print("neurontools.model.snapshot" in sys.modules)
-from neurontools.model import Snapshot, latency
+from neurontools.model import Snapshot, execution
 import neurontools.model.snapshot
-print(Snapshot is neurontools.model.snapshot.Snapshot, latency.__name__, type(neurontools.model).__name__)
+print(Snapshot is neurontools.model.snapshot.Snapshot, execution.__name__, type(neurontools.model).__name__)
 try:
     neurontools.model.nothing
 except AttributeError as error:
@@ -210,7 +210,7 @@ def test_shutil_works_without_archives_which_can_be_imported_before_and_later() 
 def test_a_lazy_package_loads_a_module_when_one_of_its_names_is_read() -> None:
     assert printed(LAZY_PACKAGE, "-S").splitlines() == [
         "False",
-        "True neurontools.model.latency module",
+        "True neurontools.model.execution module",
         "module 'neurontools.model' has no attribute 'nothing'",
     ]
 

@@ -13,7 +13,7 @@ from neurontools.client.history.events import Event, Severity, events_between
 from neurontools.client.history.samples import Samples, sample_of
 from neurontools.client.history.series import Series
 from neurontools.model import health
-from neurontools.model.attribution import Job
+from neurontools.model.process import Job
 from neurontools.rpc.convert import to_message
 from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import UNICODE, Dialog, draw_dialog

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot, TrainingCounters
-from neurontools.model.attribution import Job
+from neurontools.model.process import Job
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import TextPage, plain_text
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment

@@ -20,9 +20,9 @@ from neurontools.model import (
     TrainingCounters,
     TrainingRates,
 )
-from neurontools.model.attribution import Job
-from neurontools.model.finding import Kind
-from neurontools.model.jobs.running_job import RunningJob, jobs
+from neurontools.model.finding import FindingKind
+from neurontools.model.jobs import RunningJob, running_jobs
+from neurontools.model.process import Job
 from neurontools.views.drawing.lines import line_width, plain_text
 from neurontools.views.drawing.render_context import RenderContext
 from neurontools.views.process_table import EVERY_COLUMN, job_key, straggler_text
@@ -38,7 +38,7 @@ from tests.harness.told_process import ADVICE, OPERATORS, with_told
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
 PID = HOST.processes[0].pid
-OPENED = frozenset(map(job_key, jobs(HOST)))
+OPENED = frozenset(map(job_key, running_jobs(HOST)))
 PLACES = {
     "train/bert-0": Attribution(pod_name="bert-0", pod_namespace="train", container_id="ab" * 32),
     "bert-0": Attribution(pod_name="bert-0"),
@@ -230,12 +230,12 @@ def rank(number: int) -> Process:
 
 
 def job_with(*findings: Finding) -> RunningJob:
-    (job,) = jobs(replace(snapshot_of("trn1.32xlarge", [rank(0), rank(1)]), health=Health(findings=findings)))
+    (job,) = running_jobs(replace(snapshot_of("trn1.32xlarge", [rank(0), rank(1)]), health=Health(findings=findings)))
     return job
 
 
 def slow(pid: int, part: str | None) -> Finding:
-    return Finding(Kind.SLOW_RANK, Severity.NOTICE, "reason", "action", 0.0, (0,), pid, (100, 101), part=part)
+    return Finding(FindingKind.SLOW_RANK, Severity.NOTICE, "reason", "action", 0.0, (0,), pid, (100, 101), part=part)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,11 @@ def slow(pid: int, part: str | None) -> Finding:
         ((), "-"),
         ((slow(101, "input wait"),), "rank 1 input wait"),
         ((slow(100, None),), "rank 0"),
-        ((slow(101, "host"), replace(slow(100, None), kind=Kind.STUCK)), "rank 0 stuck"),
-        ((slow(100, "host"), Finding(Kind.IDLE, Severity.NOTICE, "reason", "action", 0.0, (0,), 101)), "rank 0 host"),
+        ((slow(101, "host"), replace(slow(100, None), kind=FindingKind.STUCK)), "rank 0 stuck"),
+        (
+            (slow(100, "host"), Finding(FindingKind.IDLE, Severity.NOTICE, "reason", "action", 0.0, (0,), 101)),
+            "rank 0 host",
+        ),
     ],
 )
 def test_the_rank_of_the_finding_is_shown_and_one_that_is_stuck_first(findings: tuple[Finding, ...], text: str) -> None:

@@ -9,20 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from neurontools.model import (
-    Attribution,
-    Finding,
-    Health,
-    Severity,
-    Snapshot,
-    TrainingCounters,
-    TrainingRates,
-    health,
-    problems,
-)
-from neurontools.model.finding import Kind
-from neurontools.model.host_verdict import Asked, HostVerdict, host_verdict, no_devices
-from neurontools.model.problems import Owner
+from neurontools.model import Attribution, Finding, Health, Severity, Snapshot, TrainingCounters, TrainingRates, health
+from neurontools.model.finding import FindingKind
+from neurontools.model.health import HealthCriteria, HostVerdict, Owner, judge_host, no_devices_verdict
 from neurontools.util.errors import UserError
 from neurontools.views.ls_reports import health_json, health_text
 from neurontools.views.query_fields import (
@@ -162,14 +151,14 @@ def test_health_reports() -> None:
     assert health_text(verdicts[2:3], snapshot) == "1 device is healthy\n"
 
 
-HBM = Finding(Kind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move the work", 5.0, (3,), part="hbm")
-LINK = Finding(Kind.UNHEALTHY_COMPONENT, Severity.WARNING, "a bad link", "keep away", 5.0, (1,), part="link_efa")
-HANG = Finding(Kind.STUCK, Severity.CRITICAL, "PID 7 hangs", "restart it", 5.0, (0, 1), pid=7)
-IDLE = Finding(Kind.IDLE, Severity.NOTICE, "PID 8 is idle", "end it", 5.0, (2,), pid=8)
+HBM = Finding(FindingKind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move the work", 5.0, (3,), part="hbm")
+LINK = Finding(FindingKind.UNHEALTHY_COMPONENT, Severity.WARNING, "a bad link", "keep away", 5.0, (1,), part="link_efa")
+HANG = Finding(FindingKind.STUCK, Severity.CRITICAL, "PID 7 hangs", "restart it", 5.0, (0, 1), pid=7)
+IDLE = Finding(FindingKind.IDLE, Severity.NOTICE, "PID 8 is idle", "end it", 5.0, (2,), pid=8)
 
 
-def verdict(*findings: Finding, unknown: tuple[int, ...] = (), asked: Asked | None = None) -> HostVerdict:
-    return host_verdict(Health((0, 1, 2, 3), unknown, findings), "0.1", 10.0, asked or Asked())
+def verdict(*findings: Finding, unknown: tuple[int, ...] = (), asked: HealthCriteria | None = None) -> HostVerdict:
+    return judge_host(Health((0, 1, 2, 3), unknown, findings), "0.1", 10.0, asked or HealthCriteria())
 
 
 def test_what_is_worse_than_a_notice_makes_a_host_unhealthy_and_the_gravest_is_told() -> None:
@@ -190,42 +179,42 @@ def test_what_several_devices_have_alike_is_told_of_all_of_them() -> None:
 
 
 def test_only_what_was_asked_for_counts() -> None:
-    node = Asked(owners=(Owner.NODE,))
+    node = HealthCriteria(owners=(Owner.NODE,))
     assert verdict(HANG, asked=node).is_healthy is True
     assert verdict(HANG, HBM, asked=node).findings == (HBM,)
-    assert verdict(LINK, asked=Asked(level=Severity.CRITICAL)).is_healthy is True
-    assert verdict(HANG, HBM, asked=Asked(names=("HANG",))).findings == (HANG,)
-    assert verdict(IDLE, asked=Asked(level=Severity.NOTICE)).is_healthy is False
+    assert verdict(LINK, asked=HealthCriteria(level=Severity.CRITICAL)).is_healthy is True
+    assert verdict(HANG, HBM, asked=HealthCriteria(names=("HANG",))).findings == (HANG,)
+    assert verdict(IDLE, asked=HealthCriteria(level=Severity.NOTICE)).is_healthy is False
     # A host that is not well otherwise is not called healthy.
-    told = verdict(LINK, HBM, asked=Asked(owners=(Owner.USER,)))
+    told = verdict(LINK, HBM, asked=HealthCriteria(owners=(Owner.USER,)))
     assert told.is_healthy is True
     assert told.sentence == "no problem that counts here; otherwise 2 of 4 devices unhealthy"
     assert verdict(IDLE, asked=node).sentence == "all 4 devices are healthy"
 
 
 def test_what_is_not_judged_is_not_known() -> None:
-    assert host_verdict(None, "0.0.1", 10.0, Asked()).is_healthy is None
-    assert "0.0.1" in host_verdict(None, "0.0.1", 10.0, Asked()).sentence
+    assert judge_host(None, "0.0.1", 10.0, HealthCriteria()).is_healthy is None
+    assert "0.0.1" in judge_host(None, "0.0.1", 10.0, HealthCriteria()).sentence
     assert verdict(unknown=(2,)).is_healthy is None
     assert "1 of 4" in verdict(unknown=(2,)).sentence
     assert verdict(HBM, unknown=(2,)).is_healthy is False
-    assert host_verdict(Health(), "0.1", 10.0, Asked()).is_healthy is None
+    assert judge_host(Health(), "0.1", 10.0, HealthCriteria()).is_healthy is None
 
 
 def test_fewer_devices_than_expected_are_a_finding() -> None:
-    told = verdict(asked=Asked(expected_devices=16))
+    told = verdict(asked=HealthCriteria(expected_devices=16))
     assert (told.is_healthy, told.severity) == (False, Severity.CRITICAL)
     assert told.sentence.startswith("4 of 16 expected devices are there; ")
-    assert verdict(asked=Asked(expected_devices=4)).is_healthy is True
-    assert no_devices(Asked(), 10.0).is_healthy is None
-    assert no_devices(Asked(expected_devices=1), 10.0).is_healthy is False
+    assert verdict(asked=HealthCriteria(expected_devices=4)).is_healthy is True
+    assert no_devices_verdict(HealthCriteria(), 10.0).is_healthy is None
+    assert no_devices_verdict(HealthCriteria(expected_devices=1), 10.0).is_healthy is False
 
 
 def test_every_kind_of_finding_has_a_name_and_somebody_who_acts() -> None:
-    for kind in Kind:
-        parts = [None, "hbm", "sram"] if kind is Kind.ECC_UNCORRECTED else [None]
-        named = {problems.name(Finding(kind, Severity.WARNING, "", "", 0.0, part=part)) for part in parts}
-        assert named & set(problems.NAMES)
+    for kind in FindingKind:
+        parts = [None, "hbm", "sram"] if kind is FindingKind.ECC_UNCORRECTED else [None]
+        named = {health.finding_name(Finding(kind, Severity.WARNING, "", "", 0.0, part=part)) for part in parts}
+        assert named & set(health.FINDING_NAMES)
     # One that is not known drains nobody.
     newer = Finding("lost_its_mind", Severity.CRITICAL, "it did", "help", 0.0)
-    assert (problems.name(newer), problems.owner(newer)) == ("LOST_ITS_MIND", Owner.USER)
+    assert (health.finding_name(newer), health.finding_owner(newer)) == ("LOST_ITS_MIND", Owner.USER)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from neurond.allocator import CoreLease
 from neurontools import catalog
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
-from neurontools.model.counting import counted_since_unix_seconds
+from neurontools.model.snapshot import counted_since_unix_seconds
 
 MOST_COMMAND_CHARACTERS = 256
 _MOST_WAITING = 4096

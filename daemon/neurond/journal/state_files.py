@@ -35,7 +35,7 @@ from neurontools.model import (
     Process,
     Snapshot,
 )
-from neurontools.model.problems import described
+from neurontools.model.health import describe_finding
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc.convert import from_message, to_message
 from neurontools.util.directory import Directory, NotTrusted
@@ -338,7 +338,7 @@ class AuditLog:
         """Records the findings that began and ended."""
         for event, findings in (("finding_begins", began), ("finding_ends", ended)):
             for finding in findings:
-                self.record(event, at_unix_seconds, described(finding))
+                self.record(event, at_unix_seconds, describe_finding(finding))
 
     def record_attaches(self, snapshot: Snapshot, departures: Iterable[Departure], at_unix_seconds: float) -> None:
         """Records which processes got or released cores. `at_unix_seconds` is by the host's clock."""

@@ -29,7 +29,7 @@ from neurond.snapshots.store import TickSchedule
 from neurond.system.clocks import SteadyClock
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
-from neurontools.model import latency
+from neurontools.model import execution
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 from neurontools.rpc.report_limits import (
@@ -249,14 +249,14 @@ def _models(
 
 
 def _histogram(message: neuron_pb2.LatencyHistogram, name: str) -> model.LatencyHistogram:
-    if len(message.bucket_indices) > latency.BUCKET_COUNT:
-        raise InvalidReport(f"{name}: more than {latency.BUCKET_COUNT} buckets")
+    if len(message.bucket_indices) > execution.BUCKET_COUNT:
+        raise InvalidReport(f"{name}: more than {execution.BUCKET_COUNT} buckets")
     histogram = from_message(model.LatencyHistogram, message)
     indices = histogram.bucket_indices
     if len(indices) != len(histogram.bucket_counts):
         raise InvalidReport(f"{name}: {len(indices)} indices and {len(histogram.bucket_counts)} counts")
-    if indices and indices[-1] >= latency.BUCKET_COUNT:
-        raise InvalidReport(f"{name}: bucket {indices[-1]}; the last one is {latency.BUCKET_COUNT - 1}")
+    if indices and indices[-1] >= execution.BUCKET_COUNT:
+        raise InvalidReport(f"{name}: bucket {indices[-1]}; the last one is {execution.BUCKET_COUNT - 1}")
     if any(later <= earlier for earlier, later in pairwise(indices)):
         raise InvalidReport(f"{name}: bucket indices must ascend")
     if sum(histogram.bucket_counts) > LARGEST_COUNT:

@@ -19,10 +19,10 @@ from neurontools.model import (
     Snapshot,
     TrainingCounters,
     TrainingRates,
-    latency,
+    execution,
 )
-from neurontools.model.counting import continues
-from neurontools.model.training import STEP_PARTS, WAIT_PART
+from neurontools.model.process import STEP_PARTS, WAIT_PART
+from neurontools.model.snapshot import counters_continue
 
 
 class RateCalculator:
@@ -154,7 +154,7 @@ def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPerc
     if now is before or now == before:
         return None
     try:
-        return latency.percentiles(latency.difference(now, before))
+        return execution.latency_percentiles(execution.subtract_histograms(now, before))
     except ValueError:  # the reporter began anew; its next period is known again
         return None
 
@@ -194,7 +194,7 @@ class RecentShares:
         if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
             return {}
         past = self._past.setdefault(now.pid, deque())
-        if past and not continues(past[-1].process, now):
+        if past and not counters_continue(past[-1].process, now):
             past.clear()
         if not past or past[-1].measured_at_seconds < measured_at:
             operators = {operator.name: operator.seconds_total for operator in now.operators}
@@ -257,7 +257,7 @@ class RecentStepsByProcess:
         if counters is None or counters.collective_wait_seconds_total is None or counters.steps_total < _WARM_UP_STEPS:
             return None
         past = self._past.get(now.pid)
-        if past is None or not continues(past.began, now):
+        if past is None or not counters_continue(past.began, now):
             self._past[now.pid] = _Past(now)
             return None
         before = past.began.training

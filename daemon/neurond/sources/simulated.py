@@ -28,7 +28,7 @@ from neurontools.model import (
     NeuronCore,
     SourceKind,
     StatusCounters,
-    latency,
+    execution,
 )
 
 INSTANCE_ID = "i-simulated"
@@ -284,7 +284,7 @@ class SimulatedRank:
         while self._owed_executions >= 1:
             self._owed_executions -= 1
             taken_seconds = latency_seconds * self.random.gauss(1.0, 0.03)
-            bucket = latency.bucket_index(taken_seconds)
+            bucket = execution.bucket_index(taken_seconds)
             self.latency_counts[bucket] = self.latency_counts.get(bucket, 0) + 1
             self.latency_seconds += max(0.0, taken_seconds)
             self.executions += 1

@@ -26,7 +26,7 @@ from neurontools.driver.environment import (
     InvalidCoreRequest,
     logical_neuroncore_config,
 )
-from neurontools.model import problems
+from neurontools.model import health
 from neurontools.net.acceptor import listen_address
 from neurontools.net.client_roles import checked_name
 from neurontools.rpc import socket_path
@@ -74,7 +74,7 @@ def _argument(text: str) -> str:
 
 
 def _problem_name(text: str) -> str:
-    if text not in problems.NAMES:
+    if text not in health.FINDING_NAMES:
         raise ValueError(f"{value_text(text)} is no name of a problem; neuron-healthcheck(8) has the names")
     return text
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from neurontools.driver.sysfs_files import parse_count, read_bytes, read_text, read_whole_file
-from neurontools.model import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, vcpu_time
+from neurontools.model import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, host
 
 # Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
 _read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
@@ -60,7 +60,7 @@ class HostReader:
             "context_switches_total": psutil.cpu_stats().ctx_switches,
         }
         # None: the first read, a vCPU came or went, or the kernel's counters have not moved.
-        usage = vcpu_time.difference(now, before)
+        usage = host.vcpu_usage_between(now, before)
         if usage is not None:
             values["vcpu_average"], _ = usage
         return values

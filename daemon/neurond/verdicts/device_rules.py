@@ -26,7 +26,7 @@ from neurontools.model import (
     SourceKind,
     StatusCounters,
 )
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import bytes_text, ranges_text
 
@@ -51,7 +51,7 @@ def missing_devices(context: RuleContext) -> Iterator[Finding]:
             why = f"{whose}, the driver doesn't show it"
             action = "see dmesg for its failure; stop and start the instance to get another host"
         yield Finding(
-            Kind.DEVICE_MISSING,
+            FindingKind.DEVICE_MISSING,
             Severity.CRITICAL,
             f"device {index} is missing: {why}",
             action,
@@ -89,7 +89,7 @@ def _ecc(device: Device, before: EccCounters | None, context: RuleContext) -> It
     for part, uncorrected in (("hbm", now.mem_uncorrected_total), ("sram", now.sram_uncorrected_total)):
         if uncorrected:
             yield Finding(
-                Kind.ECC_UNCORRECTED,
+                FindingKind.ECC_UNCORRECTED,
                 Severity.CRITICAL,
                 f"{count_text(uncorrected, 'uncorrected ECC error')} in {part.upper()} since the driver was loaded",
                 "move the work off this device; stop and start the instance to get another host",
@@ -99,7 +99,7 @@ def _ecc(device: Device, before: EccCounters | None, context: RuleContext) -> It
             )
     if now.mem_repairable_uncorrected_total:
         yield Finding(
-            Kind.ECC_REPAIRABLE,
+            FindingKind.ECC_REPAIRABLE,
             Severity.WARNING,
             f"{count_text(now.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
             "end the processes on this device and reset it (or reboot), which repairs the rows",
@@ -112,7 +112,7 @@ def _ecc(device: Device, before: EccCounters | None, context: RuleContext) -> It
         events += growth(before.sram_corrected_total, now.sram_corrected_total)
         if events >= limit:
             yield Finding(
-                Kind.ECC_CORRECTED,
+                FindingKind.ECC_CORRECTED,
                 Severity.WARNING,
                 f"{at_least_text(events, 'corrected ECC error')} in the last minutes",
                 "nothing is lost yet; if they go on, move the work and have the host replaced",
@@ -161,7 +161,7 @@ def _level(used_ratio: float, limit_ratio: float) -> HysteresisLevel:
 
 def _nearly_full(device: Device, stack: HbmStack, percent: int, began_at_unix_seconds: float) -> Finding:
     return Finding(
-        Kind.MEMORY_NEARLY_FULL,
+        FindingKind.MEMORY_NEARLY_FULL,
         Severity.WARNING,
         f"HBM {stack.index} is {percent}% full, of {bytes_text(stack.capacity_bytes)}",
         "the next allocation may fail; use smaller batches, shard further or end a process",
@@ -193,7 +193,7 @@ def unhealthy_components(context: RuleContext) -> Iterator[Finding]:
         for component in told.unhealthy_components if told is not None else ():
             is_link = component.startswith(_LINKS)
             yield Finding(
-                Kind.UNHEALTHY_COMPONENT,
+                FindingKind.UNHEALTHY_COMPONENT,
                 Severity.WARNING if is_link else Severity.CRITICAL,
                 f"the driver reports {_COMPONENTS.get(component, 'a component')} as unhealthy ({component})",
                 (
@@ -267,7 +267,7 @@ def core_errors(context: RuleContext) -> Iterator[Finding]:
             many = count_text(total, error.what) if error.lasts else at_least_text(total, error.what)
             since = "since the driver was loaded" if error.lasts else "in the last minutes"
             yield Finding(
-                Kind.CORE_ERRORS,
+                FindingKind.CORE_ERRORS,
                 error.severity,
                 f"{names}: {many} {since} ({error.name})",
                 error.action,
@@ -294,7 +294,7 @@ def device_resets(context: RuleContext) -> Iterator[Finding]:
             failed[core.device_index] = max(failed.get(core.device_index, 0), core.reset_failures_total)
     for device_index, count in failed.items():
         yield Finding(
-            Kind.RESET_FAILED,
+            FindingKind.RESET_FAILED,
             Severity.WARNING,
             f"{count_text(count, 'reset')} of the device failed since the driver was loaded",
             "if its executions fail: end the processes on it and reload the driver; else stop and start the instance",
@@ -372,7 +372,7 @@ class KernelErrorRule:
                 del self._kept[key]
         severity, reason, action = _DRIVER_EVENTS[line.told]
         finding = Finding(
-            Kind.WAS_RESET if line.told is DriverEvent.RESET_DONE else Kind.KERNEL_ERROR,
+            FindingKind.WAS_RESET if line.told is DriverEvent.RESET_DONE else FindingKind.KERNEL_ERROR,
             severity,
             reason,
             action,
@@ -405,7 +405,7 @@ class KernelErrorRule:
         whose = f", met by PID {pid}" if pid is not None else ""
         where_indices = () if error.device_index is None else (error.device_index,)
         return Finding(
-            Kind.KERNEL_ERROR,
+            FindingKind.KERNEL_ERROR,
             Severity.CRITICAL,
             f"the kernel log reports {part}{where}{whose}",
             "end the processes on this device and reset it"

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from neurontools.model import Device, ErrorCounters, NeuronCore, Process, Snapshot
-from neurontools.model.counting import continues, counted_since_unix_seconds
+from neurontools.model.snapshot import counted_since_unix_seconds, counters_continue
 
 NO_ERRORS = ErrorCounters()
 ProcessIdentity = tuple[int, float | None]
@@ -71,7 +71,7 @@ def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process
     return {
         process.pid: process
         for process in earlier.processes
-        if process.pid in now and continues(process, now[process.pid])
+        if process.pid in now and counters_continue(process, now[process.pid])
     }
 
 

@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 
 from neurond.verdicts.evidence import RuleContext
 from neurontools.model import Finding, Process, Severity
-from neurontools.model.finding import Kind
-from neurontools.model.jobs.running_job import by_rank, recent_steps, together, world_size
-from neurontools.model.jobs.slow_rank import SlowRank, slow_rank
-from neurontools.model.jobs.standstill import Standstill, standstill, step_seconds
+from neurontools.model.finding import FindingKind
+from neurontools.model.jobs import (
+    StalledCollective,
+    Straggler,
+    find_stalled_collective,
+    find_straggler,
+    group_processes_by_job,
+    mean_step_seconds,
+    recent_steps,
+    sort_by_rank,
+    world_size,
+)
 from neurontools.util.units import ranges_text
 
 _ACTIONS = {
@@ -27,22 +35,24 @@ _SHARES = ((0.5, "half"), (1 / 3, "a third"), (0.2, "a fifth"), (0.0, "a tenth")
 
 def stragglers(context: RuleContext) -> Iterator[Finding]:
     """Reports each job on this host that waits for one of its ranks. The client finds stragglers across hosts."""
-    for ranks in together(process for process in context.snapshot.processes if process.training is not None):
+    for ranks in group_processes_by_job(
+        process for process in context.snapshot.processes if process.training is not None
+    ):
         if world_size(ranks) not in (None, len(ranks)):
             continue
         steps = recent_steps(ranks)
-        slow = slow_rank((steps,)) if steps is not None else None
+        slow = find_straggler((steps,)) if steps is not None else None
         if slow is not None and (job := ranks[0].job) is not None:
             yield _finding(job.name, ranks, slow, context.snapshot.taken_at_unix_seconds)
 
 
-def _finding(job: str, ranks: list[Process], slow: SlowRank, at_unix_seconds: float) -> Finding:
+def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: float) -> Finding:
     found = next(process for process in ranks if process.pid == slow.rank.pid)
     who = f"PID {found.pid}" if slow.rank.rank is None else f"rank {slow.rank.rank}, PID {found.pid}"
     share = next(text for ratio, text in _SHARES if slow.gain_ratio >= ratio)
     longer = f", which takes longer in {slow.part}" if slow.part is not None else ""
     return Finding(
-        Kind.SLOW_RANK,
+        FindingKind.SLOW_RANK,
         Severity.NOTICE,
         f"the ranks of {job} wait for {who}{longer}: without it each step would be at least {share} shorter",
         _ACTIONS.get(slow.part, _ACTIONS[None]).format(pid=found.pid),
@@ -67,11 +77,11 @@ StallCause = tuple[str, Severity, Process, Sequence[Process]]
 def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding | None:
     """Returns the finding for a stalled job; None when it runs, or when one of its ranks is at work."""
     limit = context.limits.stuck_seconds
-    ranks = by_rank(processes)
+    ranks = sort_by_rank(processes)
     if limit is None or not _work_together(ranks):
         return None
-    limit = max(limit, _STEPS * max((step_seconds(rank) or 0.0 for rank in ranks), default=0.0))
-    found = standstill(ranks)
+    limit = max(limit, _STEPS * max((mean_step_seconds(rank) or 0.0 for rank in ranks), default=0.0))
+    found = find_stalled_collective(ranks)
     since = found.since_seconds if found is not None else _last_step_seconds(ranks)
     if since is None:
         return None
@@ -84,7 +94,7 @@ def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding |
     job = ranks[0].job
     name = job.name if job is not None else f"PID {first.pid}"
     return Finding(
-        Kind.WAITING if severity is Severity.NOTICE else Kind.STUCK,
+        FindingKind.WAITING if severity is Severity.NOTICE else FindingKind.STUCK,
         severity,
         reason,
         "look at the job's ranks on other hosts (neuron-top --hosts): all ranks of this host have arrived"
@@ -101,7 +111,7 @@ def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding |
 
 def waits_in_collective(processes: Sequence[Process]) -> bool:
     """Whether ranks of a job report that they wait in a collective. Then only `stalled_job` judges the job."""
-    return _work_together(processes) and standstill(processes) is not None
+    return _work_together(processes) and find_stalled_collective(processes) is not None
 
 
 def _work_together(processes: Sequence[Process]) -> bool:
@@ -134,7 +144,7 @@ def _vcpu_ratio(rank: Process) -> float:
     return (rank.vcpu_user_ratio or 0.0) + (rank.vcpu_system_ratio or 0.0) if rank.reporting else 0.0
 
 
-def _collective_stall(found: Standstill, context: RuleContext) -> StallCause:
+def _collective_stall(found: StalledCollective, context: RuleContext) -> StallCause:
     waiting, absent = found.waiting, found.absent
     count = _rank_count(waiting)
     if absent:
@@ -225,7 +235,7 @@ class _Group:
 def activity_findings(context: RuleContext) -> Iterator[Finding]:
     """Reports stalled jobs, stuck cores and idle cores. Skips processes whose reports are old."""
     now, limits = context.snapshot.taken_at_unix_seconds, context.limits
-    for processes in together(process for process in context.snapshot.processes if process.core_indices):
+    for processes in group_processes_by_job(process for process in context.snapshot.processes if process.core_indices):
         stall = stalled_job(processes, context)
         if stall is not None:
             yield stall
@@ -296,7 +306,7 @@ def _of_stuck(group: _Group, cause: list[_Core], stuck: list[_Core], reason: str
     pids = tuple(sorted(group.processes))
     job = f"job ({group.job})" if group.job is not None else "job"
     return Finding(
-        Kind.STUCK,
+        FindingKind.STUCK,
         Severity.CRITICAL,
         reason,
         f"see where it hangs (py-spy dump --pid {first.pid}), then restart the {job}",
@@ -318,7 +328,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
     verb = "is" if len({core.neuroncore_index for core in idle}) == 1 else "are"
     what = "core" if verb == "is" else "cores"
     return Finding(
-        Kind.IDLE,
+        FindingKind.IDLE,
         Severity.NOTICE,
         f"{_cores(idle)} {verb} held by {who} and idle",
         f"end {f'PID {pid}' if is_alone else group.job} if its work is done, so that others can use the {what}",
@@ -335,7 +345,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
 def _processes(cores: Sequence[_Core]) -> list[Process]:
     """The processes of these cores, by rank and PID."""
     found = {core.process.pid: core.process for core in cores}
-    return by_rank(found.values())
+    return sort_by_rank(found.values())
 
 
 def _rank(process: Process) -> int | None:

@@ -15,8 +15,8 @@ from neurond.verdicts.evidence import (
     growth,
     process_identity,
 )
-from neurontools.model import Finding, NeuronCore, PodAllocation, Process, Severity, Snapshot, SourceKind, latency
-from neurontools.model.finding import Kind
+from neurontools.model import Finding, NeuronCore, PodAllocation, Process, Severity, Snapshot, SourceKind, execution
+from neurontools.model.finding import FindingKind
 from neurontools.util.units import duration_text, ranges_text
 
 
@@ -30,14 +30,14 @@ def process_errors(context: RuleContext) -> Iterator[Finding]:
             continue
         for kind, severity, name, limit, action in (
             (
-                Kind.HARDWARE_ERRORS,
+                FindingKind.HARDWARE_ERRORS,
                 Severity.CRITICAL,
                 "hardware",
                 context.limits.hardware_errors,
                 "see dmesg for NEURON_HW_ERR; move the work off this device and have the host replaced",
             ),
             (
-                Kind.NUMERICAL_ERRORS,
+                FindingKind.NUMERICAL_ERRORS,
                 Severity.WARNING,
                 "numerical",
                 context.limits.numerical_errors,
@@ -68,7 +68,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
         if silent_seconds >= limit:
             yield _of_process(
                 process,
-                Kind.STALE_REPORT,
+                FindingKind.STALE_REPORT,
                 Severity.WARNING,
                 f"PID {process.pid} holds cores and {what}",
                 f"its numbers are old; see whether it is stopped (ps -o stat {process.pid}) or swapping",
@@ -77,7 +77,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
 
 
 def _of_process(
-    process: Process, kind: Kind, severity: Severity, reason: str, action: str, began_at_unix_seconds: float
+    process: Process, kind: FindingKind, severity: Severity, reason: str, action: str, began_at_unix_seconds: float
 ) -> Finding:
     return Finding(
         kind,
@@ -117,7 +117,7 @@ class OrphanedPodRule:
             if now - since[key] >= patience_seconds:
                 pod = f"{allocation.pod_namespace}/{allocation.pod_name}"
                 yield Finding(
-                    Kind.ORPHANED,
+                    FindingKind.ORPHANED,
                     Severity.NOTICE,
                     f"the kubelet has given NeuronCore{'s' if len(unheld) > 1 else ''} {ranges_text(unheld)} to pod "
                     f"{pod}, container {allocation.container_name}, where no process holds "
@@ -217,24 +217,24 @@ def _medians(before: Process, process: Process, least_growth: float, most_few: i
     past, whole = before.device_latency_histogram, process.device_latency_histogram
     if past is whole or not whole.bucket_indices or not past.bucket_indices:
         return None
-    fastest, slowest = (latency.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
+    fastest, slowest = (execution.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
     # Most latencies are steady, so this check saves the differences below.
     if slowest < least_growth * fastest or sum(past.bucket_counts) < most_few:
         return None
     try:
-        recent = latency.difference(whole, past)
+        recent = execution.subtract_histograms(whole, past)
     except ValueError:  # the process restarted its counters
         return None
     if sum(recent.bucket_counts) < most_few:
         return None
-    was, now = latency.median_seconds(past), latency.median_seconds(recent)
+    was, now = execution.median_seconds(past), execution.median_seconds(recent)
     return None if was is None or now is None else (was, now)
 
 
 def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds: float) -> Finding:
     was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in medians)
     return Finding(
-        Kind.LATENCY_RISEN,
+        FindingKind.LATENCY_RISEN,
         Severity.WARNING,
         f"PID {process.pid}: median latency rose from {was} to {now}",
         "the device may be throttled or its input slow: compare power, vCPU use and the batch size",
@@ -369,7 +369,7 @@ def _failing_cores_finding(
     pids = [pid for pid, _ in since]
     one = len(cores) == 1
     return Finding(
-        Kind.NEEDS_RESET,
+        FindingKind.NEEDS_RESET,
         Severity.CRITICAL,
         f"NeuronCore{'' if one else 's'} {ranges_text(cores)} {'has' if one else 'have'} failed for {len(pids)} "
         f"processes in a row (PID {', '.join(map(str, pids[-3:]))})",

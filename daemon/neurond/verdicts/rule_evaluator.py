@@ -26,7 +26,7 @@ from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
 from neurontools.model import EccCounters, FaultState, Finding, Health, Process, Severity, Snapshot, SourceKind
 from neurontools.model.health import marked_reason
-from neurontools.model.jobs.running_job import together
+from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
 
 _ANCHORS = 6  # earlier snapshots that growth is measured from
@@ -262,7 +262,7 @@ def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Findi
 
 def _jobs(snapshot: Snapshot) -> dict[int, str]:
     """The job name of each process, by PID."""
-    groups = [(processes[0].job, processes) for processes in together(snapshot.processes)]
+    groups = [(processes[0].job, processes) for processes in group_processes_by_job(snapshot.processes)]
     return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
 
 

@@ -33,8 +33,8 @@ from neurontools.driver.environment import (
 from neurontools.driver.inventory import read_host_snapshot
 from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.driver.sysfs_files import read_text
-from neurontools.model import Severity, Snapshot, health, problems
-from neurontools.model.host_verdict import place as place_of
+from neurontools.model import Severity, Snapshot, health
+from neurontools.model.health import finding_location
 from neurontools.rpc import socket_path
 from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
 from neurontools.util.errors import UserError
@@ -422,7 +422,7 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
     grave = [finding for finding in latest.health.findings if finding.severity > Severity.NOTICE]
     for finding in grave[:_MOST_FINDINGS]:
         level = CheckLevel.PROBLEM if finding.severity >= Severity.CRITICAL else CheckLevel.NOTE
-        found = f"{problems.name(finding)}: {place_of(finding)}{health.sentence(finding, latest)}"
+        found = f"{health.finding_name(finding)}: {finding_location(finding)}{health.sentence(finding, latest)}"
         yield CheckResult(DAEMON_AREA, level, found, finding.action)
     if len(grave) > _MOST_FINDINGS:
         yield CheckResult(

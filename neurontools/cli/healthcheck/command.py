@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-    from neurontools.model.host_verdict import Asked, HostVerdict
+    from neurontools.model.health import HealthCriteria, HostVerdict
 
 
 FORMATS = ("text", "json", "npd", "slurm", "nagios")
@@ -98,7 +98,7 @@ def _run_healthcheck(arguments: list[str]) -> int:
 
         light_imports.install_dataclasses()
         with light_imports.LightEnum():
-            from neurontools.model import problems  # noqa: F401
+            from neurontools.model import health  # noqa: F401
         return HealthCheck(given).run()
     except UserError as error:
         # 1 would be read as a host that is not well.
@@ -128,16 +128,16 @@ class HealthCheck:
         """Prints the verdict; the exit code."""
         from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
 
-        from neurontools.model import host_verdict
+        from neurontools.model import health
 
         signal(SIGALRM, _raise_timeout)
         setitimer(ITIMER_REAL, self._timeout_seconds)
         try:
             verdict = self._verdict()
         except CheckTimeout:
-            verdict = host_verdict.not_known(f"no answer within {self._timeout_seconds:g} s")
+            verdict = health.unknown_verdict(f"no answer within {self._timeout_seconds:g} s")
         except UserError as error:
-            verdict = host_verdict.not_known(str(error))
+            verdict = health.unknown_verdict(str(error))
         if self._format == "slurm":
             from neurontools.cli.healthcheck import slurm
 
@@ -151,7 +151,7 @@ class HealthCheck:
         return exit_code
 
     def _verdict(self) -> "HostVerdict":
-        from neurontools.model import host_verdict
+        from neurontools.model import health
         from neurontools.rpc import socket_path
 
         named = socket_path.configured_socket(self._given.get("socket"), os.environ)
@@ -163,7 +163,7 @@ class HealthCheck:
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return host_verdict.no_devices(self._asked, time())
+            return health.no_devices_verdict(self._asked, time())
         from neurontools.cli.daemon.private import PrivateDaemon
 
         with PrivateDaemon(None, start_seconds=self._timeout_seconds) as daemon:
@@ -171,7 +171,7 @@ class HealthCheck:
 
     def _of_daemon(self, path: str) -> "HostVerdict":
         """The verdict by the daemon at this socket; NoDaemon or UserError."""
-        from neurontools.model.host_verdict import host_verdict
+        from neurontools.model import health
         from neurontools.rpc import health_reply
         from neurontools.rpc.ask import ask
 
@@ -180,25 +180,25 @@ class HealthCheck:
             judged, at_unix_seconds, version = health_reply.judged(reply)
         except ValueError:
             raise UserError(f"the reply of unix:{path} holds no snapshot; is something else listening there?") from None
-        return host_verdict(judged, version, at_unix_seconds, self._asked)
+        return health.judge_host(judged, version, at_unix_seconds, self._asked)
 
-    def _what_is_asked(self) -> "Asked":
-        from neurontools.model import problems
+    def _what_is_asked(self) -> "HealthCriteria":
+        from neurontools.model import health
         from neurontools.model.finding import Severity
-        from neurontools.model.host_verdict import Asked
+        from neurontools.model.health import HealthCriteria
 
         given = self._given
         whose = _parse_word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
-        owners = tuple(problems.Owner) if whose == "all" else (problems.Owner(whose),)
+        owners = tuple(health.Owner) if whose == "all" else (health.Owner(whose),)
         names = None
         if "only" in given:
             names = tuple(name.strip().upper() for name in given["only"].split(","))
             for name in names:
-                if name not in problems.NAMES:
-                    known = ", ".join(problems.NAMES)
+                if name not in health.FINDING_NAMES:
+                    known = ", ".join(health.FINDING_NAMES)
                     raise UserError(f"--only: {_excerpt(name)} is no name of a problem; the names: {known}", EXIT_USAGE)
         level = Severity[_parse_word(given, "level", LEVELS, "warning").upper()]
-        return Asked(level, owners, names, _parse_device_count(given.get("expect")))
+        return HealthCriteria(level, owners, names, _parse_device_count(given.get("expect")))
 
 
 def _parse_word(given: dict[str, str], option: str, words: tuple[str, ...], default: str) -> str:

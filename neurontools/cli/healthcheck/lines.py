@@ -7,9 +7,9 @@ configuration (https://github.com/kubernetes/node-problem-detector, pkg/custompl
 
 from __future__ import annotations
 
-from neurontools.model import problems
+from neurontools.model import health
 from neurontools.model.finding import Severity
-from neurontools.model.host_verdict import HostVerdict
+from neurontools.model.health import HostVerdict
 from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN
 from neurontools.util.terminal import escape_controls, truncate
 
@@ -36,7 +36,7 @@ def _json_verdict(verdict: HostVerdict) -> tuple[str, int]:
         "severity": None if verdict.severity is None else verdict.severity.name.lower(),
         "devices": verdict.device_count,
         "summary": verdict.sentence,
-        "findings": [problems.described(finding) for finding in verdict.findings],
+        "findings": [health.describe_finding(finding) for finding in verdict.findings],
     }
     return json_text(answer), _EXIT_CODES[verdict.is_healthy]
 
@@ -44,7 +44,7 @@ def _json_verdict(verdict: HostVerdict) -> tuple[str, int]:
 def _npd_verdict(verdict: HostVerdict) -> tuple[str, int]:
     if verdict.is_healthy:
         return NO_ERROR, 0
-    named = f"{HAS_ERROR}{problems.name(verdict.findings[0])}: " if verdict.findings else NOT_KNOWN
+    named = f"{HAS_ERROR}{health.finding_name(verdict.findings[0])}: " if verdict.findings else NOT_KNOWN
     return truncate(_one_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from neurontools.cli.healthcheck.lines import severity_word
 from neurontools.fleet.scontrol import NoScontrol, scontrol
-from neurontools.model import problems
-from neurontools.model.host_verdict import HostVerdict
-from neurontools.model.problems import Owner
+from neurontools.model import health
+from neurontools.model.health import HostVerdict, Owner
 from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.terminal import escape_controls, excerpt, truncate
@@ -64,9 +63,11 @@ def drain_reason(verdict: HostVerdict) -> str:
     """The reason of the node: whose problem, whose word, the name, the place and the cause."""
     first = verdict.findings[0]
     # The owner of the node hears of it where one of the findings is his.
-    owner = Owner.NODE if any(problems.owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
+    owner = (
+        Owner.NODE if any(health.finding_owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
+    )
     cause = escape_controls(verdict.sentence).replace('"', "'")
-    return truncate(f"{_PREFIXES[owner]}{MARK}{problems.name(first)}: {cause}", _MOST_REASON_CHARACTERS)
+    return truncate(f"{_PREFIXES[owner]}{MARK}{health.finding_name(first)}: {cause}", _MOST_REASON_CHARACTERS)
 
 
 def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[str, str]) -> str:

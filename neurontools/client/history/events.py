@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from neurontools.model import Finding, Health
 from neurontools.model import Severity as Gravity
-from neurontools.model.finding import Kind
+from neurontools.model.finding import FindingKind
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 from neurontools.util.terminal import escape_controls
@@ -35,31 +35,31 @@ _ECC_KINDS = (
 _LONGEST_TEXT = 200
 _TOLD_AS_FACTS = frozenset(
     (
-        Kind.DEVICE_MISSING,
-        Kind.ECC_CORRECTED,
-        Kind.ECC_UNCORRECTED,
-        Kind.HARDWARE_ERRORS,
-        Kind.NUMERICAL_ERRORS,
-        Kind.STALE_REPORT,
+        FindingKind.DEVICE_MISSING,
+        FindingKind.ECC_CORRECTED,
+        FindingKind.ECC_UNCORRECTED,
+        FindingKind.HARDWARE_ERRORS,
+        FindingKind.NUMERICAL_ERRORS,
+        FindingKind.STALE_REPORT,
     )
 )
 """Findings whose cause is an event itself: a device that is gone, an error that was counted."""
 
 _WORDS: dict[str, str] = {
-    Kind.STUCK: "stuck",
-    Kind.IDLE: "idle",
-    Kind.ORPHANED: "orphaned",
-    Kind.MEMORY_NEARLY_FULL: "memory",
-    Kind.ECC_REPAIRABLE: "ecc",
-    Kind.LATENCY_RISEN: "latency",
-    Kind.SLOW_RANK: "slow rank",
-    Kind.WAITING: "waiting for other hosts",
-    Kind.NEEDS_RESET: "reset",
-    Kind.RESET_FAILED: "reset",
-    Kind.CORE_ERRORS: "error",
-    Kind.KERNEL_ERROR: "error",
-    Kind.WAS_RESET: "reset",
-    Kind.UNHEALTHY_COMPONENT: "device",
+    FindingKind.STUCK: "stuck",
+    FindingKind.IDLE: "idle",
+    FindingKind.ORPHANED: "orphaned",
+    FindingKind.MEMORY_NEARLY_FULL: "memory",
+    FindingKind.ECC_REPAIRABLE: "ecc",
+    FindingKind.LATENCY_RISEN: "latency",
+    FindingKind.SLOW_RANK: "slow rank",
+    FindingKind.WAITING: "waiting for other hosts",
+    FindingKind.NEEDS_RESET: "reset",
+    FindingKind.RESET_FAILED: "reset",
+    FindingKind.CORE_ERRORS: "error",
+    FindingKind.KERNEL_ERROR: "error",
+    FindingKind.WAS_RESET: "reset",
+    FindingKind.UNHEALTHY_COMPONENT: "device",
 }
 """What a finding is called in the log; one that only a newer daemon knows is a "finding"."""
 _Part = TypeVar("_Part", neuron_pb2.NeuronCore, neuron_pb2.Device)

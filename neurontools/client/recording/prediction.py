@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurontools.client.recording.codec import Buckets, Number, Path, Plan, histogram_paths, paths
-from neurontools.model import LatencyHistogram, LatencyPercentiles, latency
+from neurontools.model import LatencyHistogram, LatencyPercentiles, execution
 from neurontools.rpc import neuron_pb2
 
 _LOG_STEPS = 2048  # to the doubling: 0.034 %
@@ -163,7 +163,7 @@ class Predictor:
             count = values[position]
             position += 1
             end = position + 2 * count
-            if not 0 <= count <= latency.BUCKET_COUNT or end > len(values):
+            if not 0 <= count <= execution.BUCKET_COUNT or end > len(values):
                 raise ValueError("a histogram is wrong")
             buckets = dict(histograms[index])
             growth: Buckets = {}
@@ -172,7 +172,7 @@ class Predictor:
                 bucket += values[position + offset] - 1
                 growth[bucket] = values[position + count + offset]
                 left = buckets.get(bucket, 0) + growth[bucket]
-                if not 0 <= bucket < latency.BUCKET_COUNT or left < 0:
+                if not 0 <= bucket < execution.BUCKET_COUNT or left < 0:
                     raise ValueError("a histogram is wrong")
                 if left:
                     buckets[bucket] = left
@@ -192,7 +192,7 @@ class Predictor:
             if before is None:
                 return None
             seconds = sum(
-                latency.bucket_seconds(bucket) * count
+                execution.bucket_seconds(bucket) * count
                 for bucket, count in self.histogram_growth[slot.histogram].items()
             )
             return before + round(seconds / float(slot.step or 1))
@@ -222,7 +222,7 @@ class Predictor:
             growth = self.histogram_growth[slot.histogram]
             histogram = LatencyHistogram(tuple(growth), tuple(growth.values()))
             fell = any(count < 0 for count in growth.values())
-            self._percentiles[slot.histogram] = None if fell else latency.percentiles(histogram)
+            self._percentiles[slot.histogram] = None if fell else execution.latency_percentiles(histogram)
         found = self._percentiles[slot.histogram]
         return before if found is None else to_steps(slot.step, getattr(found, slot.name))
 

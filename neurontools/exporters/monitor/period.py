@@ -16,10 +16,10 @@ from neurontools.model import (
     Process,
     Snapshot,
     VcpuUsage,
-    latency,
-    vcpu_time,
+    execution,
 )
-from neurontools.model.counting import CountKey, continues, count_key
+from neurontools.model.host import vcpu_usage_between
+from neurontools.model.snapshot import CountKey, count_key, counters_continue
 
 LONGEST_AWAY_SECONDS = 600.0
 """A process that has not told anything for so long is not waited for any more."""
@@ -82,7 +82,7 @@ class RecordPeriod:
     def process_before(self, process: Process) -> Process | None:
         """The same process when it was last seen; None when it was not attached yet, or nothing is known of then."""
         earlier = self._processes.get(process.pid)
-        if earlier is not None and continues(earlier, process):
+        if earlier is not None and counters_continue(earlier, process):
             return earlier
         key = count_key(process)
         return None if key is None else self._away.get(key)
@@ -143,8 +143,8 @@ class RecordPeriod:
             if past == histogram:
                 return None
             with contextlib.suppress(ValueError):  # the reporter began anew: all there is came since
-                histogram = latency.difference(histogram, past)
-        return latency.percentiles(histogram)
+                histogram = execution.subtract_histograms(histogram, past)
+        return execution.latency_percentiles(histogram)
 
     def work_rates(self, process: Process, position: int) -> tuple[float, float] | None:
         """Share of the period (0..1) that a process spent in executions on one of its logical cores, and its FLOPS.
@@ -215,7 +215,7 @@ class RecordPeriod:
         last interval, if that is known.
         """
         host = self.now.host
-        usage = vcpu_time.difference(host.vcpu_times, self.before.host.vcpu_times) if self.before else None
+        usage = vcpu_usage_between(host.vcpu_times, self.before.host.vcpu_times) if self.before else None
         if usage is not None:
             return *usage, self.seconds
         return host.vcpu_average, host.vcpus, self.now.interval_seconds if host.vcpu_average else 0.0

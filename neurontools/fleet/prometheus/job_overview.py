@@ -10,7 +10,7 @@ from neurontools.fleet.prometheus import job_queries
 from neurontools.fleet.prometheus.overview import label
 from neurontools.fleet.prometheus.server import Sample
 from neurontools.model import Severity
-from neurontools.model.jobs.job_state import JobState
+from neurontools.model.jobs import JobState
 
 _Values = dict[str, float]
 _HIGHEST_COUNT = 2**31

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurontools.fleet.prometheus.quantities import Quantity
-from neurontools.model.jobs.job_state import JobState
-from neurontools.model.jobs.slow_rank import LEAST_RATIO
+from neurontools.model.jobs import LEAST_RATIO, JobState
 
 MOST_JOBS = 50
 """How many are told, each in at most eleven samples of some 90 bytes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from neurontools.model.latency import bucket_index, bucket_seconds
+from neurontools.model.execution import bucket_index, bucket_seconds
 
 
 @dataclass(slots=True)

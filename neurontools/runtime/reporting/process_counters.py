@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
-from neurontools.model.latency import bucket_index
+from neurontools.model.execution import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from neurontools.rpc.report_limits import (

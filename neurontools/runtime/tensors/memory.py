@@ -89,7 +89,7 @@ class CoreMemory:
         self.levels[target] += nbytes
 
     def by_field(self) -> dict[str, int]:
-        """The levels under the field names of neurontools.model.memory.DeviceMemory."""
+        """The levels under the field names of neurontools.model.device.DeviceMemory."""
         return {field: self.levels[category] for category, field in MEMORY_FIELDS.items()}
 
     def refusal(self, category: Category, nbytes: int) -> OutOfDeviceMemory:

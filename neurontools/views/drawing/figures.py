@@ -24,10 +24,9 @@ from neurontools.model import (
     sum_device_memory,
     sum_host_memory,
 )
-from neurontools.model.finding import Kind
-from neurontools.model.jobs.running_job import Rank, RunningJob, jobs
-from neurontools.model.jobs.standstill import in_collective_since
-from neurontools.model.training import age_seconds
+from neurontools.model.finding import FindingKind
+from neurontools.model.jobs import Rank, RunningJob, in_collective_since, running_jobs
+from neurontools.model.process import age_seconds
 
 _MOST_DEVICES = 64
 _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
@@ -90,7 +89,7 @@ class Figures:
     @cached_property
     def jobs(self) -> tuple[RunningJob, ...]:
         """The jobs on this host. A process without a job is a job of its own."""
-        return jobs(self.snapshot)
+        return running_jobs(self.snapshot)
 
     @cached_property
     def ranks(self) -> dict[int, Rank]:
@@ -115,7 +114,7 @@ class Figures:
         lnc = max(1, self.snapshot.instance.logical_neuroncore_config)
         for finding in self._findings():
             # In a stuck job only the straggler is marked: the other ranks wait for it.
-            pids = {finding.pid} if finding.kind == Kind.STUCK else {finding.pid, *finding.pids}
+            pids = {finding.pid} if finding.kind == FindingKind.STUCK else {finding.pid, *finding.pids}
             for process in (self.ranks[pid].process for pid in pids if pid in self.ranks):
                 own_lnc = process.logical_neuroncore_config or lnc
                 for physical in process.core_indices:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neurontools import model
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
-from neurontools.model.latency import bucket_index
+from neurontools.model.execution import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from neurontools.runtime.reporting.process_counters import (

@@ -120,7 +120,7 @@ import json, time, torch, torch_xla.core.xla_model as xm
 from torch.utils.data import DataLoader
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 from neurontools.runtime.launch.training_statistics import training_counters
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.process import STEP_PARTS
 device = xm.xla_device()
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 6

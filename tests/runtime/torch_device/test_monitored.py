@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.model.training import STEP_PARTS
+from neurontools.model.process import STEP_PARTS
 from neurontools.profile import read_directory
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until

@@ -1,20 +1,17 @@
-"""Jobs as they run on this host: which processes work together, and what they do.
-
-A pure function of a snapshot; views, documents and verdicts go by it.
-"""
+"""Jobs: which processes work together, and which of them the others wait for."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from neurontools.model.brief import showing
-from neurontools.model.finding import Finding
-from neurontools.model.jobs.slow_rank import JobSteps, RankSteps, job_steps
-from neurontools.model.neuroncore import NeuronCore
-from neurontools.model.process import Process
+from neurontools.model.device import NeuronCore
+from neurontools.model.finding import Finding, FindingKind
+from neurontools.model.process import STEP_PARTS, WAIT_PART, Process, age_seconds
+from neurontools.model.representation import repr_of_fields
 from neurontools.model.snapshot import Snapshot
-from neurontools.model.training import age_seconds
 
 _MOST_RANKS_HERE = 1024  # more cores than any host has
 
@@ -26,7 +23,7 @@ class Rank:
     process: Process
     cores: tuple[NeuronCore, ...]  # physical
 
-    __repr__ = showing("process")
+    __repr__ = repr_of_fields("process")
 
     @property
     def number(self) -> int | None:
@@ -70,7 +67,7 @@ class RunningJob:
     ranks: tuple[Rank, ...]  # at least one; by rank, those without one last, by PID
     findings: tuple[Finding, ...] = ()  # what the daemon found wrong with its processes, gravest first
 
-    __repr__ = showing("name", "ranks")
+    __repr__ = repr_of_fields("name", "ranks")
 
     @property
     def is_several(self) -> bool:
@@ -180,16 +177,16 @@ class RunningJob:
         return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
-def jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
+def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
     """All jobs of a host, by their lowest PID. Processes that only watch have none."""
     found = snapshot.health.findings if snapshot.health is not None else ()
     return tuple(
         RunningJob(
             processes[0].job.name if processes[0].job is not None else None,
-            tuple(Rank(process, snapshot.cores_of(process)) for process in by_rank(processes)),
+            tuple(Rank(process, snapshot.cores_of(process)) for process in sort_by_rank(processes)),
             _about(found, processes) if found else (),
         )
-        for processes in together(filter(uses_cores, snapshot.processes))
+        for processes in group_processes_by_job(filter(uses_cores, snapshot.processes))
     )
 
 
@@ -208,10 +205,10 @@ def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
             return None
         rank = process.job.rank if process.job is not None else None
         told.append(RankSteps(rank, process.pid, steps.part_seconds, steps.least_wait_seconds, steps.most_wait_seconds))
-    return job_steps(told) if told else None
+    return combine_rank_steps(told) if told else None
 
 
-def together(processes: Iterable[Process]) -> list[list[Process]]:
+def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
     """The processes that work together; one of which no job is known is alone."""
     found: dict[str | int, list[Process]] = {}
     for process in processes:
@@ -224,7 +221,7 @@ def uses_cores(process: Process) -> bool:
     return bool(process.core_indices) or process.runtime_version is not None
 
 
-def by_rank(processes: Iterable[Process]) -> list[Process]:
+def sort_by_rank(processes: Iterable[Process]) -> list[Process]:
     """In the order of ranks; those without one last, by PID."""
 
     def place(process: Process) -> tuple[bool, int, int]:
@@ -255,3 +252,183 @@ def _earliest(moments: Iterable[float | None]) -> float | None:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+LEAST_RATIO = 0.1  # of a step: less is not worth a word
+_IN_STEP_RATIO = 0.8  # of the longest steps: whose are shorter is not held up by those who make these
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """What the latest steps of one rank took, seconds a step; `RecentSteps` tells more of the fields."""
+
+    rank: int | None
+    pid: int
+    part_seconds: tuple[float, ...]  # in the order of STEP_PARTS
+    least_wait_seconds: float
+    most_wait_seconds: float
+
+    @property
+    def step_seconds(self) -> float:
+        """How long a step took."""
+        return sum(self.part_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSteps:
+    """What the latest steps of the ranks of a job on one host took, all of which tell; seconds a step."""
+
+    rank_count: int
+    part_seconds: tuple[float, ...]  # the mean of its ranks, in the order of STEP_PARTS
+    least_step_seconds: float  # of its ranks, the shortest steps
+    median_step_seconds: float
+    most_step_seconds: float
+    busiest: RankSteps  # who waits least
+    others_wait_seconds: float | None  # that each of the others waits at least; None: there are no others
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The rank that the others wait for.
+
+    `gain_seconds`: by how much each step of the job would be shorter if this rank were as quick as the next slowest;
+    `gain_ratio` is its share of a step. `part` is the name in STEP_PARTS of what takes it longer; None: all a little.
+    """
+
+    index: int  # of its host, in what was compared
+    rank: RankSteps
+    part: str | None
+    gain_seconds: float
+    gain_ratio: float
+
+
+def combine_rank_steps(ranks: Sequence[RankSteps]) -> JobSteps:
+    """The ranks of one host together; at least one."""
+    busiest = min(ranks, key=lambda rank: rank.most_wait_seconds)
+    steps = sorted(rank.step_seconds for rank in ranks)
+    return JobSteps(
+        rank_count=len(ranks),
+        part_seconds=tuple(sum(each) / len(ranks) for each in zip(*(r.part_seconds for r in ranks), strict=True)),
+        least_step_seconds=steps[0],
+        median_step_seconds=steps[len(steps) // 2],
+        most_step_seconds=steps[-1],
+        busiest=busiest,
+        others_wait_seconds=min((r.least_wait_seconds for r in ranks if r is not busiest), default=None),
+    )
+
+
+def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
+    """The rank that holds up the others, of all ranks of a job, by host.
+
+    None where none clearly does in each of two spans, where the ranks are not in step, or where there is only one.
+    """
+    if sum(host.rank_count for host in hosts) < 2:
+        return None
+    if min(host.least_step_seconds for host in hosts) < _IN_STEP_RATIO * max(host.most_step_seconds for host in hosts):
+        return None
+    index = min(range(len(hosts)), key=lambda each: hosts[each].busiest.most_wait_seconds)
+    found = hosts[index].busiest
+    waits = [host.others_wait_seconds for host in hosts if host.others_wait_seconds is not None]
+    waits += [host.busiest.least_wait_seconds for at, host in enumerate(hosts) if at != index]
+    gain_seconds = min(waits) - found.most_wait_seconds
+    if gain_seconds <= 0.0 or gain_seconds < LEAST_RATIO * found.step_seconds:
+        return None
+    return Straggler(index, found, _part(found, hosts, gain_seconds), gain_seconds, gain_seconds / found.step_seconds)
+
+
+def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> str | None:
+    """The part that takes this rank longer than the mean of the others; half of what they wait, at least."""
+    count = sum(host.rank_count for host in hosts)
+    longer = {}
+    for position, part in enumerate(STEP_PARTS):
+        if position == WAIT_PART:
+            continue
+        mine = found.part_seconds[position]
+        of_all = sum(host.part_seconds[position] * host.rank_count for host in hosts)
+        longer[part.name] = mine - (of_all - mine) / (count - 1)
+    name = max(longer, key=lambda each: longer[each])
+    return name if longer[name] >= gain_seconds / 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class StalledCollective:
+    """Ranks of one host, of which at least one waits in a collective. One that does not report has not come."""
+
+    collective: str  # in which most of them wait: "all_reduce"; "" where they don't tell
+    waiting: tuple[Process, ...]
+    absent: tuple[Process, ...]
+    since_seconds: float  # CLOCK_MONOTONIC since when the last of those that wait has been waiting
+
+
+def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective | None:
+    """How it stands with the ranks of a job; None where none of them is known to be in a collective."""
+    since = {process.pid: at for process in processes if (at := in_collective_since(process)) is not None}
+    if not since:
+        return None
+    waiting = tuple(process for process in processes if process.pid in since)
+    kinds = Counter(process.training.latest_collective or "" for process in waiting if process.training is not None)
+    return StalledCollective(
+        kinds.most_common(1)[0][0],
+        waiting,
+        tuple(process for process in processes if process.pid not in since),
+        max(since.values()),
+    )
+
+
+def in_collective_since(process: Process) -> float | None:
+    """CLOCK_MONOTONIC since when it is in a collective; None: it is in none, or nobody tells now."""
+    counters = process.training if process.reporting else None
+    return None if counters is None else counters.collective_since_seconds
+
+
+def mean_step_seconds(process: Process) -> float | None:
+    """How long its steps take; None: it has made none, or does not tell.
+
+    Where its latest ones are not known by themselves it is the mean since it began, which its start is a part of.
+    """
+    counters, began = process.training, process.counted_since_seconds
+    if process.recent_steps is not None:
+        return process.recent_steps.step_seconds
+    if counters is None or not counters.steps_total or counters.last_step_at_seconds is None or began is None:
+        return None
+    return max(0.0, counters.last_step_at_seconds - began) / counters.steps_total
+
+
+_WAITING_STEPS = 4.0  # steps as long as the latest ones: who has made none for so long does something else
+_WAITING_SECONDS = 10.0  # at least: less is no news
+
+
+class JobState(StrEnum):
+    """What is first counts for a job whose ranks differ; a newer daemon may know more."""
+
+    COMPILING = "compiling"
+    STUCK = "stuck"
+    WAITING = "waiting"  # it has trained, and makes no step: evaluation, a checkpoint, its input, or for other ranks
+    STARTING = "starting"  # no step yet
+    TRAINING = "training"
+    UNKNOWN = "unknown"  # nobody tells its steps
+
+
+@dataclass(frozen=True, slots=True)
+class JobActivity:
+    """A state, and since how many seconds: of training and waiting since the last step; None: not known."""
+
+    state: JobState
+    seconds: float | None
+
+
+def job_activity(job: RunningJob, snapshot: Snapshot) -> JobActivity:
+    """What a job of this snapshot does."""
+    now = snapshot.taken_at_seconds
+    since_step = job.since_last_step_seconds(now)
+    stuck = [finding.began_at_unix_seconds for finding in job.findings if finding.kind == FindingKind.STUCK]
+    if job.compiling_since_seconds is not None:
+        return JobActivity(JobState.COMPILING, age_seconds(job.compiling_since_seconds, now))
+    if stuck:
+        return JobActivity(JobState.STUCK, max(0.0, snapshot.taken_at_unix_seconds - min(stuck)))
+    if since_step is None:
+        counting = any(rank.process.training is not None for rank in job.ranks)
+        return JobActivity(JobState.STARTING if counting else JobState.UNKNOWN, None)
+    steps = job.recent_steps
+    patience = max(_WAITING_SECONDS, _WAITING_STEPS * steps.median_step_seconds if steps is not None else 0.0)
+    return JobActivity(JobState.WAITING if since_step >= patience else JobState.TRAINING, since_step)

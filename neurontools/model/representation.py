@@ -1,4 +1,4 @@
-"""How the parts of a snapshot show themselves in a notebook or a debugger: in a line, whatever they hold."""
+"""How parts of a snapshot show themselves in a notebook or a debugger."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+
 _MOST_ITEMS = 8
 
 
-def showing(*names: str) -> Callable[[Any], str]:
+def repr_of_fields(*names: str) -> Callable[[Any], str]:
     """A `__repr__` that shows these fields; an ellipsis says that there are more."""
 
     def shown(part: Any) -> str:
-        return f"{type(part).__name__}({', '.join(f'{name}={brief(getattr(part, name))}' for name in names)}, …)"
+        return f"{type(part).__name__}({', '.join(f'{name}={abbreviate(getattr(part, name))}' for name in names)}, …)"
 
     return shown
 
 
-def showing_changes(part: Any) -> str:
+def repr_of_changed_fields(part: Any) -> str:
     """A `__repr__` that leaves out the fields which have their default: made from it, the part is the same."""
     changed = {field.name: getattr(part, field.name) for field in fields(part)}
     given = {field.name: field.default for field in fields(part)}
-    listed = [f"{name}={brief(value)}" for name, value in changed.items() if value != given[name]]
+    listed = [f"{name}={abbreviate(value)}" for name, value in changed.items() if value != given[name]]
     return f"{type(part).__name__}({', '.join(listed)})"
 
 
-def brief(value: object) -> str:
+def abbreviate(value: object) -> str:
     """The text of a value: of many how many there are, of a number four decimals."""
     if isinstance(value, tuple) and len(value) > _MOST_ITEMS:
         return f"<{len(value)}>"
@@ -39,7 +40,7 @@ def brief(value: object) -> str:
     return repr(round(value, 4) if isinstance(value, float) else value)
 
 
-def time_text(unix_seconds: float) -> str:
+def utc_time_text(unix_seconds: float) -> str:
     """A time in UTC; the number itself where there is no such time."""
     try:
         return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(unix_seconds))

@@ -1,1 +1,0 @@
-"""Jobs: which processes work together, and which of them the others wait for."""
