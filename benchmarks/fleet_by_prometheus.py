@@ -25,12 +25,11 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from neurontools.fleet.prometheus import job_queries
-from neurontools.fleet.prometheus.access import Access
+from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.quantities import MFU, RULES, TAKEN
-from neurontools.fleet.prometheus.server import PrometheusServer
-from neurontools.fleet.states import Link
+from neurontools.fleet.prometheus.queries import HOST_RULES, MFU, TAKEN
+from neurontools.fleet.prometheus.server import PrometheusAccess, PrometheusServer
+from neurontools.fleet.states import HostLink
 from neurontools.testing import SimulatedFleet
 
 READ = re.compile(
@@ -117,7 +116,7 @@ def prometheus(
         for number in range(count)
     ]
     (directory / "targets.json").write_text(json.dumps(targets))
-    recorded = [{"record": rule.rule, "expr": rule.expression} for rule in (*RULES, MFU, *job_queries.RULES)]
+    recorded = [{"record": rule.rule, "expr": rule.expression} for rule in (*HOST_RULES, MFU, *queries.JOB_RULES)]
     (directory / "rules.json").write_text(json.dumps({"groups": [{"name": "hosts", "rules": recorded}]}))
     configuration = {
         "global": {"scrape_interval": f"{interval}s", "evaluation_interval": f"{interval}s"},
@@ -162,7 +161,7 @@ def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bo
     for by_user in (False, True):
         measure_overview(url, process, by_user=by_user)
     series, size = asked(url, "neurontools_neuroncore_utilization_ratio")
-    server = PrometheusServer(url, Access())
+    server = PrometheusServer(url, PrometheusAccess())
     came = server.query("neurontools_neuroncore_utilization_ratio", 60).size_bytes
     server.close()
     print(
@@ -181,7 +180,7 @@ def measure_overview(url: str, process: subprocess.Popen[bytes], *, by_user: boo
         feed.wait_settled()
         took, cpu = time.monotonic() - began, time.process_time() - before
         queries, came = feed.query_count, feed.answered_bytes
-        live = sum(state.link is Link.LIVE for state in feed.states)
+        live = sum(state.link is HostLink.LIVE for state in feed.states)
         for text in feed.asked.values():
             unpacked += asked(url, text)[1]
         print(

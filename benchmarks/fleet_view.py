@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neurontools.client import Client
-from neurontools.fleet.direct_feed import interval_for
-from neurontools.fleet.hosts import Place
-from neurontools.fleet.summarize import summarize
+from neurontools.fleet.feed import interval_for
+from neurontools.fleet.hosts import HostAddress
+from neurontools.fleet.summarize import summarize_host
 from neurontools.rpc.convert import to_message
 from neurontools.testing import SimulatedFleet
 
@@ -92,16 +92,16 @@ def drain(terminal: int, seconds: float) -> None:
         read(terminal, left)
 
 
-def summaries(places: Sequence[Place]) -> tuple[float, float]:
+def summaries(places: Sequence[HostAddress]) -> tuple[float, float]:
     """Returns mean bytes and mean CPU seconds of a summary."""
     size = cpu = 0.0
     for place in places:
         with Client(place.address, timeout_seconds=PATIENCE_SECONDS) as client:
             snapshot = client.snapshot()
-        summarize(snapshot, place.name)
+        summarize_host(snapshot, place.name)
         before = time.process_time()
         for _ in range(TIMES):
-            message = to_message(summarize(snapshot, place.name)).SerializeToString()
+            message = to_message(summarize_host(snapshot, place.name)).SerializeToString()
         cpu += (time.process_time() - before) / TIMES
         size += len(message)
     return size / len(places), cpu / len(places)

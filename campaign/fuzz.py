@@ -71,7 +71,7 @@ def wire(seconds: float, random: Random, directory: Path) -> Outcome:
 
 def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
     """Reads damaged recordings."""
-    from neurontools.client.recording.reader import RecordingReader
+    from neurontools.client.recording import RecordingReader
 
     file = directory / "real.rec"
     with host(directory) as daemon:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from neurond.startup.configuration import DaemonConfiguration
 
-from neurontools.fleet.prometheus import job_queries, quantities
+from neurontools.fleet.prometheus import queries
 from tests.harness.consumers import consumer
 from tests.harness.waiting import HANG_SECONDS
 
@@ -58,7 +58,7 @@ def test_recording_rules_are_what_neuron_top_asks_without_them() -> None:
     rules = (DEPLOY / "prometheus/neuron.rules.yml").read_text("utf-8")
     written = re.findall(r"- record: (\S+)\n        expr: (?:>-\n)?((?:.+\n)(?:          .+\n)*)", rules)
     recorded = {name: " ".join(expression.split()) for name, expression in written}
-    asked = (*quantities.RULES, *job_queries.RULES)
+    asked = (*queries.HOST_RULES, *queries.JOB_RULES)
     assert {rule.rule: recorded[rule.rule] for rule in asked} == {rule.rule: rule.expression for rule in asked}
 
 

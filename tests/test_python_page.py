@@ -18,7 +18,7 @@ import pytest
 
 import neurontools
 from neurontools.client import connect
-from neurontools.client.recording.writer import new_recording
+from neurontools.client.recording import new_recording
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import wait_until
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
-from neurontools.client.history.feed import Feed, FeedStatus, Link
-from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
+from neurontools.client.feed import Feed, FeedState, FeedStatus
+from neurontools.client.timeline import Moment, MomentBuilder, PastMomentBuilder
 from neurontools.net.client_roles import Role
 from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage
 from neurontools.web.browser_access import BrowserSessions, RequestGuard
@@ -62,7 +62,7 @@ class StoreFeed(Feed):
         self.interval_seconds = interval_seconds
         super().__init__(FilteredTimeline(_MOST_BYTES, hiding))
         self._store = store
-        self._maker = MomentMaker()
+        self._maker = MomentBuilder()
         self._sequence = -1
         self._loading: asyncio.Task[None] | None = None
         self.drain()
@@ -82,7 +82,7 @@ class StoreFeed(Feed):
             moment = self._maker.make(entry.message)
             if moment is not None:
                 self._incoming.append((moment, self._maker.latest))
-                self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
+                self.status = FeedStatus(FeedState.LIVE, since_seconds=time.monotonic())
         return super().drain()
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class StoreFeed(Feed):
             self._loading.cancel()
 
     async def _load(self, newest: Moment) -> None:
-        maker = PastMaker(newest, None)
+        maker = PastMomentBuilder(newest, None)
         packed = list(self._store.packed_history(0, 0, before_sequence=newest.sequence, newest_first=True))
         for message in packed:
             await asyncio.sleep(_REST_SECONDS)

@@ -1,4 +1,4 @@
-"""A blocking client of the monitor daemon, and recordings of one: the state of a host for programs and notebooks.
+"""A blocking client of the monitor daemon and a reader of recordings, for programs and notebooks.
 
     from neurontools import client
 
@@ -10,7 +10,7 @@ Needs neither torch nor grpcio. docs/python.md has more examples.
 
 from neurontools.util.light_imports import lazy_names
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING, without the import
 if TYPE_CHECKING:
     from neurontools.client.daemon_client import Client, Closed, Ended, Recording, connect, read_snapshot
     from neurontools.rpc.ask import NoDaemon, TimedOut

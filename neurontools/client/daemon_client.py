@@ -1,4 +1,4 @@
-"""The blocking client of the monitor daemon, and the reader of one recording."""
+"""The blocking client of the monitor daemon, and the reader of a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neurontools.rpc.socket_path import candidate_sockets, configured_socket, di
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NO_DAEMON, UserError
 
 if TYPE_CHECKING:
-    from neurontools.client.recording.reader import RecordingReader
+    from neurontools.client.recording import RecordingReader
 
 
 _SERVICE = "/neurontools.v1.MonitorService/"
@@ -27,21 +27,21 @@ _SERVICE = "/neurontools.v1.MonitorService/"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a daemon knows to have ended, oldest first, and since when it knows: nothing of the time before."""
+    """The ended processes, oldest first. The daemon knows none that ended before `known_since_unix_seconds`."""
 
     processes: tuple[EndedProcess, ...]
     known_since_unix_seconds: float
 
 
 class Closed(Exception):
-    """The client was closed while a call was under way, or before."""
+    """The client was closed before or during a call."""
 
 
 def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Client:
-    """A client of the daemon at `socket`, a path; without one, of the daemon that the commands ask.
+    """Returns a client of the daemon at `socket`, a path; by default, of the daemon that the commands use.
 
-    That is the one at NEURONTOOLS_SOCKET, else your own, else the system's. Raises NoDaemon when none is there or it
-    may not be asked, UserError for a path that no socket can have. `timeout_seconds` is for each call.
+    The default is NEURONTOOLS_SOCKET, else the user's own daemon, else the system's. Raises NoDaemon if none runs there
+    or access is denied, UserError for an impossible path. `timeout_seconds` is for each call.
     """
     path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, os.environ)
     absent: NoDaemon | None = None
@@ -60,18 +60,18 @@ def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Clien
 
 
 def read_snapshot(message: bytes) -> Snapshot:
-    """The snapshot in a reply of `snapshot_message`, `watch_messages` or `history_messages`."""
+    """Decodes a reply of `snapshot_message`, `watch_messages` or `history_messages`."""
     return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
 
 
 class Client:
-    """The daemon at a unix socket, as `connect` finds it; a context that closes it.
+    """A client of the daemon at a unix socket; see `connect`. A context manager that closes it.
 
-    Methods may be called from several threads; each call has a connection of its own, so a client survives the restart
-    of its daemon. Every method raises NoDaemon when the daemon can't be reached, or not any more, TimedOut when it
-    doesn't answer, UserError, of which these two are, for other failures, and Closed after `close`.
+    Methods may be called from several threads. Each call makes its own connection, so a client survives a restart of
+    the daemon. Every method raises NoDaemon if the daemon cannot be reached, TimedOut if it does not answer, UserError
+    (their base class) for other failures, and Closed after `close`.
 
-    The `_message` methods answer undecoded replies, cheap to keep; `read_snapshot` decodes one.
+    The `_message` methods return undecoded replies, which are cheap to keep; `read_snapshot` decodes one.
     """
 
     def __init__(self, socket_path: str, *, timeout_seconds: float = 5.0) -> None:
@@ -85,25 +85,26 @@ class Client:
         return f"<Client of {display_address(self.socket_path)}{', closed' if self._is_closed else ''}>"
 
     def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
-        """The latest snapshot; or the one of so many seconds ago, else the oldest that the daemon keeps."""
+        """Returns the latest snapshot, or the one of `age_seconds` ago (the oldest one if that is older)."""
         return read_snapshot(self.snapshot_message(age_seconds))
 
     def watch(self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None) -> Iterator[Snapshot]:
-        """Snapshots as the daemon makes them, at least so far apart: once a tick, and whenever a core changes hands.
+        """Yields snapshots at least `interval_seconds` apart: one per tick, and one when a core changes its owner.
 
-        Blocks between them. Ends after `duration_seconds`; None: never by itself.
+        Blocks between them. Ends after `duration_seconds`; None: never.
         """
         return map(read_snapshot, self.watch_messages(interval_seconds, duration_seconds=duration_seconds))
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
-        """The daemon's recent past, oldest first: the last so many seconds (0: all of it), after this sequence.
+        """Yields the daemon's recent snapshots, oldest first: the last `duration_seconds` (0: all), after
+        `after_sequence`.
 
-        Fetched as a whole when the first is asked for, so there is no hurry with the others.
+        All are fetched when the first is read, so reading the others may take any time.
         """
         yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
 
     def ended(self, since_unix_seconds: float = 0.0) -> Ended:
-        """The processes that have ended, or let their cores go, since then (0: all that the daemon knows of)."""
+        """Returns the processes that have ended or released their cores since then (0: all that the daemon knows)."""
         request = neuron_pb2.ListEndedRequest(since_unix_seconds=since_unix_seconds).SerializeToString()
         processes: list[EndedProcess] = []
         known_since = 0.0
@@ -114,7 +115,7 @@ class Client:
         return Ended(tuple(processes), known_since)
 
     def snapshot_message(self, age_seconds: float = 0.0) -> bytes:
-        """As `snapshot`, undecoded."""
+        """Like `snapshot`, undecoded."""
         request = neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds)
         for message in self._stream("GetSnapshot", request.SerializeToString(), self._timeout_seconds):
             return message
@@ -127,7 +128,7 @@ class Client:
     def watch_messages(
         self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None
     ) -> Iterator[bytes]:
-        """As `watch`, undecoded."""
+        """Like `watch`, undecoded."""
         request = neuron_pb2.WatchSnapshotsRequest(interval_seconds=interval_seconds).SerializeToString()
         if duration_seconds is None:
             yield from self._stream("WatchSnapshots", request, None)
@@ -142,14 +143,14 @@ class Client:
                     raise
 
     def history_messages(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[bytes]:
-        """As `history`, undecoded."""
+        """Like `history`, undecoded."""
         request = neuron_pb2.ListHistoryRequest(duration_seconds=duration_seconds, after_sequence=after_sequence)
         return self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds)
 
     def packed_past(self, before_sequence: int, most: int) -> Iterator[bytes]:
-        """The latest `most` undecoded replies of the past before a sequence, newest first, compressed by zlib.
+        """Yields the latest `most` replies before a sequence, newest first, undecoded and compressed with zlib.
 
-        A daemon that knows neither bounds nor compression answers with all that it has: the order says so.
+        An older daemon ignores limit, order and compression: it sends everything, oldest first.
         """
         request = neuron_pb2.ListHistoryRequest(
             before_sequence=before_sequence, max_snapshots=most, newest_first=True, packed=True
@@ -159,7 +160,7 @@ class Client:
             yield reply.packed or zlib.compress(message, 1)
 
     def close(self) -> None:
-        """End all calls, in whatever thread they block. From any thread; may be called again."""
+        """Ends all calls, also those that block in other threads. From any thread; may be called again."""
         with self._lock:
             self._is_closed = True
             connections = list(self._connections)
@@ -173,7 +174,7 @@ class Client:
         self.close()
 
     def _stream(self, method: str, request: bytes, timeout_seconds: float | None) -> Iterator[bytes]:
-        """The undecoded replies of a call. A unary one is a stream of one reply on the wire, too."""
+        """Yields the undecoded replies of a call. A unary call is a stream of one reply."""
         if self._is_closed:
             raise Closed
         connection: StreamConnection | None = None
@@ -196,10 +197,10 @@ class Client:
 
 
 class Recording:
-    """A recording of `neuron-top --record`, read by the methods that a client has for the past; a context.
+    """A recording of `neuron-top --record`, with the client's methods for the past. A context manager.
 
-    UserError when the file can't be read or is none. Each call reads the file anew, as far as it is whole: one that is
-    still being written, too. `trouble` is "", or says after a reading why it ended before the regular end.
+    UserError if the file cannot be read or is not a recording. Each call reads the file again up to its last whole
+    snapshot, so it may still be written. After a call, `trouble` says why the file ended early; "" if it did not.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -211,7 +212,7 @@ class Recording:
         return f"<Recording {self.path!r}>"
 
     def snapshot(self) -> Snapshot:
-        """The last snapshot; UserError when there is none."""
+        """Returns the last snapshot; UserError if there is none."""
         last: neuron_pb2.Snapshot | None = None
         for last in self._messages():  # noqa: B007
             pass
@@ -222,7 +223,7 @@ class Recording:
         return from_message(Snapshot, last)
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
-        """The snapshots, oldest first: of the last so many seconds (0: all), after this sequence."""
+        """Yields the snapshots, oldest first: the last `duration_seconds` (0: all), after `after_sequence`."""
         since_seconds = float("-inf")
         if duration_seconds > 0:
             for at_seconds, _ in self._placed():
@@ -235,20 +236,20 @@ class Recording:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open between two calls."""
+        """Does nothing: no file is open between calls."""
 
     def _placed(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
-        """Each with where it is in time, which doesn't go by the clock of the host, for that may have been set."""
-        from neurontools.client.recording.host_time import HostTime
+        """Yields snapshots with their time on a clock that nobody sets, because the host's clock may have been set."""
+        from neurontools.client.timeline import HostClock
 
-        time, last_seconds = HostTime(), 0.0
+        time, last_seconds = HostClock(), 0.0
         for message in self._messages():
             placed_seconds = time.place(message)
             last_seconds = last_seconds if placed_seconds is None else placed_seconds
             yield last_seconds, message
 
     def _messages(self) -> Iterator[neuron_pb2.Snapshot]:
-        """The same message again and again, changed."""
+        """Yields the same message again and again, with new contents."""
         reader = self._reader()
         try:
             yield from reader.snapshots()
@@ -257,6 +258,6 @@ class Recording:
             reader.close()
 
     def _reader(self) -> RecordingReader:
-        from neurontools.client.recording.reader import RecordingReader
+        from neurontools.client.recording import RecordingReader
 
         return RecordingReader(self.path)

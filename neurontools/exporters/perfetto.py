@@ -9,7 +9,7 @@ import struct
 from collections.abc import Hashable, Iterable, Mapping
 from enum import IntEnum
 
-from neurontools.client.history.events import Event
+from neurontools.client.events import HostEvent
 from neurontools.model import (
     Device,
     Finding,
@@ -310,7 +310,7 @@ class HostTrace:
         self._pause_seconds: float | None = None
         self._interval_seconds = 0.0
 
-    def add(self, at_seconds: float, snapshot: Snapshot, events: Iterable[Event]) -> bytes:
+    def add(self, at_seconds: float, snapshot: Snapshot, events: Iterable[HostEvent]) -> bytes:
         """The packets of one more moment, and of what has happened since the one before.
 
         `at_seconds`: when that was, by the clock of the host that nobody sets.
@@ -353,7 +353,7 @@ class HostTrace:
                 self._end_knowledge()
             self._pause_seconds = pause_seconds
 
-    def _add_events(self, events: Iterable[Event]) -> None:
+    def _add_events(self, events: Iterable[HostEvent]) -> None:
         for event in events:
             track = self.tracks.group("events", "Events", parent=self._health())
             places = (("pid", event.pid), ("device", event.device_index), ("core", event.core_index))

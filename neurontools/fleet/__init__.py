@@ -1,1 +1,1 @@
-"""Many hosts: what each says of itself in a kilobyte, and how that is read."""
+"""Fleets: a summary of about a kilobyte per host, and the feeds that collect the summaries."""

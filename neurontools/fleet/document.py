@@ -1,6 +1,6 @@
-"""Many hosts as data: a JSON document of our own, and CSV with a line a host.
+"""A fleet as data: a JSON document, and CSV with one line per host.
 
-Names carry their units; null is unknown. A host that is lost keeps what was known of it, with `age_seconds`.
+Names contain their units; null is unknown. A lost host keeps its last values, with `age_seconds`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
-from neurontools.fleet.groups import HostGroup, groups, together
 from neurontools.fleet.jobs import FleetJob, FleetStandstill, MissingRank, SlowFleetRank, StepSeconds
-from neurontools.fleet.states import HostState, Link
-from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
-from neurontools.fleet.summary_job import SummaryJob
+from neurontools.fleet.states import HostGroup, HostLink, HostState, combine_group, group_hosts
+from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding, SummaryJob
 from neurontools.model import Severity
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.util.formats import csv_line, foreign_cell, json_text
@@ -23,7 +21,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class FleetFinding:
-    """One of the gravest things that are wrong with a host."""
+    """One of the gravest findings of a host."""
 
     kind: str
     severity: str
@@ -47,7 +45,7 @@ class FleetDevice:
 
 @dataclass(frozen=True, slots=True)
 class FleetHostJob:
-    """One of the largest jobs of a host, as far as it runs there."""
+    """One of the largest jobs of a host: the part that runs there."""
 
     name: str | None
     neuroncore_count: int
@@ -57,7 +55,7 @@ class FleetHostJob:
     steps_per_second: float | None
     mfu_ratio: float | None
     run_id: str | None
-    users: tuple[str, ...]  # the first of so many
+    users: tuple[str, ...]  # possibly not all
     user_count: int | None
     missing_ranks: tuple[int, ...]
     state: str
@@ -76,7 +74,7 @@ class FleetHost:
     trouble: str  # why it is lost
     age_seconds: float | None
     clock_ahead_seconds: float | None
-    health: str | None  # ok, notice, warning, critical; None: not known
+    health: str | None  # ok, notice, warning, critical; None if unknown
     host_name: str | None
     instance_type: str | None
     instance_id: str | None
@@ -97,53 +95,53 @@ class FleetHost:
     utilization_ratio: float | None
     flops_per_second: float | None
     mfu_ratio: float | None
-    steps_per_second: float | None  # of its largest job that makes any
+    steps_per_second: float | None  # of its largest job that reports steps
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None
     job_count: int | None
     problem_count: int | None
-    users: tuple[str, ...]  # whose the jobs are, the first of so many
-    user_count: int | None  # as far as they are known; null too for who may not see them
-    findings: tuple[FleetFinding, ...]  # the gravest, not all
+    users: tuple[str, ...]  # of the jobs, possibly not all
+    user_count: int | None  # None if unknown, or if the reader may not see users
+    findings: tuple[FleetFinding, ...]  # the gravest, possibly not all
     devices: tuple[FleetDevice, ...]
-    jobs: tuple[FleetHostJob, ...]  # those with most cores, not all
+    jobs: tuple[FleetHostJob, ...]  # those with most cores, possibly not all
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDocumentJob:
-    """A job over the hosts."""
+    """A job across hosts."""
 
     name: str
-    run_id: str | None  # None: it is of one host, as far as its launcher tells
-    users: tuple[str, ...]  # as far as its hosts tell
-    user_count: int | None  # None: not known
-    hosts: tuple[str, ...]  # () where the feed does not tell them
+    run_id: str | None  # None: on one host, as far as the launcher reports
+    users: tuple[str, ...]  # as far as the hosts report them
+    user_count: int | None  # None if unknown
+    hosts: tuple[str, ...]  # empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
     rank_count: int
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]
     state: str  # training, starting, compiling, waiting, stuck, unknown
-    state_seconds: float | None  # since when; of training and waiting, since its last step
+    state_seconds: float | None  # how long; for training and waiting, since the last step
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
     step_seconds: StepSeconds | None  # by rank
-    slow_rank: SlowFleetRank | None  # the one that the others wait for
-    standstill: FleetStandstill | None  # who waits in a collective while no step is made
+    slow_rank: SlowFleetRank | None  # the straggler
+    standstill: FleetStandstill | None  # ranks that wait in a collective while no step completes
     health: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDocumentGroup:
-    """Hosts that have something in common."""
+    """Hosts with a common property."""
 
     by: str
     value: str
     hosts: tuple[str, ...]
     live_host_count: int
-    health: str | None  # of the live ones, the gravest
+    health: str | None  # of the live hosts, the worst
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None
@@ -154,14 +152,14 @@ class FleetDocumentGroup:
 
 @dataclass(frozen=True, slots=True)
 class FleetDocument:
-    """Many hosts at one moment."""
+    """The fleet at one moment."""
 
     schema_version: int
     taken_at: str
     hosts: tuple[FleetHost, ...]
     jobs: tuple[FleetDocumentJob, ...]
-    groups: tuple[FleetDocumentGroup, ...]  # with --group-by
-    troubles: tuple[str, ...]  # what was wrong with the names of hosts
+    groups: tuple[FleetDocumentGroup, ...]  # only with --group-by
+    troubles: tuple[str, ...]  # problems with the names of hosts
 
 
 _FROM_SUMMARY = tuple(
@@ -180,19 +178,22 @@ def document(
     *,
     jobs: Sequence[FleetJob],
 ) -> FleetDocument:
-    """The document, hosts in the order given. `now_seconds` is time.monotonic(); `group_by` one of `groups.ways`."""
+    """Makes the document, with hosts in the given order.
+
+    `now_seconds` is time.monotonic(); `group_by` is one of `grouping_choices`.
+    """
     return FleetDocument(
         schema_version=SCHEMA_VERSION,
         taken_at=_time(now_unix_seconds) or "",
         hosts=tuple(_host(state, now_seconds) for state in states),
         jobs=tuple(map(_fleet_job, jobs)),
-        groups=tuple(map(_group, groups(states, group_by))) if group_by else (),
+        groups=tuple(map(_group, group_hosts(states, group_by))) if group_by else (),
         troubles=tuple(troubles),
     )
 
 
 def text_of(made: FleetDocument, *, indent: int | None = None) -> str:
-    """The document as JSON, without a newline at its end."""
+    """The document as JSON, without a final newline."""
     return json_text(asdict(made), indent=indent)
 
 
@@ -200,7 +201,7 @@ _CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
 
 
 def csv_text(made: FleetDocument | None) -> str:
-    """A line for each host; for None the header."""
+    """A CSV line for a host; for None, the header."""
     names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
     if made is None:
         return csv_line([*names, "worst", "labels"])
@@ -279,13 +280,13 @@ def _fleet_job(job: FleetJob) -> FleetDocumentJob:
 
 
 def _group(group: HostGroup) -> FleetDocumentGroup:
-    told = together(group)
+    told = combine_group(group)
     found = told.summary
     return FleetDocumentGroup(
         by=group.by,
         value=group.value,
         hosts=tuple(state.place.name for state in group.states),
-        live_host_count=sum(state.link is Link.LIVE for state in group.states),
+        live_host_count=sum(state.link is HostLink.LIVE for state in group.states),
         health=_name(told.severity),
         **{name: None if found is None else getattr(found, name) for name in _OF_GROUP},
     )

@@ -1,21 +1,46 @@
-"""What a view of many hosts asks of the feed that knows them, whichever it is."""
+"""Feeds of a fleet: the base class, and the feed that asks the daemons directly."""
 
 from __future__ import annotations
 
+import contextlib
+import heapq
+import os
+import random
+import resource
+import selectors
+import shutil
+import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Self
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
+from google.protobuf.message import DecodeError
+
+from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import FleetJob, fleet_jobs
-from neurontools.fleet.states import HostState
+from neurontools.fleet.ssh_tunnel import SshTunnel, ssh_command
+from neurontools.fleet.states import HostLink, HostState, deduplicate_hosts
+from neurontools.fleet.summary import HostSummary
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.call import CallError, PolledStream, RpcError, Status, Unreachable
+from neurontools.rpc.convert import from_message
+from neurontools.rpc.remote_address import remote_address
+from neurontools.rpc.socket_path import set_display_address
 from neurontools.util.signals import defer_signals
+from neurontools.util.terminal import excerpt
+
+if TYPE_CHECKING:
+    from neurontools.rpc.tunnel_registry import TunnelSet
 
 
 class FleetFeed(ABC):
-    """A context with the hosts as they are known. All may be asked from any thread; `notify` is called in the feed's.
+    """A context manager with the states of many hosts. Methods may be called from any thread.
 
-    It ends with `close`, and all that it opened with it.
+    `notify` is called in the feed's thread. `close` ends the feed and all that it opened.
     """
 
     interval_seconds: float
@@ -27,47 +52,47 @@ class FleetFeed(ABC):
     @property
     @abstractmethod
     def states(self) -> tuple[HostState, ...]:
-        """How it stands with each host."""
+        """The state of each host."""
 
     @property
     def jobs(self) -> tuple[FleetJob, ...]:
-        """The jobs over these hosts, those with most cores first."""
+        """The jobs across these hosts, those with most cores first."""
         return fleet_jobs(self.states)
 
     def want_users(self) -> None:
-        """Find out from here on whose the jobs are, where that has to be asked for."""
+        """Also collects the users of jobs from now on, if that needs extra queries."""
         self._are_users_wanted = True
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the feed itself, in lines; of one host its state tells."""
+        """Problems of the feed itself, one line each. Problems of a host are in its state."""
         return ()
 
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether every host has answered, or is known not to."""
+        """Whether every host has answered or is lost."""
 
     @property
     @abstractmethod
     def longest_wait_seconds(self) -> float:
-        """How long it may take to be settled."""
+        """The longest time until `is_settled`."""
 
     @abstractmethod
     def socket_path(self, name: str) -> str | None:
-        """Where the daemon of a host can be asked from here by now; None for one that was not reached yet."""
+        """The local socket that leads to the daemon of a host; None if it was not reached yet."""
 
     def reached(self, name: str) -> str | None:
-        """The same of a host that somebody wants to look at, which it may take some seconds to reach."""
+        """Like `socket_path`, but connects first, which may take some seconds."""
         return self.socket_path(name)
 
     @abstractmethod
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
-        """Begin to ask."""
+        """Starts the feed."""
 
     @abstractmethod
     def close(self) -> None:
-        """End all; may be called again."""
+        """Ends everything. May be called again."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,8 +102,339 @@ class FleetFeed(ABC):
             self.close()
 
     def wait_settled(self, seconds: float | None = None) -> bool:
-        """Wait until it is settled, so long at most; for `start` without `notify`."""
+        """Waits until the feed is settled, or for `seconds`. Only after `start` without `notify`."""
         settled = threading.Event()
         self._notify = lambda: settled.set() if self.is_settled else None
         self._notify()
         return settled.wait(self.longest_wait_seconds if seconds is None else seconds)
+
+
+MAX_SUMMARY_BYTES = 2**15
+_METHOD = "/neurontools.v1.MonitorService/WatchHostSummary"
+_INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # number of hosts, interval in seconds
+_SLOWEST_SECONDS = 10.0
+_MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16, Reach.TLS: 32}
+_SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # between the starts of two hosts
+_ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0, Reach.TLS: 12.0}  # timeout for the first summary of a host
+_SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0, Reach.TLS: 15.0}
+_SETTLED_SECONDS_A_HOST = 0.1  # hosts are started in batches
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_LONGEST_SAMPLED_SECONDS = 3600.0  # the longest sampling interval that a daemon can have
+_SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
+_HASTE = 0.2  # share of the interval: a host that sends faster is not read for a while
+_MOST_FRUITLESS_READS = 100  # reads without a complete summary
+_LONGEST_TROUBLE = 160
+_FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
+_STOP_SECONDS = 2.0
+_PLAIN = {
+    Status.UNIMPLEMENTED: "its neurond gives no summaries; update it",
+    Status.DEADLINE_EXCEEDED: "its socket takes no connection; its neurond may hang",
+}
+
+
+def interval_for(host_count: int) -> float:
+    """The interval between two summaries of a host, by the number of hosts."""
+    return next((seconds for most, seconds in _INTERVALS if host_count <= most), _SLOWEST_SECONDS)
+
+
+def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
+    """The time without a summary after which a host is lost."""
+    slower = max(asked_seconds, min(sampled_seconds, _LONGEST_SAMPLED_SECONDS))
+    return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)
+
+
+class DirectFeed(FleetFeed):
+    """Summaries from the daemons themselves. `states` may be read from any thread; `notify` is called in the feed's.
+
+    `socket_path` gives access to everything else of a host, while the feed runs. `tunnels` lead to hosts that are
+    reached over TLS; the feed closes them.
+    """
+
+    def __init__(
+        self, places: Sequence[HostAddress], interval_seconds: float | None = None, tunnels: TunnelSet | None = None
+    ) -> None:
+        super().__init__()
+        self._tunnels = tunnels
+        self.interval_seconds = interval_for(len(places)) if interval_seconds is None else interval_seconds
+        self._hosts = [_Host(number, HostState(place)) for number, place in enumerate(places)]
+        self._by_name = {host.state.place.name: host for host in self._hosts}
+        self._request = neuron_pb2.WatchHostSummaryRequest(interval_seconds=self.interval_seconds).SerializeToString()
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, int]] = []  # time, host index, timer number
+        self._queues: dict[Reach, deque[_Host]] = {reach: deque() for reach in Reach}
+        self._connecting = dict.fromkeys(Reach, 0)
+        self._next_start = dict.fromkeys(Reach, 0.0)
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self._directory = ""
+        self._wakened, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        if any(place.reach is Reach.SSH for place in places):
+            ssh_command(os.environ)
+            self._directory = tempfile.mkdtemp(prefix="neuron-top-", dir=_short_directory())
+
+    @property
+    def states(self) -> tuple[HostState, ...]:
+        """The state of each host, in the given order. A host named twice occurs once."""
+        return deduplicate_hosts([host.state for host in self._hosts])[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that say which hosts were named twice."""
+        return deduplicate_hosts([host.state for host in self._hosts])[1]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every host has answered or is lost."""
+        return all(host.state.is_settled for host in self._hosts)
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """The longest time until every host has answered or is lost."""
+        slowest = max((_SETTLED_SECONDS[host.state.place.reach] for host in self._hosts), default=0.0)
+        return slowest + _SETTLED_SECONDS_A_HOST * len(self._hosts)
+
+    def socket_path(self, name: str) -> str | None:
+        """The local socket that leads to the daemon of a host; None if it was not reached yet."""
+        host = self._by_name[name]
+        return host.state.place.address if host.state.place.reach is Reach.SOCKET else host.path
+
+    def start(self, notify: Callable[[], None] = lambda: None) -> None:
+        """Starts the feed."""
+        _make_room(len(self._hosts))
+        self._notify = notify
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends everything. May be called again."""
+        if self._waker < 0:
+            return
+        self._is_closing = True
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b"x")
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+        tunnels = [host.tunnel for host in self._hosts if host.tunnel is not None]
+        for tunnel in tunnels:
+            tunnel.close()
+        for tunnel in tunnels:
+            tunnel.wait(_STOP_SECONDS)
+        if self._tunnels is not None:
+            self._tunnels.close()
+        for descriptor in (self._waker, self._wakened):
+            os.close(descriptor)
+        self._waker = -1
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _run(self) -> None:
+        self._selector.register(self._wakened, selectors.EVENT_READ, None)
+        for host in self._hosts:
+            self._queues[host.state.place.reach].append(host)
+        try:
+            while not self._is_closing:
+                self._start_some()
+                for key, _ in self._selector.select(self._wait_seconds()):
+                    if isinstance(key.data, _Host):
+                        self._read(key.data)
+                    elif isinstance(key.data, SshTunnel):
+                        key.data.accept()
+                self._ring()
+        finally:
+            for host in self._hosts:
+                if host.stream is not None:
+                    host.stream.close()
+            self._selector.close()
+
+    def _wait_seconds(self) -> float | None:
+        now = time.monotonic()
+        due = [self._timers[0][0]] if self._timers else []
+        for reach, queue in self._queues.items():
+            if queue and self._connecting[reach] < _MOST_CONNECTING[reach]:
+                due.append(self._next_start[reach])
+        return max(0.0, min(due) - now) if due else None
+
+    def _start_some(self) -> None:
+        """Connects the next hosts, a few at a time and with a delay between them."""
+        for reach, queue in self._queues.items():
+            while (
+                queue
+                and self._connecting[reach] < _MOST_CONNECTING[reach]
+                and (now := time.monotonic()) >= self._next_start[reach]
+            ):
+                self._next_start[reach] = now + _SPACING_SECONDS[reach]
+                self._connect(queue.popleft())
+
+    def _connect(self, host: _Host) -> None:
+        place = host.state.place
+        try:
+            if place.reach is Reach.SSH and host.tunnel is None:
+                host.tunnel = SshTunnel(place, self._directory, os.environ)
+                self._selector.register(host.tunnel, selectors.EVENT_READ, host.tunnel)
+                host.path = host.tunnel.path
+            elif place.reach is Reach.TLS and host.path is None:
+                host.path = self._opened(place)
+            path = host.path or place.address
+            host.stream = PolledStream(path, _METHOD, self._request, max_reply_bytes=MAX_SUMMARY_BYTES)
+        except (CallError, OSError, ValueError) as error:
+            self._lose(host, _told(error))
+            return
+        host.is_connecting = True
+        self._connecting[place.reach] += 1
+        if host.state.link is HostLink.WAITING:
+            host.state = replace(host.state, link=HostLink.CONNECTING)
+        self._selector.register(host.stream, selectors.EVENT_READ, host)
+        host.is_read = True
+        self._set_timer(host, _ANSWER_SECONDS[place.reach])
+
+    def _opened(self, place: HostAddress) -> str:
+        """Opens a tunnel to a daemon that serves over TLS."""
+        if self._tunnels is None:
+            raise ValueError("there is no certificate to reach it with")
+        path = self._tunnels.open(remote_address(place.text))
+        set_display_address(path, place.text)
+        return path
+
+    def _read(self, host: _Host) -> None:
+        assert host.stream is not None  # noqa: S101 - registered hosts have a stream
+        try:
+            messages = host.stream.messages()
+            if not messages:
+                host.fruitless_reads += 1
+                if host.fruitless_reads > _MOST_FRUITLESS_READS:
+                    self._lose(host, "says much and gives no summary")
+                return
+            host.fruitless_reads = 0
+            summary = from_message(HostSummary, neuron_pb2.WatchHostSummaryResponse.FromString(messages[-1]).summary)
+            summary.check()
+        except (CallError, EOFError, OSError, ValueError, DecodeError) as error:
+            reason = host.tunnel.reason() if host.tunnel is not None else ""
+            self._lose(host, reason or _told(error))
+            return
+        now = time.monotonic()
+        before = host.state.received_at_seconds
+        host.state = HostState(
+            host.state.place,
+            HostLink.LIVE,
+            summary=summary,
+            received_at_seconds=now,
+            clock_ahead_seconds=summary.taken_at_unix_seconds - time.time(),
+        )
+        self._answered(host)
+        host.failures = 0
+        hasty = before is not None and now - before < _HASTE * self.interval_seconds
+        if hasty:
+            self._selector.unregister(host.stream)
+            host.is_read = False
+        self._set_timer(host, self.interval_seconds * (1 - _HASTE) if hasty else self._patience_seconds(host))
+        self._notify()
+
+    def _ring(self) -> None:
+        """Handles due timers: a silent host is lost, a lost host is retried."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, number, timer = heapq.heappop(self._timers)
+            host = self._hosts[number]
+            if timer != host.timer:
+                continue
+            if host.stream is None:
+                self._queues[host.state.place.reach].append(host)
+            elif not host.is_read:
+                host.is_read = True
+                self._selector.register(host.stream, selectors.EVENT_READ, host)
+                self._set_timer(host, self._patience_seconds(host))
+            else:
+                reason = host.tunnel.reason() if host.tunnel is not None else ""
+                self._lose(host, reason or f"no word for {self._patience_seconds(host):.0f} s")
+
+    def _patience_seconds(self, host: _Host) -> float:
+        """The timeout for the next summary of a host."""
+        if host.is_connecting or host.state.summary is None:
+            return _ANSWER_SECONDS[host.state.place.reach]
+        return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
+
+    def _lose(self, host: _Host, trouble: str) -> None:
+        """Closes the connection to a host and schedules a retry, with growing pauses."""
+        if host.stream is not None:
+            if host.is_read:
+                self._selector.unregister(host.stream)
+            host.stream.close()
+            host.stream = None
+        host.is_read = False
+        host.fruitless_reads = 0
+        self._answered(host)
+        host.state = replace(host.state, link=HostLink.LOST, trouble=excerpt(trouble, _LONGEST_TROUBLE))
+        pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**host.failures)
+        host.failures = min(host.failures + 1, 16)
+        # jitter, so that not all hosts are retried at once
+        self._set_timer(host, pause * random.uniform(0.75, 1.25))  # noqa: S311
+        self._notify()
+
+    def _answered(self, host: _Host) -> None:
+        if host.is_connecting:
+            host.is_connecting = False
+            self._connecting[host.state.place.reach] -= 1
+
+    def _set_timer(self, host: _Host, seconds: float) -> None:
+        host.timer += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, host.number, host.timer))
+
+
+class _Host:
+    """A host, used in the feed's thread. `state` is replaced as a whole."""
+
+    __slots__ = (
+        "failures",
+        "fruitless_reads",
+        "is_connecting",
+        "is_read",
+        "number",
+        "path",
+        "state",
+        "stream",
+        "timer",
+        "tunnel",
+    )
+
+    def __init__(self, number: int, state: HostState) -> None:
+        self.number = number
+        self.state = state
+        self.stream: PolledStream | None = None
+        self.tunnel: SshTunnel | None = None
+        self.path: str | None = None  # the local socket that leads to it
+        self.timer = 0  # number of the valid timer; older timers are ignored
+        self.failures = 0
+        self.fruitless_reads = 0
+        self.is_connecting = False
+        self.is_read = False
+
+
+def _told(error: Exception) -> str:
+    """A short text: why a host is lost."""
+    if isinstance(error, Unreachable):
+        cause = error.reason[:1].lower() + error.reason[1:]
+        return "not permitted to this user" if isinstance(error.__cause__, PermissionError) else f"no daemon: {cause}"
+    if isinstance(error, RpcError):
+        return _PLAIN.get(error.code, error.details or "its neurond ended the call")
+    if isinstance(error, EOFError):
+        return "its neurond ended the call"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"its answer can't be read: {error}"
+
+
+def _make_room(host_count: int) -> None:
+    """Raises the limit of open files as far as possible, for one connection per host and the ssh processes."""
+    wanted = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _short_directory() -> str:
+    """A directory for sockets, whose paths must be short, also for ssh."""
+    base = tempfile.gettempdir()
+    return base if len(os.fsencode(base)) <= 24 else "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it

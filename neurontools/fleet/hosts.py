@@ -1,18 +1,20 @@
-"""Which hosts are looked at, and where each is reached: `--hosts` and hostfiles.
+"""Host lists: `--hosts`, hostfiles and Prometheus file_sd files.
 
-A hostfile has a host a line: a name, and where to reach it if that isn't SSH to the name: `unix:/path` of a daemon's
-socket, `ssh:destination`, or `grpcs://host:port` where a daemon serves over TLS; behind that labels, as `rack=a1`.
-`trn[1-4,7]` stands for five hosts, as in Slurm. What is wrong with a line is told, and the other lines count.
+A hostfile has one host per line: a name, then optionally its address (`unix:/path` of a socket, `ssh:destination`, or
+`grpcs://host:port` for a daemon that serves over TLS), then labels such as `rack=a1`. By default a host is reached by
+SSH to its name. `trn[1-4,7]` expands to five hosts, as in Slurm. A wrong line is reported; the other lines count.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from neurontools.rpc.remote_address import SCHEME, remote_address
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
@@ -22,7 +24,7 @@ MOST_HOSTS = 10_000
 _MOST_FILE_BYTES = 4 * 2**20
 _MOST_TROUBLES = 20
 _LONGEST_NAME = 253
-_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:@%+-]*")  # never a dash first, which ssh would take for an option
+_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:@%+-]*")  # no leading dash, which ssh would take as an option
 _LABEL = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,63})=(\S*)$")
 MOST_LABELS, LONGEST_LABEL = 16, 128
 _BRACKETS = re.compile(r"([^\[\]]*)\[([^\[\]]*)\](.*)")
@@ -40,48 +42,48 @@ _TLS = f"{Reach.TLS}:"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A host: its name in the view, and where its daemon is."""
+class HostAddress:
+    """A host: its name in the view, and the address of its daemon."""
 
     name: str
     reach: Reach
-    address: str  # the path of a socket, what ssh is given, or //host:port
-    labels: tuple[tuple[str, str], ...] = ()  # what it is grouped by: names and values
+    address: str  # path of a socket, ssh destination, or //host:port
+    labels: tuple[tuple[str, str], ...] = ()  # names and values, for grouping
 
     @property
     def text(self) -> str:
-        """As in a hostfile."""
+        """The address as in a hostfile."""
         return f"{self.reach}:{self.address}"
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
-    """The hosts, each name once, in the order they were named, and what was wrong with the rest, in lines."""
+class HostList:
+    """The hosts in the given order, each name once, and one line for each problem."""
 
-    places: tuple[Place, ...]
+    places: tuple[HostAddress, ...]
     troubles: tuple[str, ...] = ()
 
 
-def hostfile_text(places: Iterable[Place]) -> str:
-    """The hostfile of these hosts."""
+def format_hostfile(places: Iterable[HostAddress]) -> str:
+    """The hosts as the text of a hostfile."""
     return "".join(
         " ".join((place.name, place.text, *(f"{name}={value}" for name, value in place.labels))) + "\n"
         for place in places
     )
 
 
-def read_hostfile(path: str) -> Hosts:
-    """The hosts of a file; UserError when it can't be read or is too large to be meant."""
-    collected = Collected()
-    for number, line in enumerate(file_text("--hostfile", path, "a host a line").splitlines(), 1):
+def read_hostfile(path: str) -> HostList:
+    """Reads a hostfile. UserError if it cannot be read or is too large."""
+    collected = HostListBuilder()
+    for number, line in enumerate(read_host_file("--hostfile", path, "a host a line").splitlines(), 1):
         text = line.partition("#")[0].strip()
         if text:
             collected.add(text, f"{excerpt(path, 200)}:{number}")
     return collected.hosts()
 
 
-def file_text(flag: str, path: str, content: str) -> str:
-    """What is in a file that names hosts; UserError when it can't be read or is too large to be meant."""
+def read_host_file(flag: str, path: str, content: str) -> str:
+    """Reads a file with host names as text. UserError if it cannot be read or is too large."""
     at = f"{flag} {excerpt(path, 200)}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -100,9 +102,9 @@ def file_text(flag: str, path: str, content: str) -> str:
     return data.decode("utf-8", "replace")
 
 
-def named_hosts(text: str) -> Hosts:
-    """The hosts of `--hosts`: names or places with commas between them; UserError when none of them can be meant."""
-    collected = Collected()
+def parse_hosts_option(text: str) -> HostList:
+    """Parses `--hosts`: names or addresses, separated by commas. UserError if no host is valid."""
+    collected = HostListBuilder()
     for part in _split(text):
         collected.add(part, "--hosts")
     hosts = collected.hosts()
@@ -112,16 +114,16 @@ def named_hosts(text: str) -> Hosts:
     return hosts
 
 
-class Collected:
-    """Hosts as they are named, each once."""
+class HostListBuilder:
+    """Collects hosts, each name once."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, HostAddress] = {}
         self._troubles: list[str] = []
         self._untold = 0
 
     def add(self, text: str, at: str) -> None:
-        """Take what one line or one part names; what is wrong with it becomes a trouble."""
+        """Adds the hosts of one line or part; records a problem if it is malformed."""
         try:
             for place in _places(text):
                 if len(self._places) >= MOST_HOSTS:
@@ -133,20 +135,20 @@ class Collected:
             self.trouble(at, str(error))
 
     def trouble(self, at: str, cause: str) -> None:
-        """Tell what is wrong with a part, as far as there is room."""
+        """Records a problem, up to a limit."""
         if len(self._troubles) < _MOST_TROUBLES:
             self._troubles.append(f"{at}: {cause}")
         else:
             self._untold += 1
 
-    def hosts(self) -> Hosts:
-        """All of them."""
+    def hosts(self) -> HostList:
+        """Returns the collected hosts."""
         more = (f"and {self._untold} more lines are wrong",) if self._untold else ()
-        return Hosts(tuple(self._places.values()), (*self._troubles, *more))
+        return HostList(tuple(self._places.values()), (*self._troubles, *more))
 
 
-def _places(text: str) -> list[Place]:
-    """The hosts of one line; ValueError says why it is none."""
+def _places(text: str) -> list[HostAddress]:
+    """Parses one line. ValueError says what is wrong."""
     name, _, where = text.partition(" ")
     where, labels = _labels_of(where.strip())
     if not where and name.startswith(_TLS):
@@ -154,12 +156,12 @@ def _places(text: str) -> list[Place]:
     if not where and ":" in name and name.partition(":")[0] in tuple(Reach):
         where = name
         name = _name_of(where)
-    names = expanded(name)
+    names = expand_brackets(name)
     for found in names:
         if not _NAME.fullmatch(found) or len(found) > _LONGEST_NAME:
             raise ValueError(f"{excerpt(found, 60)!r} is no name of a host")
     if not where:
-        return [Place(found, Reach.SSH, found, labels) for found in names]
+        return [HostAddress(found, Reach.SSH, found, labels) for found in names]
     if where.startswith(_TLS):
         if len(names) > 1:
             raise ValueError("several names can't have one place; give each a line of its own")
@@ -174,11 +176,11 @@ def _places(text: str) -> list[Place]:
         raise ValueError(f"{excerpt(address, 60)!r} is nothing that ssh could be given")
     if reach is Reach.SOCKET and (not address.startswith("/") or "\0" in address):
         raise ValueError("the path of a socket begins with a slash")
-    return [Place(names[0], reach, address, labels)]
+    return [HostAddress(names[0], reach, address, labels)]
 
 
 def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What stands before the labels at the end of a line, and these."""
+    """Splits the labels off the end of a line."""
     labels: list[tuple[str, str]] = []
     while found := _LABEL.search(text):
         if len(labels) >= MOST_LABELS:
@@ -189,23 +191,23 @@ def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _expanded_addresses(text: str) -> list[str]:
-    """The addresses of `grpcs://trn[1-4]:8001`; brackets around an IPv6 address stand for nothing else."""
-    return [text] if text.startswith(f"{SCHEME}[") and text.partition("]")[0].count(":") > 1 else expanded(text)
+    """Expands `grpcs://trn[1-4]:8001`. Brackets around an IPv6 address are not expanded."""
+    return [text] if text.startswith(f"{SCHEME}[") and text.partition("]")[0].count(":") > 1 else expand_brackets(text)
 
 
-def _over_tls(name: str | None, where: str, labels: tuple[tuple[str, str], ...]) -> Place:
+def _over_tls(name: str | None, where: str, labels: tuple[tuple[str, str], ...]) -> HostAddress:
     address = remote_address(where)
-    return Place(address.host if name is None else name, Reach.TLS, address.text.removeprefix(_TLS), labels)
+    return HostAddress(address.host if name is None else name, Reach.TLS, address.text.removeprefix(_TLS), labels)
 
 
 def _name_of(where: str) -> str:
-    """The name of a host of which only the place is given."""
+    """The name of a host that is given by its address only."""
     kind, _, address = where.partition(":")
     return address if kind == Reach.SSH else address.rpartition("/")[2].removesuffix(".sock")
 
 
-def expanded(text: str) -> list[str]:
-    """The names that a list as Slurm writes it stands for: `trn[01-03,7]`; ValueError for a wrong one."""
+def expand_brackets(text: str) -> list[str]:
+    """Expands a Slurm host list such as `trn[01-03,7]`. ValueError if it is malformed."""
     found = _BRACKETS.fullmatch(text)
     if found is None:
         if "[" in text or "]" in text:
@@ -220,14 +222,14 @@ def expanded(text: str) -> list[str]:
         if not is_range or not 0 <= int(last) - int(first) < MOST_HOSTS:
             raise ValueError(f"{excerpt(part, 60)!r} is no range of numbers")
         names += [f"{before}{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
-    tails = expanded(after)
+    tails = expand_brackets(after)
     if len(names) * len(tails) > MOST_HOSTS:
         raise ValueError(f"more than {MOST_HOSTS} hosts")
     return [f"{name}{tail}" for name in names for tail in tails]
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas, those in brackets left alone."""
+    """Splits at commas outside brackets."""
     parts, depth, start = [], 0, 0
     for position, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
@@ -242,3 +244,51 @@ def _read(descriptor: int) -> bytes:
     while len(data) <= _MOST_FILE_BYTES and (chunk := os.read(descriptor, 2**20)):
         data += chunk
     return data
+
+
+PLACE_LABEL = "__neuron_place__"
+
+
+def read_file_sd(path: str) -> HostList:
+    """Reads a Prometheus file_sd file (JSON). UserError if it cannot be read or is malformed."""
+    at = f"--file-sd {excerpt(path, 200)}"
+    text = read_host_file("--file-sd", path, "targets, as Prometheus reads them")
+    try:
+        groups = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yaml = path.endswith((".yml", ".yaml"))
+        cause = "is YAML, which is not read" if yaml else f"is no JSON: {excerpt(str(error), 100)}"
+        raise UserError(f"{at}: {cause}; Prometheus reads the same as JSON", EXIT_USAGE) from None
+    if not isinstance(groups, list):
+        raise UserError(f'{at}: is no list; write [{{"targets": ["trn-1:8000"]}}]', EXIT_USAGE)
+    collected = HostListBuilder()
+    for number, group in enumerate(groups, 1):
+        where = f"{excerpt(path, 200)}: group {number}"
+        try:
+            targets, labels = _group(group)
+        except ValueError as error:
+            collected.trouble(where, str(error))
+            continue
+        for target in targets:
+            host = target.rpartition(":")[0].strip("[]") or target
+            name = labels.get("node", host) if len(targets) == 1 else host
+            reached = labels.get(PLACE_LABEL, f"ssh:{host}")
+            told = " ".join(f"{key}={value}" for key, value in _shown(labels))
+            collected.add(f"{name} {reached} {told}", where)
+    return collected.hosts()
+
+
+def _group(group: Any) -> tuple[list[str], dict[str, str]]:
+    """Returns targets and labels of a group. ValueError if Prometheus would reject it."""
+    if not isinstance(group, dict) or not isinstance(group.get("targets"), list):
+        raise ValueError("has no list of targets")
+    targets, labels = group["targets"], group.get("labels") or {}
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in (*targets, *labels.values())):
+        raise ValueError("has a target or a label that is no text")
+    return targets, labels
+
+
+def _shown(labels: dict[str, str]) -> list[tuple[str, str]]:
+    """The labels that distinguish hosts, in the form of a hostfile. Spaces become underscores."""
+    own = [(name, "_".join(value.split())[:LONGEST_LABEL]) for name, value in labels.items()]
+    return [(name, value) for name, value in own if not name.startswith("__") and name != "node"][:MOST_LABELS]

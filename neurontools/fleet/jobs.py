@@ -1,45 +1,45 @@
-"""Jobs over hosts: the parts that hosts tell of are one job where their launcher says that they are one run."""
+"""Jobs across hosts: merges the parts that hosts report if the launcher says they are one run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from neurontools.fleet.states import HostState, Link
-from neurontools.fleet.summary_job import SummaryJob
+from neurontools.fleet.states import HostLink, HostState
+from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity
 from neurontools.model.jobs import JobState, find_straggler
 
 MOST_MISSING = 16
-MOST_ABSENT = 4  # of a host
-STUCK_SECONDS = 60.0  # as neurond's own limit is by default
+MOST_ABSENT = 4  # per host
+STUCK_SECONDS = 60.0  # the default of neurond
 _STATES = tuple(JobState)
 
 
 @dataclass(frozen=True, slots=True)
 class MissingRank:
-    """A rank that should run and is on none of the hosts that answer."""
+    """A rank that should run but is on none of the live hosts."""
 
     rank: int
-    host_name: str | None  # where it was started; None: not known
+    host_name: str | None  # where it was started; None if unknown
     is_host_lost: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SlowFleetRank:
-    """The rank that the others wait for; `neurontools.model.jobs` tells how it is found."""
+    """The straggler: the rank that the others wait for. `neurontools.model.jobs` explains how it is found."""
 
     rank: int | None
     host_name: str
     pid: int | None
-    part: str | None  # as in STEP_PARTS: what takes it longer; None: all a little
+    part: str | None  # the slow part of its step, as in STEP_PARTS; None: all parts a little
     gain_seconds: float
     gain_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentRank:
-    """A rank that runs and has not come to the collective in which others wait."""
+    """A rank that runs but has not reached the collective in which others wait."""
 
     rank: int
     host_name: str
@@ -47,56 +47,56 @@ class AbsentRank:
 
 @dataclass(frozen=True, slots=True)
 class FleetStandstill:
-    """Ranks that wait in a collective, and those for whom they do, while no step is made."""
+    """Ranks that wait in a collective, and the ranks they wait for, while no step completes."""
 
-    collective: str  # in which those of the host with most of them wait
+    collective: str  # on the host with most waiting ranks
     waiting_rank_count: int
     absent_rank_count: int
-    absent_ranks: tuple[AbsentRank, ...]  # the first of each host, as far as numbers are known
-    seconds: float  # since when the last of those that wait has been waiting
+    absent_ranks: tuple[AbsentRank, ...]  # the first of each host, if rank numbers are known
+    seconds: float  # how long the last of the waiting ranks has waited
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """How long the latest steps took, by rank; ranks in step all have the same."""
+    """Duration of the latest steps, by rank. Synchronized ranks have the same."""
 
     least: float | None
-    median: float  # of the medians of its hosts, each for as many ranks as it has, where those are told
+    median: float  # median of the hosts' medians, weighted by their ranks
     most: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetJob:
-    """Processes that work together, on one host or on several."""
+    """A job: processes that work together, on one or several hosts."""
 
     name: str
-    run_id: str | None  # None: it is of one host, as far as its launcher tells
-    host_names: tuple[str, ...]  # () where the feed does not tell them
+    run_id: str | None  # None: on one host, as far as the launcher reports
+    host_names: tuple[str, ...]  # empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
-    rank_count: int  # that run on these hosts
+    rank_count: int  # on these hosts
     world_size: int | None
-    missing_ranks: tuple[MissingRank, ...]  # those with the lowest numbers, as far as numbers are known
-    state: str  # as in `JobState`
+    missing_ranks: tuple[MissingRank, ...]  # the lowest numbers, if rank numbers are known
+    state: str  # a value of `JobState`
     state_seconds: float | None
     utilization_ratio: float | None  # mean of its cores
-    steps_per_second: float | None  # of the slowest host that tells them
+    steps_per_second: float | None  # of the slowest host that reports it
     mfu_ratio: float | None  # mean of its cores
     step_seconds: StepSeconds | None
     slow_rank: SlowFleetRank | None
     standstill: FleetStandstill | None
-    severity: Severity | None  # the gravest finding on its processes; None: not known
-    users: tuple[str, ...] = ()  # whose it is, as far as its hosts tell
-    user_count: int | None = None  # how many these are; None: not known, and more than `users` where there are some
+    severity: Severity | None  # highest severity of the findings on its processes; None if unknown
+    users: tuple[str, ...] = ()  # as far as the hosts report them
+    user_count: int | None = None  # None if unknown; there may be more than `users`
 
     @property
     def missing_rank_count(self) -> int:
-        """How many ranks are on none of the hosts that answer."""
+        """The number of ranks that are on none of the live hosts."""
         return max(0, (self.world_size or 0) - self.rank_count)
 
     @property
     def without_users(self) -> FleetJob:
-        """The same for who may see no users."""
+        """A copy without users, for readers that may not see them."""
         return replace(self, users=(), user_count=None)
 
 
@@ -107,7 +107,7 @@ class _Part:
 
 
 def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
-    """The jobs of the live hosts, those with most cores first. A process of which no job is known is none."""
+    """The jobs of the live hosts, those with most cores first. Processes without a known job are left out."""
     found: dict[tuple[str, ...], list[_Part]] = {}
     lost: dict[str, list[_Part]] = {}
     for state in states:
@@ -115,7 +115,7 @@ def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
             continue
         for job in state.summary.jobs:
             part = _Part(state.place.name, job)
-            if state.link is not Link.LIVE:
+            if state.link is not HostLink.LIVE:
                 lost.setdefault(job.run_id or "", []).append(part)
             elif job.run_id is not None:
                 found.setdefault((job.run_id,), []).append(part)
@@ -129,7 +129,7 @@ def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
 
 
 def _is_one(parts: Sequence[_Part]) -> bool:
-    """Whether no rank is there twice: what only seems to be one run is not shown as one."""
+    """Whether no rank occurs twice. Otherwise the parts are not one run."""
     known = [ranks for part in parts if (ranks := part.job.ranks) is not None]
     return sum(map(len, known)) == len(frozenset().union(*known))
 
@@ -141,7 +141,7 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
     state = min((job.state for job in jobs), key=_place_of_state)
     standstill = _standstill(parts)
     if standstill is not None and standstill.waiting_rank_count == world_size and standstill.seconds >= STUCK_SECONDS:
-        state = JobState.STUCK  # all have come, each host sees that, and none of them gets on
+        state = JobState.STUCK  # all ranks have reached the collective, each host says so, and still no step completes
     since = [job.state_seconds for job in jobs if job.state == state and job.state_seconds is not None]
     host_names = tuple(dict.fromkeys(part.host_name for part in parts))
     users = tuple(dict.fromkeys(user for job in jobs for user in job.users if user))
@@ -169,17 +169,17 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
 
 
 def _tells_its_users(job: SummaryJob) -> bool:
-    """Whether each has a name: of those that have none nobody knows whether they are those of another host."""
+    """Whether every user has a name. UIDs without a name cannot be compared across hosts."""
     return len(frozenset(filter(None, job.users))) == job.user_count
 
 
 def _place_of_state(state: str) -> int:
-    """Lower for what holds up the rest: while one rank compiles, those who wait for it are not stuck."""
+    """Lower for states that explain the others: while one rank compiles, the waiting ranks are not stuck."""
     return _STATES.index(JobState(state)) if state in _STATES else len(_STATES)
 
 
 def _name(names: Sequence[str]) -> str:
-    """Of several names, as pods of one run have them, the first, and how many more there are."""
+    """The first of several names (as pods of one run have them), and the number of others."""
     different = sorted(set(names))
     return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
 
@@ -206,7 +206,7 @@ def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
     waiting = [each for _, each in told if each is not None]
     if not waiting or any(part.job.state not in (JobState.WAITING, JobState.STUCK) for part in parts):
         return None
-    # Where nobody waits, nobody has come.
+    # If no rank waits, none has reached the collective.
     absent = [
         (part, part.job.rank_count, tuple(sorted(part.job.ranks or ()))[:MOST_ABSENT])
         if each is None
@@ -235,7 +235,7 @@ def _step_seconds(jobs: Sequence[SummaryJob]) -> StepSeconds | None:
 
 
 def _slow(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | None:
-    """Whom all ranks wait for; None too where not all of them are known: one that is not may be the slower one."""
+    """The straggler of a job. None if some ranks are unknown, because one of those may be slower."""
     told = [part.job.recent_steps for part in parts if part.job.recent_steps is not None]
     count = sum(steps.rank_count for steps in told)
     if count != sum(part.job.rank_count for part in parts) or world_size not in (None, count):

@@ -1,12 +1,17 @@
-"""The hosts of a Slurm job, asked of Slurm's own commands."""
+"""The hosts of a Slurm job, from scontrol."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import selectors
+import signal
+import subprocess
+from time import monotonic
 
-from neurontools.fleet.hosts import Collected, Hosts
-from neurontools.fleet.scontrol import NoScontrol, scontrol
-from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.fleet.hosts import HostList, HostListBuilder
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.terminal import excerpt
 
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
@@ -16,8 +21,8 @@ _SECONDS = 20.0
 _NO_NODES = ("", "(null)", "None")
 
 
-def job_hosts(job: str) -> Hosts:
-    """The nodes that a job runs on, reached by SSH; UserError when there are none, or Slurm doesn't tell."""
+def slurm_job_hosts(job: str) -> HostList:
+    """The nodes of a job, reached by SSH. UserError if there are none or scontrol fails."""
     if not _JOB.fullmatch(job):
         raise UserError(f"--slurm {excerpt(job, 40)}: is no job; give its number, as squeue shows it", EXIT_USAGE)
     shown = _told(job, "show", "--oneliner", "job", job)
@@ -26,17 +31,112 @@ def job_hosts(job: str) -> Hosts:
         state = _STATE.search(shown)
         word = state[1].lower() if state else "not running"
         raise UserError(f"--slurm {job}: the job is {word} and has no nodes; wait until it runs", EXIT_NOT_FOUND)
-    collected = Collected()
+    collected = HostListBuilder()
     for name in dict.fromkeys(_told(job, "show", "hostnames", ",".join(lists)).split()):
         collected.add(f"{name} slurm_job={job}", f"--slurm {job}")
     return collected.hosts()
 
 
 def _told(job: str, *arguments: str) -> str:
-    """What scontrol prints; UserError in its own words when it fails."""
+    """Runs scontrol. UserError with its message if it fails."""
     try:
-        return scontrol(*arguments, timeout_seconds=_SECONDS, next_step="see squeue")
-    except NoScontrol as error:
+        return run_scontrol(*arguments, timeout_seconds=_SECONDS, next_step="see squeue")
+    except ScontrolMissing as error:
         raise UserError(f"--slurm {job}: {error}, or give --hosts", error.exit_code) from None
     except UserError as error:
         raise UserError(f"--slurm {job}: {error}", error.exit_code) from None
+
+
+MOST_BYTES = 8 << 20
+"""Limit on an answer: the names of far more nodes than a cluster has."""
+
+_REACH_IT = "is slurmctld running?"
+_FATAL = "fatal: "
+_NEXT_STEPS = {"Unable to contact": _REACH_IT, _FATAL: "see slurm.conf, or set SLURM_CONF"}
+_MOST_REASON_BYTES = 4096
+_PART_BYTES = 1 << 16
+_ENVIRONMENT = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}  # fixed formats, because a program reads the output
+
+
+class ScontrolMissing(UserError):
+    """scontrol is not installed."""
+
+
+def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str:
+    """Runs scontrol with limits on time and size; returns its output. UserError with the cause and the next step."""
+    name = f"scontrol {arguments[0]}"
+    try:
+        child = subprocess.Popen(
+            ["scontrol", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **_ENVIRONMENT},
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise ScontrolMissing("there is no scontrol here; run it where Slurm's commands are", EXIT_USAGE) from None
+    except OSError as error:
+        raise UserError(f"{name}: {error.strerror}; see whether Slurm is installed whole") from error
+    try:
+        said, complaint = _read(child, monotonic() + timeout_seconds)
+    except TimeoutError:
+        raise UserError(f"{name} gave no answer within {timeout_seconds:g} s; {_REACH_IT}", EXIT_USAGE) from None
+    except _TooMuch:
+        raise UserError(f"{name} says more than {MOST_BYTES >> 20} MiB; is it Slurm's own?", EXIT_FAILURE) from None
+    finally:
+        _end(child)
+    if child.returncode:
+        lines = (complaint.strip() or said[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
+        # The fatal error comes after earlier messages.
+        line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _how(child.returncode)
+        cause = excerpt(line.removeprefix("scontrol: "), 120)
+        step = next((step for words, step in _NEXT_STEPS.items() if words in cause), next_step)
+        raise UserError(f"{name}: {cause}; {step}", EXIT_NOT_FOUND)
+    return said.decode("utf-8", "replace")
+
+
+class _TooMuch(Exception):
+    """The output exceeds the limit."""
+
+
+def _read(child: subprocess.Popen[bytes], deadline_seconds: float) -> tuple[bytes, bytes]:
+    """Reads all of stdout and the start of stderr, and waits for the end. TimeoutError, _TooMuch."""
+    assert child.stdout is not None  # noqa: S101 - both are pipes
+    assert child.stderr is not None  # noqa: S101
+    said = {child.stdout: bytearray(), child.stderr: bytearray()}
+    with selectors.DefaultSelector() as waiting:
+        for stream in said:
+            waiting.register(stream, selectors.EVENT_READ, stream)
+        while waiting.get_map():
+            ready = waiting.select(max(0.0, deadline_seconds - monotonic()))
+            if not ready:
+                raise TimeoutError
+            for key, _ in ready:
+                part = os.read(key.fd, _PART_BYTES)
+                if not part:
+                    waiting.unregister(key.fileobj)
+                elif key.data is child.stdout or len(said[key.data]) < _MOST_REASON_BYTES:
+                    said[key.data] += part
+                if len(said[child.stdout]) > MOST_BYTES:
+                    raise _TooMuch
+    try:
+        child.wait(max(0.0, deadline_seconds - monotonic()))
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return bytes(said[child.stdout]), bytes(said[child.stderr])
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kills the process group if it still runs."""
+    for stream in (child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _how(returncode: int) -> str:
+    return f"it ended with {returncode}" if returncode > 0 else f"it was ended by {signal.Signals(-returncode).name}"

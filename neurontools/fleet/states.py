@@ -1,56 +1,56 @@
-"""How it stands with each host that is looked at, and which of them is worst."""
+"""The state of each host in a fleet view; sorting, grouping and deduplicating hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from neurontools.fleet.hosts import Place
+from neurontools.fleet.hosts import HostAddress
 from neurontools.fleet.summary import HostSummary
-from neurontools.model import Severity
+from neurontools.model import Severity, SourceKind
 
 
-class Link(StrEnum):
-    """How the view stands to a host."""
+class HostLink(StrEnum):
+    """Connection state of a host."""
 
-    WAITING = "waiting"  # not asked yet, so that not all are at once
-    CONNECTING = "connecting"  # asked, and nothing has come
+    WAITING = "waiting"  # not connected yet, because hosts are started one after the other
+    CONNECTING = "connecting"  # connecting; no answer yet
     LIVE = "live"
-    LOST = "lost"  # it is tried again
+    LOST = "lost"  # retrying
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host as the view knows it. What was known of one that is lost stays, with its age."""
+    """A host as the view knows it. A lost host keeps its last summary."""
 
-    place: Place
-    link: Link = Link.WAITING
-    trouble: str = ""  # why it is lost, in a line
+    place: HostAddress
+    link: HostLink = HostLink.WAITING
+    trouble: str = ""  # why it is lost, in one line
     summary: HostSummary | None = None  # the latest
-    received_at_seconds: float | None = None  # time.monotonic() here: no clock of another host is asked
-    clock_ahead_seconds: float = 0.0  # of the host's clock before ours, when the latest came
-    told_steps_per_second: float | None = None  # where the feed tells them and not the jobs that make them
+    received_at_seconds: float | None = None  # time.monotonic() here, so that the clocks of other hosts do not matter
+    clock_ahead_seconds: float = 0.0  # the host's clock minus ours, at the latest summary
+    told_steps_per_second: float | None = None  # if the feed knows it per host rather than per job
 
     def age_seconds(self, now_seconds: float) -> float | None:
-        """How old what is known of it is, at this time.monotonic(); None: nothing is."""
+        """The age of the summary at this time.monotonic(); None if there is none."""
         return None if self.received_at_seconds is None else max(0.0, now_seconds - self.received_at_seconds)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of the largest job that tells them."""
+        """Of the largest job that reports it."""
         found = None if self.summary is None else self.summary.steps_per_second
         return self.told_steps_per_second if found is None else found
 
     @property
     def severity(self) -> Severity | None:
-        """The gravest that its daemon found; None: not known, as of a host that is not live."""
-        return self.summary.severity if self.summary is not None and self.link is Link.LIVE else None
+        """The highest severity of the host's findings; None if unknown, for example for a lost host."""
+        return self.summary.severity if self.summary is not None and self.link is HostLink.LIVE else None
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has answered, or is known not to."""
-        return self.link in (Link.LIVE, Link.LOST)
+        """Whether the host has answered or is lost."""
+        return self.link in (HostLink.LIVE, HostLink.LOST)
 
 
 _GRAVITY = {Severity.CRITICAL: 0, Severity.WARNING: 2, None: 3, Severity.NOTICE: 5, Severity.OK: 6}
@@ -58,14 +58,14 @@ _LOST, _WAITING = 1, 4
 
 
 def gravity(state: HostState) -> int:
-    """0 for the worst: work is lost, then the host, then what is wrong, not known, waited for, idle and well."""
-    if state.link is Link.LOST:
+    """Sort key, 0 for the worst: lost job, lost host, findings by severity, unknown, waiting, idle, healthy."""
+    if state.link is HostLink.LOST:
         return _LOST
-    return _GRAVITY[state.severity] if state.link is Link.LIVE else _WAITING
+    return _GRAVITY[state.severity] if state.link is HostLink.LIVE else _WAITING
 
 
 def worst_first(states: Iterable[HostState]) -> list[HostState]:
-    """By gravity, then by how much is wrong, then by name."""
+    """Sorts by gravity, then by number of findings, then by name."""
 
     def place(state: HostState) -> tuple[int, int, int, tuple[tuple[int, str], ...]]:
         found = state.summary
@@ -76,7 +76,7 @@ def worst_first(states: Iterable[HostState]) -> list[HostState]:
 
 
 def by_name(states: Iterable[HostState]) -> list[HostState]:
-    """host-2 before host-10."""
+    """Sorts naturally by name: host-2 before host-10."""
     return sorted(states, key=lambda state: _by_number(state.place.name))
 
 
@@ -92,3 +92,177 @@ def _by_number(name: str) -> tuple[tuple[int, str], ...]:
             digits = ""
         parts.append((-1, letter))
     return tuple(parts)
+
+
+TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
+_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # user names cannot contain spaces
+
+
+@dataclass(frozen=True, slots=True)
+class HostGroup:
+    """Hosts with a common property. A host with two jobs or users is in two groups."""
+
+    by: str
+    value: str
+    states: tuple[HostState, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the group, shown like a host name."""
+        return f"{self.value}, {len(self.states)} host{'s' if len(self.states) != 1 else ''}"
+
+
+def grouping_choices(states: Iterable[HostState]) -> tuple[str, ...]:
+    """The properties by which these hosts can be grouped."""
+    labels = {name: None for state in states for name, _ in state.place.labels}
+    return tuple(dict.fromkeys((ALIKE, TYPE, JOB, USER, *sorted(labels))))
+
+
+def group_hosts(states: Iterable[HostState], by: str) -> list[HostGroup]:
+    """Groups hosts, in the order of the first host of each group. `by` is one of `grouping_choices`."""
+    values = _WAYS.get(by) or (lambda state: (dict(state.place.labels).get(by) or f"no {by}",))
+    found: dict[str, list[HostState]] = {}
+    for state in states:
+        for value in values(state):
+            found.setdefault(value, []).append(state)
+    return [HostGroup(by, value, tuple(members)) for value, members in found.items()]
+
+
+def combine_group(group: HostGroup) -> HostState:
+    """Combines a group into one row: sums of counts, means over held cores, the worst state of its hosts."""
+    worst = min(group.states, key=gravity)
+    live = [state for state in group.states if state.link is HostLink.LIVE and state.summary is not None]
+    summaries = [state.summary for state in live if state.summary is not None]
+    place = HostAddress(group.name, worst.place.reach, "")
+    if not summaries:
+        return replace(worst, place=place, summary=None)
+    kinds = {found.instance_type for found in summaries}
+    said = max(summaries, key=lambda found: -1 if found.severity is None else found.severity)
+    is_judged = all(found.is_judged for found in summaries) or bool(said.severity)
+    summary = replace(
+        said,
+        host_name=group.value,
+        instance_type=kinds.pop() if len(kinds) == 1 else "",
+        is_judged=is_judged,
+        devices=(),
+        jobs=(),
+        further_users=(),
+        user_count=None,
+        job_count=_job_count(summaries),
+        **{name: _total(summaries, name) for name in _COUNTS},  # type: ignore[arg-type]
+        **{name: _mean(summaries, name) for name in ("utilization_ratio", "mfu_ratio")},  # type: ignore[arg-type]
+    )
+    received = [state.received_at_seconds for state in live if state.received_at_seconds is not None]
+    return HostState(place, HostLink.LIVE, summary=summary, received_at_seconds=min(received, default=None))
+
+
+_COUNTS = (
+    "critical_count",
+    "warning_count",
+    "notice_count",
+    "neuroncore_count",
+    "held_neuroncore_count",
+    "busy_neuroncore_count",
+    "free_neuroncore_count",
+    "process_count",
+)
+
+
+def _job_count(summaries: Sequence[HostSummary]) -> int | None:
+    """Counts a run on several hosts once. None if not all runs are known."""
+    if len(summaries) == 1:
+        return summaries[0].job_count
+    if any(found.job_count is None or len(found.jobs) < found.job_count for found in summaries):
+        return None
+    runs = [job.run_id for found in summaries for job in found.jobs]
+    return len({run_id for run_id in runs if run_id is not None}) + runs.count(None)
+
+
+def _total(summaries: Sequence[HostSummary], name: str) -> int | None:
+    known = [count for found in summaries if (count := getattr(found, name)) is not None]
+    return sum(known) if known else None
+
+
+def _mean(summaries: Sequence[HostSummary], name: str) -> float | None:
+    """The mean over held cores."""
+    known = [
+        (ratio * found.held_neuroncore_count, found.held_neuroncore_count)
+        for found in summaries
+        if (ratio := getattr(found, name)) is not None and found.held_neuroncore_count
+    ]
+    return sum(part for part, _ in known) / sum(count for _, count in known) if known else None
+
+
+def _type(state: HostState) -> tuple[str, ...]:
+    return ((state.summary and state.summary.instance_type) or "type not known",)
+
+
+def _jobs(state: HostState) -> tuple[str, ...]:
+    named = [job.name for job in state.summary.jobs if job.name] if state.summary is not None else []
+    return tuple(dict.fromkeys(named)) or ("no job",)
+
+
+def _users(state: HostState) -> tuple[str, ...]:
+    """The users of a host. Adds "user unknown" if some or all are not known."""
+    found = state.summary
+    if found is None:
+        return (_UNKNOWN_USER,)
+    users = found.users
+    if not users and 0 in (found.user_count, found.job_count):
+        return (_NO_USER,)
+    return users if users and found.user_count == len(users) else (*users, _UNKNOWN_USER)
+
+
+def _alike(state: HostState) -> tuple[str, ...]:
+    """The properties in which alike hosts agree: type, health, and whether cores are held."""
+    found = state.summary
+    if state.link is not HostLink.LIVE or found is None:
+        return (f"{state.link}",)
+    kind = found.findings[0].kind if found.findings and found.severity else ""
+    how = "health not known" if found.severity is None else kind or "well"
+    held, cores = found.held_neuroncore_count, found.neuroncore_count
+    work = "cores not known" if held is None else "free" if not held else "held" if held == cores else "held in part"
+    return (f"{found.instance_type or 'type not known'}, {how}, {work}",)
+
+
+_WAYS: dict[str, Callable[[HostState], tuple[str, ...]]] = {TYPE: _type, JOB: _jobs, USER: _users, ALIKE: _alike}
+
+
+_BOOT_SECONDS = 0.1  # tolerance for boot times: the clock may be adjusted between two readings
+_MOST_TOLD = 3
+
+
+def deduplicate_hosts(states: Sequence[HostState]) -> tuple[tuple[HostState, ...], tuple[str, ...]]:
+    """Removes hosts named twice; keeps the first name. Also returns lines that say which names are the same host."""
+    by_key: dict[tuple[str, ...], list[tuple[float, HostState]]] = {}
+    kept: list[HostState] = []
+    same: list[str] = []
+    for state in states:
+        found = state.summary
+        key = _key(found) if found is not None and state.link is HostLink.LIVE else None
+        if key is None or found is None:
+            kept.append(state)
+            continue
+        booted = found.taken_at_unix_seconds - found.taken_at_seconds if found.taken_at_seconds is not None else 0.0
+        others = by_key.setdefault(key, [])
+        first = next((other for at, other in others if abs(at - booted) < _BOOT_SECONDS), None)
+        if first is None:
+            others.append((booted, state))
+            kept.append(state)
+        else:
+            same.append(f"{state.place.name} is the same host as {first.place.name}: one row")
+    more = (f"and {len(same) - _MOST_TOLD} more hosts are named twice",) if len(same) > _MOST_TOLD else ()
+    return tuple(kept), (*same[:_MOST_TOLD], *more)
+
+
+def _key(found: HostSummary) -> tuple[str, ...] | None:
+    """The identity of a host, except its boot time. None if it cannot be identified.
+
+    A daemon reports its host name and clocks, Prometheus the instance ID. Simulated hosts share one real host and its
+    boot time, so they are never merged.
+    """
+    if found.source is SourceKind.SIMULATED:
+        return None
+    if found.taken_at_seconds is not None:
+        return found.host_name, found.instance_type, found.instance_id or ""
+    return ("", "", found.instance_id) if found.instance_id else None

@@ -1,4 +1,4 @@
-"""The summary of a host from its snapshot: pure, and bounded whatever the snapshot holds."""
+"""Makes the summary of a host from its snapshot. Its size is bounded, whatever the snapshot contains."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools import catalog
-from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding
-from neurontools.fleet.summary_job import JobStandstill, SummaryJob, rank_runs
+from neurontools.fleet.summary import (
+    MOST_DEVICES,
+    DeviceCell,
+    HostSummary,
+    JobStandstill,
+    SummaryFinding,
+    SummaryJob,
+    encode_rank_runs,
+)
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, health, logical_cores
 from neurontools.model.jobs import (
     JobActivity,
@@ -21,16 +28,16 @@ from neurontools.rpc.convert import to_message
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
-MOST_BYTES = 1200  # on the wire, as a host of 16 devices says all of it, whatever its names are
+MOST_BYTES = 1200  # encoded; enough for a complete summary of a host with 16 devices, whatever its names
 _MARK = "…"
-BUSY_FROM_RATIO = 0.02  # as neuron-top draws a core that is held and works
+BUSY_FROM_RATIO = 0.02  # the limit at which neuron-top draws a held core as busy
 _MOST_INDICES = 16  # no instance type has more devices
 _MOST_MISSING = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Of texts at most, in bytes of UTF-8; of how many jobs the steps are told, and how many users."""
+    """Limits on texts (bytes of UTF-8), on jobs with step times, and on users."""
 
     host: int
     reason: int
@@ -42,12 +49,12 @@ class _Lengths:
 
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
-"""From roomy to tight. The last has room for any host, and only for the number of users."""
-_LONGEST_USER = 32  # as useradd(8) has them; on no host shorter than on another, as hosts are grouped by them
+"""From large to small. With the last one, any host fits; it keeps only the number of users."""
+_LONGEST_USER = 32  # the limit of useradd(8); the same on all hosts, because hosts are grouped by user
 
 
-def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
-    """The summary of this moment of the host of this name; where much is to be told, it is told shorter."""
+def summarize_host(snapshot: Snapshot, host_name: str) -> HostSummary:
+    """Summarizes a snapshot under this host name. Uses smaller limits until the summary fits in MOST_BYTES."""
     for longest in _LENGTHS[:-1]:
         summary = _summary(snapshot, host_name, longest)
         if to_message(summary).ByteSize() <= MOST_BYTES:
@@ -123,7 +130,7 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
 
 
 def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[DeviceCell, ...]:
-    """Each device that is there or is missing, with its verdict."""
+    """All devices, present or missing, with the severity of their findings."""
     on_device: dict[int, list[LogicalNeuronCore]] = {}
     for core in cores:
         on_device.setdefault(core.device_index, []).append(core)
@@ -155,7 +162,7 @@ def _job(
         mfu_ratio=job.mfu_ratio(peak_flops_per_core),
         severity=max((finding.severity for finding in job.findings), default=Severity.OK),
         run_id=job.run_id,
-        rank_runs=rank_runs(rank.number for rank in job.ranks),
+        rank_runs=encode_rank_runs(rank.number for rank in job.ranks),
         missing_ranks=job.missing_ranks[:_MOST_MISSING],
         state=does.state,
         state_seconds=does.seconds,
@@ -167,7 +174,7 @@ def _job(
 
 
 def _owners(job: RunningJob) -> list[str]:
-    """Its users by name, or by number where they have none here, as in a container."""
+    """The users of a job: names, or UIDs without a name here, as in containers."""
     processes = [rank.process for rank in job.ranks]
     found = {process.user or (None if process.uid is None else str(process.uid)) for process in processes}
     return sorted(user for user in found if user is not None)
@@ -178,7 +185,7 @@ def _users(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
-    """Who waits for whom, of a job that makes no steps."""
+    """Which ranks wait, and for which ranks, in a job without steps."""
     found = find_stalled_collective([rank.process for rank in job.ranks])
     if found is None or does.state not in (JobState.WAITING, JobState.STUCK):
         return None
@@ -193,7 +200,7 @@ def _standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest:
 
 
 def _cut(text: str, longest_bytes: int) -> str:
-    """The text, cut with a mark where its UTF-8 is longer."""
+    """Cuts a text to a number of UTF-8 bytes, with an ellipsis."""
     octets = text.encode("utf-8", "replace")
     if len(octets) <= longest_bytes:
         return octets.decode()

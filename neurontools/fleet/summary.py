@@ -1,38 +1,40 @@
-"""What a host says of itself to who looks at many hosts: about a kilobyte, and as true as its snapshot.
+"""The summary of a host for fleet views: about a kilobyte, derived from one snapshot.
 
-The fields are those of the messages of the same names in `neuron.proto`. None is unknown, which is never 0.
+The fields are those of the messages with the same names in `neuron.proto`. None is unknown, never 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity, SourceKind
+from neurontools.model.jobs import JobState, JobSteps
+from neurontools.model.process import STEP_PARTS
 from neurontools.model.representation import repr_of_fields
 
-MOST_DEVICES = 64  # as the driver has them at most
+MOST_DEVICES = 64  # the limit of the driver
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCell:
-    """One device, or the place of one that is missing."""
+    """One device, present or missing."""
 
     index: int
     is_present: bool
-    severity: int | None  # the gravest of its findings, as in `Severity`; None: its health is not known
+    severity: int | None  # highest severity of its findings, as in `Severity`; None if not judged
     utilization_ratio: float | None  # mean of its cores
     held_neuroncore_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryFinding:
-    """One of the gravest things that are wrong; those that are alike are one."""
+    """One of the gravest findings. Findings of the same kind are combined."""
 
     kind: str
     severity: Severity
-    reason: str  # cut where it is long
+    reason: str  # shortened if long
     began_at_unix_seconds: float
     device_indices: tuple[int, ...]
     job: str | None
@@ -43,7 +45,7 @@ class SummaryFinding:
 class HostSummary:
     """One host at one moment. NeuronCores are logical, under the host's default LNC.
 
-    A daemon tells all that may be None without a word of it; a Prometheus may have no series of it.
+    A daemon always fills the fields that may be None, unless noted. Prometheus may have no series for them.
     """
 
     host_name: str
@@ -59,33 +61,33 @@ class HostSummary:
     taken_at_unix_seconds: float
     taken_at_seconds: float | None  # CLOCK_MONOTONIC of the host
     interval_seconds: float | None
-    is_judged: bool  # False: nobody has looked for what is wrong
-    critical_count: int  # findings, those that are alike as one
+    is_judged: bool  # False: the host was not judged
+    critical_count: int  # findings; those of the same kind count once
     warning_count: int
     notice_count: int
-    findings: tuple[SummaryFinding, ...]  # the gravest first, not all
+    findings: tuple[SummaryFinding, ...]  # the gravest, possibly not all
     devices: tuple[DeviceCell, ...]  # by index
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None
-    free_neuroncore_count: int | None  # what is neither held nor free is unknown
+    free_neuroncore_count: int | None  # cores that are neither held nor free are unknown
     utilization_ratio: float | None  # mean of the held cores
     flops_per_second: float | None
-    mfu_ratio: float | None  # of the held cores, against the peak for bf16
+    mfu_ratio: float | None  # of the held cores, relative to the bf16 peak
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
-    process_count: int | None  # that use cores
+    process_count: int | None  # with cores
     job_count: int | None
-    jobs: tuple[SummaryJob, ...]  # those with most cores first, not all
-    further_users: tuple[str, ...]  # whose its other jobs are, not all where they are many
-    user_count: int | None  # of all jobs; None: none is known, or who asks may not see them
-    problem_count: int | None  # what the daemon could not read
+    jobs: tuple[SummaryJob, ...]  # those with most cores, possibly not all
+    further_users: tuple[str, ...]  # users of the other jobs, possibly not all
+    user_count: int | None  # of all jobs; None if unknown, or if the reader may not see users
+    problem_count: int | None  # values that the daemon could not read
 
     __repr__ = repr_of_fields("host_name", "instance_type", "sequence", "critical_count", "warning_count")
 
     @property
     def severity(self) -> Severity | None:
-        """The gravest that was found; None: not known."""
+        """The highest severity of the findings; None if unknown."""
         if not self.is_judged:
             return None
         if self.critical_count:
@@ -96,18 +98,18 @@ class HostSummary:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Whose its jobs are, as far as that is told: `user_count` may be more."""
+        """The known users of the jobs; `user_count` may be more."""
         told = [user for job in self.jobs for user in job.users]
         return tuple([user for user in dict.fromkeys((*told, *self.further_users)) if user])
 
     @property
     def without_users(self) -> HostSummary:
-        """The same for who may see no users."""
+        """A copy without users, for readers that may not see them."""
         jobs = tuple([replace(job, users=(), user_count=None) for job in self.jobs])
         return replace(self, jobs=jobs, further_users=(), user_count=None)
 
     def check(self) -> None:
-        """ValueError for what no host can mean, whoever sent it."""
+        """Raises ValueError for values that no host can have."""
         for job in self.jobs:
             job.check()
         parts: tuple[HostSummary | SummaryJob | DeviceCell | SummaryFinding, ...]
@@ -124,11 +126,104 @@ class HostSummary:
 
     @property
     def unknown_neuroncore_count(self) -> int:
-        """Cores of which nobody knows whether they are held."""
+        """Cores that are neither known to be held nor known to be free."""
         known = (self.held_neuroncore_count or 0) + (self.free_neuroncore_count or 0)
         return max(0, (self.neuroncore_count or 0) - known)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of the largest job that tells them."""
+        """Of the largest job that reports it."""
         return next((job.steps_per_second for job in self.jobs if job.steps_per_second is not None), None)
+
+
+MOST_RUNS = 2
+_MOST_RANKS_HERE = 1024
+_HIGHEST_RANK = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class JobStandstill:
+    """Ranks of a job on one host, of which at least one waits in a collective."""
+
+    collective: str  # in which most of them wait
+    waiting_rank_count: int
+    absent_rank_count: int  # includes ranks that do not report
+    absent_ranks: tuple[int, ...]  # possibly not all
+    seconds: float  # how long the last of the waiting ranks has waited
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryJob:
+    """One of the largest jobs: the part that runs on this host."""
+
+    name: str | None  # None: a process without a known job
+    neuroncore_count: int  # logical cores
+    rank_count: int  # on this host
+    world_size: int | None
+    utilization_ratio: float | None
+    steps_per_second: float | None
+    mfu_ratio: float | None
+    severity: Severity  # highest severity of the findings on its processes
+    run_id: str | None = None  # identifies the job across hosts; None: only on this host
+    # the ranks on this host, from `encode_rank_runs`; empty if unknown or too scattered
+    rank_runs: tuple[int, ...] = ()
+    missing_ranks: tuple[int, ...] = ()  # started here by the launcher, but missing; possibly not all
+    state: str = JobState.UNKNOWN  # a value of `JobState`, or of a newer daemon
+    state_seconds: float | None = None  # how long; for waiting and training, since the last step
+    recent_steps: JobSteps | None = None  # None: too few steps, or not all ranks report
+    standstill: JobStandstill | None = None  # None: no rank waits in a collective, or the job trains
+    users: tuple[str, ...] = ()  # owners of its processes, possibly not all
+    user_count: int | None = None  # None if unknown, or if the reader may not see users
+
+    @property
+    def ranks(self) -> frozenset[int] | None:
+        """The ranks on this host; None if unknown."""
+        runs = zip(self.rank_runs[::3], self.rank_runs[1::3], self.rank_runs[2::3], strict=False)
+        found = [rank for first, step, count in runs for rank in range(first, first + step * count, step)]
+        return frozenset(found) if found else None
+
+    def check(self) -> None:
+        """Raises ValueError for values that no host can have."""
+        runs = self.rank_runs
+        if len(runs) % 3 or len(runs) > 3 * MOST_RUNS or sum(runs[2::3]) > _MOST_RANKS_HERE or 0 in runs[1::3]:
+            raise ValueError("it has ranks that there are not")
+        steps, standstill = self.recent_steps, self.standstill
+        absent = standstill.absent_ranks if standstill is not None else ()
+        if any(rank >= _HIGHEST_RANK for rank in (*runs, *self.missing_ranks, *absent)):
+            raise ValueError("it has ranks that there are not")
+        if standstill is not None and not _is_time(standstill.seconds):
+            raise ValueError("it has numbers that are none")
+        if steps is None:
+            return
+        if not len(steps.part_seconds) == len(steps.busiest.part_seconds) == len(STEP_PARTS):
+            raise ValueError("it has other parts of steps; update the older side")
+        numbers = [*steps.part_seconds, *steps.busiest.part_seconds]
+        for part in (steps, steps.busiest):
+            numbers += [value for name in part.__slots__ if isinstance(value := getattr(part, name), float)]
+        if not all(map(_is_time, numbers)) or not 0 < steps.rank_count <= _MOST_RANKS_HERE:
+            raise ValueError("it has steps that there are not")
+
+
+def _is_time(seconds: float) -> bool:
+    return isfinite(seconds) and seconds >= 0.0
+
+
+def encode_rank_runs(ranks: Iterable[int | None]) -> tuple[int, ...]:
+    """Encodes ranks as (first, step, count) triples: a block of 64 ranks, or every eighth rank, takes three numbers.
+
+    Empty if a rank is unknown or if they are too scattered.
+    """
+    numbers = set(ranks)
+    if None in numbers:
+        return ()
+    left = sorted(number for number in numbers if number is not None)
+    runs: list[int] = []
+    while left:
+        first = left[0]
+        step = left[1] - first if len(left) > 1 else 1
+        count = 1
+        while count < len(left) and left[count] == first + step * count:
+            count += 1
+        runs += (first, step, count)
+        left = left[count:]
+    return tuple(runs) if len(runs) <= 3 * MOST_RUNS else ()

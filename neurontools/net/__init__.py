@@ -1,1 +1,1 @@
-"""Servers on sockets: accepting connections, TLS, and HTTP on h11."""
+"""Servers on sockets: accepting connections, TLS, and HTTP with h11."""

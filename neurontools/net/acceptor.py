@@ -16,22 +16,25 @@ from typing import Any
 from neurontools.util.rate_limited_log import RateLimitedLogger
 
 REST_SECONDS = 0.1
-_AT_ONCE = 16  # connections that are taken before the event loop serves others
+_AT_ONCE = 16  # connections accepted before the event loop does other work
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 
 _tell = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
 
 Take = Callable[[socket.socket, Any], None]
-"""Is given each connection, non-blocking, and its address; the connection belongs to it."""
+"""Gets each accepted connection, non-blocking, and its address. It owns the connection."""
 
 Refuse = Callable[[socket.socket, str], None]
-"""Is shown a connection that there is no descriptor for, and the reason, which it may send; it leaves it open."""
+"""Gets a connection that the process has no descriptor for, and the reason. It may send the reason; it must not close
+it.
+"""
 
 
 class Acceptor:
-    """Hands the connections to a listening socket, which belongs to it, to `take`. Belongs to the event loop's thread.
+    """Accepts connections of a listening socket and hands them to `take`. Owns the socket. Belongs to the event loop's
+    thread.
 
-    `name` says in the log what listens. `refuse` is shown those that there is no descriptor for.
+    `name` names the listener in the log. On EMFILE and ENFILE, `refuse` gets the connections that cannot be kept.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Stops listening; what has been taken stays open."""
+        """Stops listening. Accepted connections stay open."""
         if self._resting is not None:
             self._resting.cancel()
         self._loop.remove_reader(self._listener)
@@ -70,7 +73,7 @@ class Acceptor:
             self._take(connection, address)
 
     def _out_of(self, error: OSError) -> None:
-        """Refuses who waits, as far as the spare descriptor allows it, and rests."""
+        """On EMFILE, closes queued connections through the reserve descriptor. Then pauses accepting."""
         if error.errno in _NO_FILES:
             for _ in range(_AT_ONCE):
                 if not self._refuse_one(error.strerror or str(error)):
@@ -87,14 +90,15 @@ class Acceptor:
         self._let_go_of_spare()
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # nobody waits any more, or another thread was faster
+        except OSError:  # the queue is empty, or another thread accepted first
             return False
-        # It stands in for the spare until the next is refused: who is told why must have the time to read it.
+        # The refused connection keeps the reserve descriptor until the next refusal, so that the client can read the
+        # reason.
         self._spare = connection
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             self._refuse(connection, f"there is no descriptor for it ({reason})")
-            # What it has sent by now is read, or closing would take the refusal back (a reset).
+            # Read what the client has sent: closing with unread data would send a reset and drop the refusal.
             connection.recv(2**16)
         return True
 
@@ -113,7 +117,7 @@ class Acceptor:
 
 
 def _spare() -> int | None:
-    """A descriptor that stands for none, to be given up when there is no other; None when there is none to be had."""
+    """Opens the reserve descriptor; None if the process has none left."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -121,7 +125,7 @@ def _spare() -> int | None:
 
 
 def listen_address(text: str) -> tuple[str | None, int]:
-    """Host and port; no host, None, means all. ValueError says what is wrong."""
+    """Parses HOST:PORT. Returns None as the host for all addresses. ValueError says what is wrong."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
@@ -135,9 +139,10 @@ def listen_address(text: str) -> tuple[str | None, int]:
 
 
 async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket.socket]:
-    """Listening TCP sockets, one for each address that the host has; no host means all. OSError when there are none.
+    """Opens a listening TCP socket for each address of the host; None means all addresses. OSError if none can be
+    opened.
 
-    With port 0 the kernel chooses one, the same for all of them if it can be had.
+    With port 0 the kernel chooses the port. All sockets get the same port if possible.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -151,7 +156,7 @@ async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
-                missing = error  # a host without IPv6 has names with such addresses all the same
+                missing = error  # names may have IPv6 addresses on a host without IPv6
     except OSError:
         for each in opened:
             each.close()
@@ -177,7 +182,7 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
 
 
 class ConnectionSlot:
-    """The place of one connection; it is waiting, that is idle or not yet understood, until it is `busy`."""
+    """The slot of one connection: waiting (idle, or no request read yet) until `busy` is called."""
 
     __slots__ = ("_places", "make_room", "peer")
 
@@ -187,35 +192,35 @@ class ConnectionSlot:
         self.make_room = make_room
 
     def busy(self) -> None:
-        """It is being served: nobody takes its place."""
+        """Marks the connection as served, so that it cannot be evicted."""
         self._places.mark(self, waiting=False)
 
     def wait(self) -> None:
-        """It waits, from now on."""
+        """Marks the connection as waiting, so that it can be evicted."""
         self._places.mark(self, waiting=True)
 
     def leave(self) -> None:
-        """Gives the place up; nothing happens if it was taken away."""
+        """Frees the slot. Does nothing if the connection was evicted."""
         self._places.leave(self)
 
 
 class ConnectionLimiter:
-    """`most` places, of which one peer has at most `share`."""
+    """Limits connections to `most` in all and to `share` for each peer."""
 
     def __init__(self, most: int, share: int) -> None:
         self._most = most
         self._share = share
         self._count = 0
-        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # whether it waits, who has waited longest first
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # value: whether it waits; longest waiting first
 
     def __len__(self) -> int:
         return self._count
 
     def enter(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
-        """A place for a connection of a peer; None when all those that count against it are busy.
+        """Returns a slot for a connection of a peer; None if all connections that it could evict are busy.
 
-        Where there is none free, the connection that has waited longest loses its place, and its `make_room` is called:
-        of the same peer if that has its share, else of the peer that has the most.
+        If no slot is free, evicts the connection that has waited longest and calls its `make_room`. A peer at its share
+        evicts its own; otherwise the peer with the most connections loses one.
         """
         own = self._of_peer.get(peer, {})
         if len(own) >= self._share:
@@ -232,13 +237,13 @@ class ConnectionLimiter:
         return self._entered(peer, make_room)
 
     def mark(self, place: ConnectionSlot, *, waiting: bool) -> None:
-        """Notes that a connection waits, from now on, or doesn't."""
+        """Marks a connection as waiting or busy, from now on."""
         crowd = self._of_peer.get(place.peer, {})
         if crowd.pop(place, None) is not None:
             crowd[place] = waiting
 
     def leave(self, place: ConnectionSlot) -> None:
-        """Takes a connection out, if it is still in."""
+        """Removes a connection, if it is still there."""
         crowd = self._of_peer.get(place.peer, {})
         if crowd.pop(place, None) is not None:
             self._count -= 1
@@ -257,18 +262,21 @@ def _longest_waiting(crowd: dict[ConnectionSlot, bool]) -> ConnectionSlot | None
 
 
 class RateLimiter:
-    """Lets `per_second` through, and `at_once` after a pause. Belongs to the event loop's thread."""
+    """Token bucket that serves peers round-robin, so that one busy peer delays only itself.
+
+    Allows `per_second` on average and a burst of `at_once`. Belongs to the event loop's thread.
+    """
 
     def __init__(self, per_second: float, at_once: int) -> None:
         self._per_second = per_second
         self._at_once = at_once
         self._left = float(at_once)
         self._at_seconds = 0.0
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by peer, whose turn it is next first
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by peer, next turn first
         self._next: asyncio.TimerHandle | None = None
 
     async def turn(self, peer: Hashable) -> None:
-        """Returns when it is the turn of one more of this peer's."""
+        """Waits for a token for this peer."""
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
         if self._left >= 1 and not self._waiting:
@@ -294,7 +302,7 @@ class RateLimiter:
             turn = turns.popleft()
             if turns:
                 self._waiting[peer] = turns
-            if not turn.done():  # nobody waits for it any more otherwise
+            if not turn.done():  # not cancelled
                 self._left -= 1
                 turn.set_result(None)
         if self._waiting:
@@ -305,7 +313,10 @@ class RateLimiter:
 
 
 def client_key(address: str) -> str:
-    """An IPv4 address as it is; of IPv6 the first 64 bits. `address` is one as `accept` tells it."""
+    """The key for limits per client: an IPv4 address, or the /64 network of an IPv6 address.
+
+    `address` has the form that `accept` returns.
+    """
     host = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(host, ipaddress.IPv4Address):
         return str(host)
@@ -315,13 +326,13 @@ def client_key(address: str) -> str:
 
 
 async def readable(connection: socket.socket) -> None:
-    """Returns when the other end has said something, or has gone."""
+    """Waits until the peer has sent data or has closed the connection."""
     loop = asyncio.get_running_loop()
     await _ready(connection, loop.add_reader, loop.remove_reader)
 
 
 async def writable(connection: socket.socket) -> None:
-    """Returns when there is room for more, or the other end has gone."""
+    """Waits until data can be sent or the peer has closed the connection."""
     loop = asyncio.get_running_loop()
     await _ready(connection, loop.add_writer, loop.remove_writer)
 

@@ -13,19 +13,19 @@ from typing import Any
 
 _DNS_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
-_LONGEST_NAME = 2048  # of a SPIFFE ID; of a DNS name 253
+_LONGEST_NAME = 2048  # bytes: the limit of a SPIFFE ID
 _LONGEST_DNS_NAME = 253
 
 
 class Role(StrEnum):
-    """How much a reader may see."""
+    """How much a client may see."""
 
     SUMMARY = "summary"  # counts, findings and jobs: no commands, no users
     FULL = "full"
 
 
 def checked_name(text: str) -> str:
-    """The name as it is compared; ValueError for what can't be one."""
+    """Returns the name in the form used for comparison. ValueError if it is neither a URI nor a DNS name."""
     if "://" in text:
         if not _URI.fullmatch(text) or len(text) > _LONGEST_NAME:
             raise ValueError(f"{text[:60]!r} is no URI; write one such as spiffe://example.org/viewer")
@@ -39,13 +39,13 @@ def checked_name(text: str) -> str:
 
 
 def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names in a certificate that was verified, as `SSLSocket.getpeercert` tells it."""
+    """The URI and DNS names of a verified certificate, in the form of `SSLSocket.getpeercert`."""
     found = certificate.get("subjectAltName", ())
     return tuple(value if kind == "URI" else value.lower() for kind, value in found if kind in ("URI", "DNS"))
 
 
 class Subjects:
-    """Which names have which role. Without any name it is False: nobody is told apart."""
+    """Maps subject names to roles. False without any name: then all clients have the same role."""
 
     def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
         self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)
@@ -54,6 +54,6 @@ class Subjects:
         return bool(self._roles)
 
     def known(self, names: Iterable[str]) -> tuple[str, Role] | None:
-        """The name that may see most, and how much that is; None: none of them may see anything."""
+        """Returns the name with the widest role, and that role; None if no name is known."""
         found = [(name, self._roles[name]) for name in names if name in self._roles]
         return next((each for each in found if each[1] is Role.FULL), found[0] if found else None)

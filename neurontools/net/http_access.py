@@ -1,4 +1,4 @@
-"""Access to HTTP pages: bearer tokens, client certificates, Host checks, and the routing of requests to pages."""
+"""Access to HTTP pages: bearer tokens, client certificates, Host checks, and the routing of requests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class HttpAccess:
-    """Lets in who shows what is asked for. UserError when the token's file is wrong; `place` says whose setting it is.
+    """Decides which clients may see pages. UserError if the token file is wrong; `place` is a prefix for its setting.
 
-    `tls` is None for plain HTTP. Where `subjects` has names, a client's certificate must have one of them. `hosts`
-    checks the names that requests are for; without it, any will do.
+    `tls` is None for plain HTTP. If `subjects` is given, a client certificate must have one of its names. `hosts`
+    checks the Host header; without it, every host is accepted.
     """
 
     def __init__(
@@ -54,18 +54,20 @@ class HttpAccess:
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context of the next handshake; None for plain HTTP."""
+        """The TLS context for the next handshake; None for plain HTTP."""
         return None if self._tls is None else self._tls.context
 
     def role(self, certificate: Mapping[str, Any] | None) -> Role | None:
-        """How much who shows this certificate may see, or none at all (None); without names, everybody sees all."""
+        """The role of a client with this certificate; None if it may see nothing. Without subject names, every client
+        is FULL.
+        """
         if not self._subjects:
             return Role.FULL
         known = self._subjects.known(subject_names(certificate or {}))
         return None if known is None else known[1]
 
     def allow(self, subjects: Subjects) -> None:
-        """Goes by these names from the next connection on, if it goes by names at all."""
+        """Replaces the subject names, from the next connection on. Does nothing if names are not checked at all."""
         if self._is_named:
             self._subjects = subjects
 
@@ -74,7 +76,7 @@ class HttpAccess:
         return self._hosts is None or self._hosts.admits(authority)
 
     def admits(self, authorization: str) -> bool:
-        """Whether a request with this Authorization header may see the pages."""
+        """Whether this Authorization header is accepted."""
         if self._token is None:
             return True
         scheme, _, given = authorization.partition(" ")
@@ -82,7 +84,7 @@ class HttpAccess:
 
     @property
     def knows_clients(self) -> bool:
-        """Whether nobody is let in without a token or a certificate."""
+        """Whether clients need a token or a certificate."""
         if self._token is not None or self.context is None:
             return self._token is not None
         import ssl
@@ -91,15 +93,15 @@ class HttpAccess:
 
     @property
     def asks_for_token(self) -> bool:
-        """Whether those who come must know a token."""
+        """Whether clients need a token."""
         return self._token is not None
 
     def signature(self, text: str) -> str:
-        """What only who knows the token of now can make of a text; "" where there is no token."""
+        """The HMAC of a text with the current token as the key; "" without a token."""
         return "" if self._token is None else hmac.new(self._token, text.encode(), "sha256").hexdigest()
 
     def renew(self) -> None:
-        """Reads files that have changed; where that fails, what was known holds on."""
+        """Reads changed files again. If that fails, the old contents stay in use."""
         if self._tls is not None:
             self._tls.renew()
         changed_at = identities([self._token_file])
@@ -114,14 +116,14 @@ class HttpAccess:
 
 
 class HostCheck:
-    """Which names of ours a request may be for: localhost, the host's own, and `allowed`, all without a port."""
+    """Checks the Host header: accepts localhost, the names of this host, and `allowed` (without ports)."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         own = socket.gethostname()
         self._names = {name.lower().rstrip(".") for name in ("localhost", own, own.partition(".")[0], *allowed) if name}
 
     def admits(self, authority: str) -> bool:
-        """Whether a request for this host, with or without a port, is meant for us."""
+        """Whether a request for this host, with or without a port, is meant for this server."""
         host = _without_port(authority.strip()).lower().rstrip(".")
         try:
             ipaddress.ip_address(host)
@@ -137,7 +139,7 @@ def _without_port(authority: str) -> str:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether only this host reaches what listens there; None is all addresses."""
+    """Whether an address is reachable from this host only. None means all addresses."""
     if host is None:
         return False
     try:
@@ -147,9 +149,9 @@ def is_loopback(host: str | None) -> bool:
 
 
 def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str, certificate: str, token: str) -> None:
-    """UserError when an address that others reach would be served without TLS, or to everybody.
+    """Raises UserError if an address other than loopback would be served without TLS or without authentication.
 
-    The names say what is refused, and by which settings it is let in.
+    `option`, `certificate` and `token` name the settings in the message.
     """
     if is_loopback(host):
         return
@@ -166,7 +168,7 @@ _LONGEST_TOKEN_BYTES = 4096
 
 
 def read_token(file: str) -> bytes:
-    """The token in a file; FileProblem."""
+    """Returns the token in a file. FileProblem if there is none."""
     with file_problems("bearer_token_file", file), Path(file).open("rb") as opened:
         content = opened.read(_LONGEST_TOKEN_BYTES + 1)
     token = content.strip()
@@ -176,25 +178,26 @@ def read_token(file: str) -> bytes:
 
 
 Handler = Callable[[HttpRequest], HttpResponse]
-"""A page: it reads nothing but the request, and quickly, for it holds the event loop."""
+"""Makes the response. It must be quick and read only the request, because it blocks the event loop."""
 
 _METHODS = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpPage:
-    """A page; `is_open` ones are for everybody, the others for those whom the access admits and who have its role."""
+    """A page. `is_open` pages need no authentication; the others need access and the role."""
 
     handler: Handler
     is_open: bool = False
-    role: Role = Role.FULL  # SUMMARY: for those too who may see no commands and no users; the handler leaves them out
+    # SUMMARY: also for clients that may see no commands and no users; the handler leaves them out
+    role: Role = Role.FULL
     methods: tuple[str, ...] = _METHODS
 
 
 class Site:
-    """Pages by their path, and what is answered elsewhere. A path with a slash at its end has all that is below it too.
+    """Routes requests to pages by path. A path that ends in a slash includes everything below it.
 
-    Nothing here changes anything: GET and HEAD alone, but where a page says otherwise.
+    Only GET and HEAD are allowed, unless a page allows more.
     """
 
     def __init__(self, pages: Mapping[str, HttpPage], otherwise: HttpPage, access: HttpAccess) -> None:
@@ -203,7 +206,7 @@ class Site:
         self._otherwise = otherwise
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The response to a request; a fault in a page is one too, and stands in the log."""
+        """Returns the response. An exception in a page becomes a 500 response and a log entry."""
         page = self._pages.get(request.path) or self._pages.get(_room(request.path), self._otherwise)
         if not page.is_open:
             if not self.access.admits_host(request.authority):
@@ -221,11 +224,11 @@ class Site:
         try:
             return page.handler(request)
         except Exception:
-            # A fault in a page must neither end the process nor pass for an empty one.
+            # An exception in a page must not end the process, and must not look like an empty page.
             _log.exception("%s could not be made", request.path)
             return refusal(500, "this page could not be made; the log says why")
 
 
 def _room(path: str) -> str:
-    """The first part of a path, with the slashes around it."""
+    """The first component of a path, with slashes around it."""
     return f"/{path[1:].partition('/')[0]}/"

@@ -29,14 +29,14 @@ from neurontools.net.http_messages import (
 MAX_HEAD_BYTES = 16 * 2**10
 MAX_BODY_BYTES = 4 * 2**10
 _LINGER_SECONDS = 1.0
-_UNSENT_STREAM_BYTES = 16 * 2**10  # that wait in the kernel for a client that reads slowly
+_UNSENT_STREAM_BYTES = 16 * 2**10  # unsent bytes that the kernel keeps for a slow client
 _PIECE_BYTES = 2**16
 
 Answer = Callable[[HttpRequest], HttpResponse]
 
 
 class HttpConnection:
-    """Serves a client over streams. `patience` is the time limit of the task it runs in, `role` that of the client."""
+    """Serves one client over streams. `patience` is the timeout of its task; `role` is the role of the client."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HttpConnection:
         self._writer.transport.set_write_buffer_limits(_PIECE_BYTES)
 
     async def serve(self, answer: Answer) -> None:
-        """Answers requests until the connection is to end. OSError and TimeoutError when the client ends it."""
+        """Answers requests until the connection ends. OSError or TimeoutError if the client ends it."""
         while (request := await self._request()) is not None:
             self._place.busy()
             response = request if isinstance(request, HttpResponse) else answer(request)
@@ -70,7 +70,7 @@ class HttpConnection:
                 self._wait_at_most(self._limits.idle_seconds)
 
     async def _request(self) -> HttpRequest | HttpResponse | None:
-        """The next request, or what a client that doesn't speak HTTP is answered; None at the end."""
+        """Reads the next request. Returns an error response for malformed HTTP; None at the end of the connection."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 began = bool(self._http.trailing_data[0])
@@ -83,7 +83,7 @@ class HttpConnection:
             request = request_of(event.method, event.target, list(event.headers), self._role)
             if _has_short_body(request):
                 return replace(request, body=await self._body())
-            self._http.next_event()  # the end of the request, unless it has a body, which nobody reads
+            self._http.next_event()  # end of message; a longer body is not read
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return None
@@ -91,7 +91,7 @@ class HttpConnection:
         return request
 
     async def _body(self) -> bytes:
-        """What follows the head of a request that says that this is short."""
+        """Reads the body of a request with a short Content-Length."""
         parts = []
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Data):
@@ -130,16 +130,16 @@ class HttpConnection:
         await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     async def _send(self, head: bytes, content: bytes) -> None:
-        """Sends in pieces, so that a client that doesn't read keeps no copy of the whole in the transport's buffer."""
+        """Sends in pieces, so that the transport does not buffer a copy of the whole response for a slow client."""
         for start in range(0, len(content), _PIECE_BYTES):
             await self._write(head + (self._http.send(h11.Data(content[start : start + _PIECE_BYTES])) or b""))
             head = b""
         await self._write(head)
 
     async def _stream(self, pieces: AsyncGenerator[bytes, None]) -> None:
-        """Sends what comes when it comes. Whatever the client says or does meanwhile is its end."""
+        """Sends pieces as they come. Ends when the client sends anything or disconnects."""
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101  (coroutines run in tasks)
+        assert task is not None  # noqa: S101 - coroutines run in tasks
 
         def end(gone: asyncio.Future[bytes]) -> None:
             with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ class HttpConnection:
             task.cancel()
 
         connection = self._writer.get_extra_info("socket")
-        if connection is not None:  # what comes later takes the place of what would wait
+        if connection is not None:  # keep little unsent data in the kernel, so that a slow client gets recent pieces
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_STREAM_BYTES)
         gone = asyncio.ensure_future(self._reader.read(1))
         gone.add_done_callback(end)
@@ -169,8 +169,8 @@ class HttpConnection:
         await self._writer.drain()
 
     async def _linger(self) -> None:
-        """Reads on until the client ends: closing with something unread would take the response back (a reset)."""
-        if not self._writer.can_write_eof():  # TLS has an end of its own
+        """Reads until the client closes: closing with unread data would send a reset and drop the response."""
+        if not self._writer.can_write_eof():  # TLS has its own close
             return
         self._place.wait()
         self._wait_at_most(_LINGER_SECONDS)
@@ -183,7 +183,7 @@ class HttpConnection:
 
 
 def _has_short_body(request: HttpRequest) -> bool:
-    """Whether it is a POST that says how long its body is, and that is not long."""
+    """Whether it is a POST with a short Content-Length."""
     length = request.header("content-length")
     return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= MAX_BODY_BYTES
 
@@ -193,7 +193,7 @@ def _http_date() -> str:
 
 
 _BACKLOG = 1024
-_SHUTDOWN_SECONDS = 1.0  # for the end of TLS
+_SHUTDOWN_SECONDS = 1.0  # for the TLS close
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -203,7 +203,7 @@ SSLProtocol.max_size = 2**14
 
 
 class HttpServer:
-    """Serves a site within limits. Belongs to the event loop's thread. `name` says in the log what listens."""
+    """Serves a site within limits. Belongs to the event loop's thread. `name` names the listener in the log."""
 
     def __init__(self, site: Site, *, name: str, limits: HttpLimits) -> None:
         self._site = site
@@ -215,9 +215,9 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str | None, port: int) -> int:
-        """Begins to serve, on all addresses when there is no host; returns the port. OSError when it can't be had."""
+        """Starts listening and returns the port. Without a host, listens on all addresses. OSError if that fails."""
         opened = await listeners(host, port, backlog=_BACKLOG)
-        # Over TLS there is no saying anything to somebody there is no descriptor for.
+        # Over TLS, no plain-text refusal can be sent.
         refuse = _say_nothing if self._site.access.context else _refuse
         for listener in opened:
             self._acceptors.append(Acceptor(listener, self._take, name=self._name, refuse=refuse))
@@ -225,7 +225,7 @@ class HttpServer:
         return bound
 
     def close(self) -> None:
-        """Stops listening and drops the connections."""
+        """Stops listening and closes all connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
@@ -248,7 +248,7 @@ class HttpServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            connection.close()  # here too, for a task that was cancelled before it began
+            connection.close()  # needed for a task that was cancelled before it started
             place.leave()
 
         task.add_done_callback(ended)
@@ -256,7 +256,7 @@ class HttpServer:
     async def _serve(self, connection: socket.socket, place: ConnectionSlot) -> None:
         transport: asyncio.WriteTransport | None = None
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled when it made room
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled by eviction
                 async with asyncio.timeout(self._limits.head_seconds) as patience:
                     await readable(connection)
                     if not connection.recv(1, socket.MSG_PEEK):
@@ -276,14 +276,14 @@ class HttpServer:
     async def _opened(
         self, connection: socket.socket, place: ConnectionSlot
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The streams of a connection, behind the handshake where there is one."""
+        """Returns the streams of a connection, after the TLS handshake if there is one."""
         loop, context = asyncio.get_running_loop(), self._site.access.context
         reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         if context is None:
             transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
             return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-        # A handshake takes 75 kB: fewer of them at a time than connections.
+        # A TLS handshake takes 75 kB, so there are fewer handshakes than connections at a time.
         handshake = self._handshakes.enter(place.peer, place.make_room)
         try:
             transport, _ = await loop.connect_accepted_socket(
@@ -294,7 +294,7 @@ class HttpServer:
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
         finally:
-            if handshake is not None:  # it always is: all of them wait
+            if handshake is not None:  # always true: every handshake can be evicted
                 handshake.leave()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -309,16 +309,17 @@ def _say_nothing(_connection: socket.socket, _reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Connections and times. Those that wait for a handshake or for a head count like all others."""
+    """Limits on connections and times. Connections that wait for a handshake or a request count too."""
 
     connections: int = 256
     of_an_address: int = 64
-    head_seconds: float = 5.0  # for a handshake and a head, or from the first byte of a later request to the end of it
+    # for the handshake and the first request; later from the first byte of a request to its end
+    head_seconds: float = 5.0
     idle_seconds: float = 120.0  # between two requests
-    write_seconds: float = 30.0  # for a client to take what is sent, piece by piece
+    write_seconds: float = 30.0  # for the client to read each piece
 
     def with_files(self, most_files: int) -> HttpLimits:
-        """These for a process that may have so many files open: a quarter of them."""
+        """Returns limits for a process that may open this many files: a quarter of them are connections."""
         connections = max(2, min(self.connections, most_files // 4))
         share = min(self.of_an_address, connections // 2)
         return HttpLimits(connections, share, self.head_seconds, self.idle_seconds, self.write_seconds)

@@ -1,4 +1,4 @@
-"""TLS contexts that follow their PEM files, and roles for the names in client certificates."""
+"""TLS contexts that follow their PEM files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FileIdentity = tuple[int, int, int, int, int] | None
 
 
 class FileProblem(Exception):
-    """A file can't be used; the text begins with the name of its setting and tells the cause and the next step."""
+    """A file cannot be used. The text starts with the name of its setting, then gives the cause and the next step."""
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Has a TLS context show this certificate; FileProblem leaves it with the one it had.
+    """Loads a certificate and its key into a TLS context. FileProblem leaves the context unchanged.
 
-    The private key is in a file of its own or in that of the certificate, and is for the daemon's user and group alone.
+    `key` is None if the key is in the file of the certificate. The key file must not be accessible to other users.
     """
     import ssl
 
@@ -35,10 +35,10 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
         mode = Path(kept_in[1]).stat().st_mode
         with Path(kept_in[1]).open("rb"):
             pass
-    # Without the function OpenSSL would ask the terminal for the password of a key.
+    # Without a password function, OpenSSL would ask for the password of a key on the terminal.
     loaded = certificate, key, lambda: ""
     with file_problems("certificate", certificate):
-        # First into another: a certificate and a key that don't fit would leave this one without either.
+        # Try another context first: a key that does not fit would leave this one without a certificate.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*loaded)
     if stat.S_ISREG(mode) and mode & 0o007:
         raise FileProblem(
@@ -50,7 +50,7 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
 
 def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
-    """Has a TLS context demand certificates that these authorities signed; FileProblem."""
+    """Makes a TLS context require certificates signed by these authorities. FileProblem."""
     import ssl
 
     with file_problems(setting, file):
@@ -59,13 +59,13 @@ def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
 
 
 def identities(files: Iterable[str | None]) -> tuple[FileIdentity, ...]:
-    """What differs once any of these files has changed, by whatever way: None for one that can't be found."""
+    """A value that changes whenever one of the files changes; None for a missing file."""
     return tuple(_identity(file) for file in files if file is not None)
 
 
 @contextmanager
 def file_problems(setting: str, file: str) -> Iterator[None]:
-    """Tells whatever is wrong with a file as a problem of its setting."""
+    """Turns errors about a file into FileProblem with the name of its setting."""
     import ssl
 
     try:
@@ -79,7 +79,7 @@ def file_problems(setting: str, file: str) -> Iterator[None]:
 
 def _identity(file: str) -> FileIdentity:
     try:
-        status = os.stat(file)  # noqa: PTH116 - at each tick; behind a symbolic link too, as Kubernetes mounts them
+        status = os.stat(file)  # noqa: PTH116 - runs at each tick; follows symbolic links, which Kubernetes mounts use
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -90,17 +90,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """PEM files."""
+    """PEM files of a server."""
 
     certificate: str
-    key: str | None = None  # None: in the file of the certificate
-    client_ca: str | None = None  # who signs the certificates that clients must show; None: they need none
+    key: str | None = None  # None: in the certificate file
+    client_ca: str | None = None  # authorities that sign client certificates; None: clients need no certificate
 
 
 class ServerTls:
-    """Makes TLS contexts of files. UserError when one is wrong at first; `place` begins the names of their settings.
+    """Makes server TLS contexts and follows file changes. UserError if a file is wrong at the start. Belongs to one
+    thread.
 
-    `protocols` are those of ALPN. Belongs to one thread.
+    `place` is a prefix for the names of settings. `protocols` are for ALPN.
     """
 
     def __init__(self, files: ServerFiles, place: str, protocols: Sequence[str] = ()) -> None:
@@ -115,16 +116,16 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake: what was renewed is in another one than what was there before."""
+        """The context for the next handshake. Renewed files make a new context."""
         return self._context
 
     @property
     def authorities(self) -> bytes:
-        """What the file of the authorities holds, to be compared."""
+        """The contents of the file with the authorities, for comparison."""
         return self._authorities
 
     def renew(self) -> bool:
-        """Reads the files if any has changed, and whether what they hold is taken from here on."""
+        """Reads the files again if one has changed. Returns whether the new contents are in use."""
         changed_at = self._changed_at()
         if changed_at == self._read_at:
             return False
@@ -138,7 +139,7 @@ class ServerTls:
         return True
 
     def _read(self) -> tuple[ssl.SSLContext, bytes]:
-        """What the files hold now; FileProblem."""
+        """Reads the files. FileProblem."""
         context = server_context(self._files, self._protocols)
         if self._files.client_ca is None:
             return context, b""
@@ -150,9 +151,9 @@ class ServerTls:
 
 
 def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """A context of what the files hold now; FileProblem.
+    """Makes a context from the current files. FileProblem.
 
-    Nothing is resumed: a session would outlive what its certificate was checked against.
+    Sessions cannot be resumed: a session would outlive the check of its certificate.
     """
     import ssl
 
@@ -170,15 +171,15 @@ def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSL
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """PEM files."""
+    """PEM files of a client."""
 
     certificate: str
-    key: str | None = None  # None: in the file of the certificate
-    authorities: str | None = None  # who signs the certificates of servers; None: those that the system trusts
+    key: str | None = None  # None: in the certificate file
+    authorities: str | None = None  # authorities that sign server certificates; None: those of the system
 
 
 class ClientTls:
-    """Makes TLS contexts of files, for any thread. UserError when one is wrong at first."""
+    """Makes client TLS contexts and follows file changes. For any thread. UserError if a file is wrong at the start."""
 
     def __init__(self, files: ClientFiles, protocols: Sequence[str] = ()) -> None:
         self._files = files
@@ -190,7 +191,7 @@ class ClientTls:
             raise UserError(f"TLS {problem}", EXIT_USAGE) from None
 
     def context(self) -> ssl.SSLContext:
-        """For the next handshake, of what the files hold now; of what they held before where that is wrong."""
+        """Returns the context for the next handshake. If the changed files are wrong, the old contents stay in use."""
         changed_at = self._changed_at()
         if changed_at != self._read_at:
             self._read_at = changed_at

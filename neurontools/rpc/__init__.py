@@ -1,1 +1,1 @@
-"""The gRPC API: its definition, the generated modules and the small client."""
+"""The gRPC API: the generated messages and a small client."""

@@ -1,4 +1,4 @@
-"""One question to the monitor daemon, and its failures as a user is told of them."""
+"""Unary calls to the monitor daemon, with errors worded for users."""
 
 from time import monotonic
 
@@ -14,13 +14,13 @@ from neurontools.util.errors import (
     UserError,
 )
 
-# Status of the call: the exit code, and what to say.
+# gRPC status: exit code and message.
 _TOLD = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
     Status.INVALID_ARGUMENT: (EXIT_USAGE, "{details}"),
     Status.FAILED_PRECONDITION: (EXIT_FAILURE, "the monitor daemon at {at} can't do that: {details}"),
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
-    # It ends, it lets nobody in who has too much open, or the connection broke: `details` says which.
+    # The daemon is ending, the caller has too many calls open, or the connection broke: `details` says which.
     Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} can't answer ({details}); retry, or see its log"),
     Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} broke off the call ({details}); retry"),
     Status.RESOURCE_EXHAUSTED: (EXIT_FAILURE, "the monitor daemon at {at} is at a limit: {details}"),
@@ -33,7 +33,7 @@ _OTHERWISE = (EXIT_FAILURE, "the monitor daemon at {at} failed ({status}: {detai
 
 
 class NoDaemon(UserError):
-    """No daemon answers at a socket, or not any more; `is_absent`: there is none, as opposed to one out of reach."""
+    """No daemon answers at the socket. `is_absent`: none is running there, so access is not the problem."""
 
     def __init__(self, text: str, exit_code: int, *, is_absent: bool) -> None:
         super().__init__(text, exit_code)
@@ -41,11 +41,11 @@ class NoDaemon(UserError):
 
 
 class TimedOut(UserError):
-    """The daemon is there and gave no answer in time."""
+    """The daemon is running but did not answer in time."""
 
 
 def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -> bytes:
-    """The reply to a unary call; NoDaemon or UserError, worded for the user."""
+    """Makes a unary call and returns the reply. NoDaemon, TimedOut or UserError, worded for the user."""
     deadline = monotonic() + timeout_seconds
     try:
         try:
@@ -61,15 +61,15 @@ def _call_with_grpcio(socket_path: str, method: str, request: bytes, timeout_sec
 
     with grpc.insecure_channel(grpc_target(socket_path)) as channel:
         try:
-            # Without serializers the request and the reply stay bytes.
+            # Without serializers, request and reply stay bytes.
             return bytes(channel.unary_unary(method)(request, timeout=timeout_seconds))  # type: ignore[arg-type]
         except grpc.RpcError as error:
-            # grpcio raises an object that is both the exception and the call, which has `code` and `details`.
+            # grpcio raises one object that is both the exception and the call, so it has `code` and `details`.
             raise RpcError(error.code().value[0], error.details() or "") from error
 
 
 def ask_error(socket_path: str, error: CallError) -> UserError:
-    """What a user is told of a call that failed; NoDaemon where no daemon answers."""
+    """Converts a failed call into an error worded for the user; NoDaemon if no daemon answers."""
     if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):

@@ -1,8 +1,8 @@
-"""gRPC calls over a unix socket: how they are asked, what a reply is made of, how they can end, and the unary ones.
+"""A small gRPC client for unix sockets: unary, streaming and polled calls.
 
-`import grpc` costs five times the start of Python, and a forked child of a process that uses grpcio can hang. This is
-real gRPC to the same server, one call at a time; what a server may send beyond what it knows raises `UnexpectedReply`,
-so that the caller can turn to grpcio. `rpc.stream` has the calls whose reply is a stream.
+`import grpc` costs five times the start of Python, and a forked child of a process that uses grpcio can hang. This
+client speaks real gRPC to the same server, one call at a time. If the server sends something unsupported, the client
+raises `UnexpectedReply`, so that the caller can use grpcio instead.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md. Without TLS, compression, metadata and retries.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 MAX_REPLY_BYTES = 64 * 2**20
 
-MAX_TIMEOUT_SECONDS = 99_999.0  # of one call: grpc-timeout has at most 8 digits
-_PREFIX_BYTES = 5  # a compression flag and the length of the message
+MAX_TIMEOUT_SECONDS = 99_999.0  # grpc-timeout has at most 8 digits
+_PREFIX_BYTES = 5  # the compression flag and the length of the message
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
 _NEEDED_HEADERS = frozenset((b":status", b"content-type", b"grpc-status", b"grpc-message"))
 
@@ -47,7 +47,7 @@ class Status:
 
 STATUS_NAMES = {code: name for name, code in vars(Status).items() if name.isupper()}
 
-# The status of a stream that the server reset, by error code ("Errors" in PROTOCOL-HTTP2.md); INTERNAL for the others.
+# gRPC status for HTTP/2 error codes of a reset stream ("Errors" in PROTOCOL-HTTP2.md); INTERNAL for all others.
 _RESET_STATUS = {
     http2.REFUSED_STREAM: Status.UNAVAILABLE,
     http2.CANCEL: Status.CANCELLED,
@@ -57,13 +57,13 @@ _RESET_STATUS = {
 
 
 class CallError(Exception):
-    """A call did not succeed; the base of everything that a call raises."""
+    """A call failed. Base class of all errors of calls."""
 
 
 class RpcError(CallError):
-    """A gRPC status other than OK, from the server or, as gRPC has it, on its behalf: a deadline, a lost connection.
+    """A gRPC status other than OK, from the server or made by the client (deadline exceeded, connection lost).
 
-    `code` is one of `Status`, or a number that gRPC doesn't know; `details` is the server's text and may hold anything.
+    `code` is one of `Status` or an unknown number. `details` is text from the server and may contain anything.
     """
 
     def __init__(self, code: int, details: str) -> None:
@@ -76,9 +76,9 @@ class RpcError(CallError):
 
 
 class Unreachable(CallError):
-    """There was no connection: no such file, refused, not permitted. The OSError is its cause.
+    """No connection: the socket is missing, refuses, or is not permitted. The cause is the OSError.
 
-    `errno` is that of the OSError, None if it had none (a path too long for a unix socket).
+    `errno` is that of the OSError; None if it has none (a path too long for a unix socket).
     """
 
     def __init__(self, errno: int | None, reason: str) -> None:
@@ -91,11 +91,11 @@ class Unreachable(CallError):
 
 
 class UnexpectedReply(CallError):
-    """The peer said something that this client doesn't do, or that isn't gRPC; grpcio may know better."""
+    """The reply is not gRPC, or uses a feature that this client lacks. grpcio may be able to read it."""
 
 
 class Reply(http2.Http2Stream):
-    """The answer to a call: messages of at most `max_reply_bytes` each, only one to a unary call, and a status."""
+    """The reply to a call: messages of at most `max_reply_bytes` each (one if the call is unary), then a status."""
 
     __slots__ = ("_complete", "_headers", "_is_unary", "_max_reply_bytes", "_partial")
 
@@ -108,11 +108,11 @@ class Reply(http2.Http2Stream):
         self._partial = bytearray()
 
     def take_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Take the headers, the trailers, or both in one; whatever else the server sends isn't kept."""
+        """Keeps the headers and trailers that a call needs; ignores all others."""
         self._headers.update((name, value) for name, value in headers if name in _NEEDED_HEADERS)
 
     def take_data(self, data: bytes) -> None:
-        """Take a part of the messages; raises as soon as one is known to be too large, or one too many."""
+        """Parses a part of the body. Raises as soon as a message is too large, or a unary call gets a second one."""
         body = self._partial
         body += data
         start = 0
@@ -134,12 +134,12 @@ class Reply(http2.Http2Stream):
             raise UnexpectedReply("more than one message in the reply to a unary call")
 
     def messages(self) -> list[bytes]:
-        """The messages that have become complete since it was last asked."""
+        """Returns the messages completed since the last call."""
         complete, self._complete = self._complete, []
         return complete
 
     def check_end(self) -> None:
-        """Raise what an answer that has ended failed with: RpcError for a status, else UnexpectedReply."""
+        """Raises the error of an ended reply: RpcError for a status, otherwise UnexpectedReply."""
         http_status = self._headers.get(b":status", b"")
         content_type = self._headers.get(b"content-type", b"")
         status = self._headers.get(b"grpc-status", b"")
@@ -156,10 +156,10 @@ class Reply(http2.Http2Stream):
 
 
 class CallConnection:
-    """A connection for calls, connected from the start: what unary and streaming ones have in common.
+    """Base class of the connections; connects when it is made.
 
-    `timeout_seconds` bounds connecting, and `window_bytes` is that of `http2.Connection`. Raises Unreachable, or
-    RpcError if the time is over.
+    `timeout_seconds` is for connecting; `window_bytes` is that of `Http2Connection`. Raises Unreachable, or RpcError
+    after the timeout.
     """
 
     def __init__(
@@ -179,11 +179,11 @@ class CallConnection:
             raise Unreachable(error.errno, error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Close the connection; the server cancels a call under way. May be called again."""
+        """Closes the connection; the server cancels an open call. May be called again."""
         self._http2.close()
 
     def _begin(self, reply: Reply, method: str, request: bytes, timeout_seconds: float | None) -> None:
-        """Send a request; None sets no deadline, neither here nor in the server."""
+        """Sends a request. With None, neither side has a deadline."""
         if not self._http2.takes_streams:
             raise RpcError(Status.UNAVAILABLE, "the connection is closed")
         if timeout_seconds is not None:
@@ -196,7 +196,7 @@ class CallConnection:
 def call(
     socket_path: str, method: str, request: bytes, *, timeout_seconds: float, max_reply_bytes: int = MAX_REPLY_BYTES
 ) -> bytes:
-    """The reply to one unary call on a connection of its own; connecting counts towards the time-out.
+    """Makes one unary call on its own connection. The timeout includes connecting.
 
     `method` is the full name, "/package.Service/Method". Raises RpcError, Unreachable or UnexpectedReply.
     """
@@ -206,13 +206,13 @@ def call(
 
 
 class UnaryConnection(CallConnection):
-    """A connection for unary calls one after the other, connected from the start; for one thread of one process.
+    """A connection for unary calls, one after the other; connects when it is made. For one thread of one process.
 
     After a lost connection, a deadline or a malformed reply it is closed, and further calls raise RpcError
-    (UNAVAILABLE): whether to connect and to ask again is the caller's decision. A status that the server
-    returned leaves it open, DEADLINE_EXCEEDED included: the server knows the deadline and may be first.
+    (UNAVAILABLE). The caller decides whether to reconnect. A status from the server leaves it open, even
+    DEADLINE_EXCEEDED: the server knows the deadline and may report it first.
 
-    `timeout_seconds` bounds connecting and, each, the calls. Raises Unreachable, or RpcError if the time is over.
+    `timeout_seconds` is for connecting, and for each call. Raises Unreachable, or RpcError after the timeout.
     """
 
     def __init__(self, socket_path: str, timeout_seconds: float, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
@@ -226,14 +226,14 @@ class UnaryConnection(CallConnection):
         self.close()
 
     def call(self, method: str, request: bytes, *, timeout_seconds: float | None = None) -> bytes:
-        """The reply to one call, as the function `call`; `timeout_seconds` is the connection's unless given."""
+        """Makes one call, like the function `call`. `timeout_seconds` overrides that of the connection."""
         reply = Reply(self._max_reply_bytes, is_unary=True)
         try:
             self._begin(reply, method, request, self._timeout_seconds if timeout_seconds is None else timeout_seconds)
             while not reply.is_ended:
                 self._http2.receive()
         except BaseException as error:
-            self.close()  # the stream is half-way, and nothing would keep the next call from mistaking its frames
+            self.close()  # the stream is incomplete; the next call would read its frames
             failure = call_error(error)
             if failure is None:
                 raise
@@ -241,13 +241,13 @@ class UnaryConnection(CallConnection):
         try:
             self._http2.flush()
         except OSError:
-            self.close()  # a server may close behind its answer, which is complete all the same
+            self.close()  # the server may close the connection after a complete reply
         reply.check_end()
         return reply.messages()[0]
 
 
 def call_error(error: BaseException) -> CallError | None:
-    """What ends a call when this has ended its connection; None for what is no business of calls."""
+    """Converts an error of the connection into the error of the call; None if it is unrelated to calls."""
     if isinstance(error, TimeoutError):
         return RpcError(Status.DEADLINE_EXCEEDED, "no complete answer in time")
     if isinstance(error, OSError):
@@ -280,7 +280,7 @@ def _request_headers(method: str, timeout_seconds: float | None) -> list[tuple[b
 
 
 def _decode_percent(text: bytes) -> str:
-    """The text of grpc-message; what isn't percent-encoded or UTF-8 is shown rather than lost, as gRPC demands."""
+    """Decodes grpc-message. Invalid percent encoding or UTF-8 is kept as text, as gRPC requires."""
     first, *rest = text.split(b"%")
     decoded = bytearray(first)
     for part in rest:
@@ -297,14 +297,15 @@ class StreamConnection(CallConnection):
     """A connection for one streaming call. `abort` may be called from any thread."""
 
     def messages(self, method: str, request: bytes, *, timeout_seconds: float | None = None) -> "Iterator[bytes]":
-        """The messages of the reply as they come; raises as `Connection.call`. The end closes the connection.
+        """Yields the messages of the reply as they come. Raises as `UnaryConnection.call`. Closes the connection at the
+        end.
 
-        `timeout_seconds` bounds the whole of it; None: it may go on for ever.
+        `timeout_seconds` is for the whole call; None: no limit.
         """
         reply = Reply(self._max_reply_bytes, is_unary=False)
         try:
             self._begin(reply, method, request, timeout_seconds)
-            yield from reply.messages()  # of a server that did not wait for the whole request
+            yield from reply.messages()  # the server may answer before it has read the whole request
             while not reply.is_ended:
                 self._http2.receive()
                 yield from reply.messages()
@@ -318,15 +319,18 @@ class StreamConnection(CallConnection):
             self.close()
 
     def abort(self) -> None:
-        """End the call, also while another thread waits in it: that one gets RpcError (UNAVAILABLE)."""
+        """Ends the call from any thread. A thread that waits in the call gets RpcError (UNAVAILABLE)."""
         self._http2.shut_down()
 
 
-_CONNECT_SECONDS = 0.001  # a unix socket is connected at once, or its server has more than it takes
+_CONNECT_SECONDS = 0.001  # a unix socket connects at once, unless the backlog of the server is full
 
 
 class PolledStream(CallConnection):
-    """A call under way; for one thread. Making it connects and asks. Raises as `StreamConnection`."""
+    """A streaming call to be polled with a selector; for one thread. Connects and sends the request when it is made.
+
+    Raises as `StreamConnection`.
+    """
 
     def __init__(self, socket_path: str, method: str, request: bytes, *, max_reply_bytes: int) -> None:
         super().__init__(
@@ -344,11 +348,11 @@ class PolledStream(CallConnection):
             raise failure from error
 
     def fileno(self) -> int:
-        """For a selector: readable when `messages` has something to do."""
+        """The descriptor for a selector: readable when `messages` has something to read."""
         return self._http2.fileno()
 
     def messages(self) -> list[bytes]:
-        """The messages that have come since, without waiting; raises at the end of the call, however it ended."""
+        """Returns the messages that have come, without waiting. Raises at the end of the call, even after status OK."""
         try:
             self._http2.receive_available()
             found = self._reply.messages()

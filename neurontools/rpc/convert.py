@@ -1,7 +1,7 @@
-"""Between the model and the messages of the gRPC API, by field name.
+"""Converts between the model and the messages of the gRPC API, by field name.
 
-A plan for each dataclass is made once, when this module is imported, and checks that model and proto have the same
-fields. Adding a metric means adding a field to the dataclass and to neuron.proto; nothing here changes.
+When this module is imported, it makes a plan for each dataclass and checks that model and proto have the same fields.
+To add a metric, add a field to the dataclass and to neuron.proto; nothing here changes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from neurontools import model
 from neurontools.rpc import neuron_pb2
 
 _READS_UNTIL_COMPILED = 300
-"""Who reads one snapshot, as neuron-ls does, would only wait for the compilation; a live view reads for hours."""
+"""Number of messages read before a reader is compiled: it pays off for a live view, not for one snapshot of neuron-ls.
+"""
 
 _MOST_REMEMBERED = 1024
 _LONGEST_REMEMBERED_BYTES = 200
 _MISSES_AT_FIRST, _MISSES_RATIO = 160, 0.125
-"""Parts that mostly are as they were before are not made again. Which these are depends on the host, so it is tried: of
-those of which more is new than a first snapshot may bring, none is remembered any more."""
+"""Unchanged parts of a snapshot are reused from the one before. Which kinds rarely change depends on the host. So a
+kind with more new parts than this is no longer cached.
+"""
 
 
 class _Plan:
-    """How the fields of one dataclass correspond to those of its message."""
+    """Maps the fields of one dataclass to those of its message."""
 
     __slots__ = (
         "_late",
@@ -50,12 +52,12 @@ class _Plan:
     )
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
-        """`late`: the kinds that are read by a `_LatePlan` where they are parts of this."""
+        """`late`: dataclasses that a `_LatePlan` reads when they are parts of this one."""
         self.kind = kind
         self._late = late
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
         self.read: Callable[[Any], Any] = self._read
-        self.take: Callable[[Any], Any] = self._take  # reads a part of a message, or knows it from before
+        self.take: Callable[[Any], Any] = self._take  # reads a part of a message, or returns a cached one
         self._reads = 0
         self._recalls = self._misses = 0
         self._recalled: dict[bytes, Any] = {}
@@ -89,7 +91,7 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            # What may be unknown in the model may be something that each message tells.
+            # A field that may be None in the model may be always set in the message.
             is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
             (self.optional if is_absent_sometimes else self.scalars).append(name)
 
@@ -146,7 +148,7 @@ class _Plan:
         return found
 
     def _recall(self, message: Any) -> Any:
-        """An equal part that was read before, else this one. Parts are frozen, so that snapshots can share them."""
+        """Returns a cached equal part, or this one. Parts are frozen, so snapshots can share them."""
         content = message.SerializeToString()
         self._recalls += 1
         found = self._recalled.get(content)
@@ -163,7 +165,7 @@ class _Plan:
         return found
 
     def _compiled(self) -> Callable[[Any], Any]:
-        """A function that does the same as `_read`, written out."""
+        """Compiles source code that does the same as `_read`."""
         names, values = self._expressions()
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
@@ -176,7 +178,9 @@ class _Plan:
         return _written_out(f"    return kind({arguments})\n", names)
 
     def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """How fields that are no parts are read from a message `m`, by name; and the names in these expressions."""
+        """For each field that is not a part: the expression that reads it from a message `m`. And the names used in
+        them.
+        """
         names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
         values = {name: f"m.{name}" for name in self.scalars}
         values |= {name: f"m.{name} if has({name!r}) else None" for name in self.optional}
@@ -188,7 +192,7 @@ class _Plan:
 
 
 class _LatePlan(_Plan):
-    """Makes the parts of a part when they are asked for, and until then keeps the whole message that this is in."""
+    """Makes the parts of a dataclass when they are first read. Keeps the whole message until then."""
 
     __slots__ = ()
 
@@ -202,7 +206,7 @@ class _LatePlan(_Plan):
         repeated = dict(self.repeated_parts)
 
         def late(part: Any, name: str) -> Any:
-            """Called where a field is not set yet."""
+            """Called when a field is not set yet."""
             message = part._message  # noqa: SLF001
             if name in parts:
                 value = parts[name].take(getattr(message, name))
@@ -213,7 +217,7 @@ class _LatePlan(_Plan):
             object.__setattr__(part, name, value)
             return value
 
-        # It is told for what it stands for, so that it equals one that was made at once, and a changed one is one.
+        # `__class__` is the dataclass, so that it equals an object read at once, and `replace` makes a plain one.
         own = {"__slots__": ("_message",), "__getattr__": late, "__class__": property(lambda _self: kind)}
         made = type(kind.__name__, (kind,), own)
         names, values = self._expressions()
@@ -230,14 +234,14 @@ class _LatePlan(_Plan):
 
 
 def _written_out(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
-    """The function of a message `m` that does this."""
-    # The source is made of the field names of our own dataclasses.
+    """Source code of a function of a message `m` that reads the dataclass."""
+    # The source contains only field names of our own dataclasses.
     exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102
     return cast(Callable[[Any], Any], names["read"])
 
 
 def _prefix(enum: type[Enum]) -> str:
-    """What the names of an enumeration begin with in neuron.proto: SOURCE_KIND_ for SourceKind."""
+    """The prefix of enum values in neuron.proto: SOURCE_KIND_ for SourceKind."""
     return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.__name__)[1:] + "_"
 
 
@@ -259,7 +263,7 @@ def _plan(kind: type) -> _Plan:
 
 
 def to_message(part: Any) -> Any:
-    """The message of the same name as this part of the model, with the same content."""
+    """Converts a part of the model to the message of the same name."""
     plan = _plan(type(part))
     message = plan.message()
     plan.fill(message, part)
@@ -270,14 +274,14 @@ T = TypeVar("T")
 
 
 def from_message(kind: type[T], message: Message) -> T:
-    """The part of the model that a message of the same name holds; ValueError for values this version doesn't know."""
+    """Converts a message to the part of the model with the same name. ValueError for values unknown to this version."""
     return cast(T, _plan(kind).read(message))
 
 
 def snapshot_on_demand(message: neuron_pb2.Snapshot) -> model.Snapshot:
-    """As `from_message`, but the parts of its processes are made when they are asked for; the message is kept.
+    """Converts like `from_message`, but reads the processes' parts only on access. Keeps the message.
 
-    For who looks at the latest snapshot and lets it go: most of a snapshot is in them, and little of that is shown.
+    For views of the latest snapshot: most of a snapshot is in these parts, and a view shows few of them.
     """
     return cast(model.Snapshot, _on_demand().read(message))
 
@@ -287,4 +291,4 @@ def _on_demand() -> _Plan:
     return _Plan(model.Snapshot, frozenset((model.Process, model.LoadedModel)))
 
 
-_plan(model.Snapshot)  # at import, so that a model and a proto that differ are seen at once
+_plan(model.Snapshot)  # at import, so that a mismatch of model and proto is found at once

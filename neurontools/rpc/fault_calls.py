@@ -1,4 +1,4 @@
-"""Calls about faults: injecting, listing and healing them."""
+"""Calls of the FaultService: inject, list and heal faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SERVICE = "/neurontools.v1.FaultService/"
 
 
 def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[InjectedFault, ...]:
-    """Injects faults, all or none; when it returns the processes that are to meet them know. UserError."""
+    """Injects all faults or none. Returns after the affected processes have acknowledged. UserError."""
     message = neuron_pb2.InjectFaultsRequest()
     for request in requests:
         asked = message.faults.add(kind=request.kind, seed=request.seed)
@@ -28,14 +28,14 @@ def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[Injected
 
 
 def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:
-    """Takes faults back, all without numbers; how many there were. UserError."""
+    """Heals faults; without numbers, all of them. Returns how many. UserError."""
     message = neuron_pb2.HealFaultsRequest(numbers=numbers)
     reply = ask(socket_path, f"{_SERVICE}HealFaults", message.SerializeToString(), TIMEOUT_SECONDS)
     return neuron_pb2.HealFaultsResponse.FromString(reply).healed
 
 
 def listed(socket_path: str) -> tuple[InjectedFault, ...]:
-    """The faults that are there. UserError."""
+    """Lists the active faults. UserError."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", TIMEOUT_SECONDS)
     snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
     return tuple(from_message(InjectedFault, fault) for fault in snapshot.injected_faults)

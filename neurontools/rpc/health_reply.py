@@ -1,6 +1,6 @@
-"""What a daemon has judged, read from its reply without protobuf: for commands that start like a native tool.
+"""Reads the findings in a daemon's reply without protobuf, for commands that must start fast.
 
-The numbers are those of GetSnapshotResponse, Snapshot, Health and Finding in neuron.proto.
+The field numbers are those of GetSnapshotResponse, Snapshot, Health and Finding in neuron.proto.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from neurontools.model.finding import Finding, Health, Severity
 from neurontools.rpc import wire
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING, without the import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,13 +21,13 @@ _DEVICE_INDICES, _UNKNOWN_DEVICE_INDICES, _FINDINGS = 1, 2, 3
 _KIND, _SEVERITY, _REASON, _ACTION, _BEGAN, _DEVICES, _PID, _PIDS = range(1, 9)
 _CORE, _PART, _JOB, _SYNTHETIC, _INJECTED = range(9, 14)
 LAST_FIELD = _INJECTED
-"""The highest number that is known here of a field of Finding."""
+"""The highest field number of Finding known here."""
 
 
 def judged(reply: bytes) -> tuple[Health | None, float, str]:
-    """The verdicts in a reply of METHOD, when they were made (Unix time), and the daemon's version.
+    """Returns the findings in a reply of METHOD, their Unix time, and the daemon's version.
 
-    None for a daemon that makes none. ValueError when the reply is not of this form.
+    None if the daemon does not judge the host. ValueError for a malformed reply.
     """
     snapshot = wire.decode(_bytes(wire.decode(reply), _SNAPSHOT))
     message = snapshot.get(_HEALTH)
@@ -49,7 +49,8 @@ def _finding(fields: _Fields) -> Finding:
     severity = _optional_uint(fields, _SEVERITY) or 0
     return Finding(
         _text(fields, _KIND),
-        Severity(min(severity, max(Severity))),  # a graver one of a newer daemon is at least as grave
+        # a newer daemon may have a graver severity; show it as the gravest known here
+        Severity(min(severity, max(Severity))),
         _text(fields, _REASON),
         _text(fields, _ACTION),
         _double(fields, _BEGAN),
@@ -83,12 +84,12 @@ def _optional_uint(fields: _Fields, number: int) -> int | None:
 
 
 def _signed(value: int) -> int:
-    """An int32 or int64, which is on the wire as its two's complement in 64 bits."""
+    """Decodes an int32 or int64, which is sent as two's complement in 64 bits."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def _uints(fields: _Fields, number: int) -> tuple[int, ...]:
-    """A repeated field, packed or not."""
+    """Decodes a repeated field, packed or not."""
     values: list[int] = []
     for value in fields.get(number, []):
         values += wire.decode_packed(value) if isinstance(value, bytes) else [value]

@@ -1,8 +1,8 @@
-"""HPACK header compression (RFC 7541) as far as a client without a dynamic table needs it.
+"""HPACK header compression (RFC 7541) for a client without a dynamic table.
 
-The client announces SETTINGS_HEADER_TABLE_SIZE 0, so no header field may refer to an earlier one: decoding is a pure
-function of one header block. It sends its own fields as plain literals, which every decoder must accept.
-Imports next to nothing, because `neuron-ls` waits for it.
+The client announces SETTINGS_HEADER_TABLE_SIZE 0, so decoding is a pure function of one header block. It sends its own
+fields as plain literals, which every decoder must accept. The imports are minimal because `neuron-ls` loads this
+module.
 """
 
 from neurontools.rpc.wire import append_varint
@@ -72,8 +72,8 @@ STATIC_TABLE = (
     (b"www-authenticate", b""),
 )
 
-# RFC 7541, Appendix B: the bit length of the code of each of the 256 octets and of EOS, as base-36 digits. The lengths
-# are enough, because the code is canonical: codes of one length count upwards in the order of the symbols.
+# RFC 7541, Appendix B: the bit lengths of the Huffman codes of the 256 octets and of EOS, as base-36 digits. The
+# lengths are enough because the code is canonical: codes of one length count upwards in the order of the symbols.
 _HUFFMAN_CODE_LENGTHS = (
     "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6ca"
     "d67777777777777777777777878djde6f56565666577666567655677777fbeds"
@@ -83,20 +83,20 @@ _HUFFMAN_CODE_LENGTHS = (
 )
 _END_OF_STRING = 256
 
-_MAX_INTEGER = 2**32  # no length or index in a header block that fits in memory comes near it
+_MAX_INTEGER = 2**32  # far more than any length or index in a header block that fits in memory
 
-_huffman_symbols: dict[tuple[int, int], int] | None = None  # {(bit length, code): symbol}, made at its first use
+_huffman_symbols: dict[tuple[int, int], int] | None = None  # {(bit length, code): symbol}, made at first use
 
 
 def encode(headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A header block in which every field is a literal without indexing and without Huffman code (section 6.2.2)."""
+    """Encodes a header block with literals only: no indexing, no Huffman code (section 6.2.2)."""
     return b"".join(b"\0" + _encode_string(name) + _encode_string(value) for name, value in headers)
 
 
 def decode(block: bytes) -> list[tuple[bytes, bytes]]:
-    """The header fields of a complete header block, in order; ValueError if it is not one (section 6).
+    """Decodes a complete header block into its fields, in order. ValueError if it is malformed (section 6).
 
-    A reference to the dynamic table is an error, because its size is 0 from the first byte of the connection.
+    A reference to the dynamic table is an error, because the table size is always 0.
     """
     headers: list[tuple[bytes, bytes]] = []
     position = 0
@@ -109,7 +109,7 @@ def decode(block: bytes) -> list[tuple[bytes, bytes]]:
             size, position = _decode_integer(block, position, 5)
             if size:
                 raise ValueError(f"dynamic table of {size} bytes where none was allowed")
-        else:  # 6.2 literal field; "with incremental indexing" (0x40) adds to a table that holds nothing
+        else:  # 6.2 literal field; "with incremental indexing" (0x40) has no effect on a table of size 0
             index, position = _decode_integer(block, position, 6 if first & 0x40 else 4)
             if index:
                 name = _static_entry(index)[0]
@@ -121,7 +121,7 @@ def decode(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def decode_huffman(coded: bytes) -> bytes:
-    """The octets of a Huffman-coded string literal (section 5.2); ValueError if the code or its padding is invalid."""
+    """Decodes a Huffman-coded string literal (section 5.2). ValueError if the code or its padding is invalid."""
     symbols = _huffman_symbols or _make_huffman_symbols()
     octets = bytearray()
     length = code = 0
@@ -148,7 +148,7 @@ def _static_entry(index: int) -> tuple[bytes, bytes]:
 
 
 def _encode_string(octets: bytes) -> bytes:
-    """A string literal (section 5.2): its length as an integer with a 7-bit prefix (section 5.1), then its octets."""
+    """Encodes a string literal (section 5.2): its length with a 7-bit prefix (section 5.1), then its octets."""
     remainder = len(octets) - 127
     if remainder < 0:
         return bytes((len(octets),)) + octets
@@ -158,7 +158,7 @@ def _encode_string(octets: bytes) -> bytes:
 
 
 def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int, int]:
-    """The integer at a position and the position behind it (section 5.1)."""
+    """Decodes an integer; returns it and the position behind it (section 5.1)."""
     mask = (1 << prefix_bits) - 1
     value = _octet(block, position) & mask
     position += 1
@@ -177,7 +177,7 @@ def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int,
 
 
 def _decode_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """The string literal at a position and the position behind it (section 5.2)."""
+    """Decodes a string literal; returns it and the position behind it (section 5.2)."""
     is_huffman = _octet(block, position) & 0x80
     length, start = _decode_integer(block, position, 7)
     end = start + length
@@ -194,7 +194,7 @@ def _octet(block: bytes, position: int) -> int:
 
 
 def _make_huffman_symbols() -> dict[tuple[int, int], int]:
-    """Assign the codes in canonical order. Only a complete table is ever visible to another thread."""
+    """Assigns the codes in canonical order. Other threads only ever see a complete table."""
     global _huffman_symbols
     symbols = {}
     code = previous_length = 0

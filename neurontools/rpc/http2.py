@@ -1,8 +1,8 @@
-"""A client's HTTP/2 connection over a unix socket (RFC 9113), with one stream open at a time.
+"""An HTTP/2 client connection over a unix socket (RFC 9113), with one open stream at a time.
 
-It does frames, settings and flow control; what a stream carries is the business of the subclass of `Stream`. No TLS, no
-push, no priorities, and no dynamic header table: what a peer may send beyond that is a ProtocolError.
-Imports only C modules and its own HPACK, because `neuron-ls` waits for it, and is safe to fork.
+Implements frames, settings and flow control; a subclass of `Http2Stream` handles the contents. No TLS, push, priorities
+or dynamic header table: a peer that uses them causes ProtocolError. Imports only C modules and its own HPACK, because
+`neuron-ls` loads it. Safe to fork.
 """
 
 import _socket
@@ -14,7 +14,7 @@ from neurontools.rpc import hpack
 # Frame types (section 6).
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE = 0, 1, 3, 4, 5
 _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 6, 7, 8, 9
-# Frame flags; ACK is that of SETTINGS and PING.
+# Frame flags; ACK is for SETTINGS and PING.
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 # Settings (section 6.5.2).
 _HEADER_TABLE_SIZE, _ENABLE_PUSH, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 2, 4, 5
@@ -22,23 +22,23 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 2, 
 REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY = 7, 8, 11, 12
 
 MAX_WINDOW_BYTES = 2**31 - 1
-DEFAULT_WINDOW_BYTES = 2**16 - 1  # of every connection and stream until it is widened
+DEFAULT_WINDOW_BYTES = 2**16 - 1  # of each connection and stream until a WINDOW_UPDATE
 _FRAME_HEADER_BYTES = 9
-_DEFAULT_FRAME_BYTES = 2**14  # SETTINGS_MAX_FRAME_SIZE until the peer says otherwise; ours, always
+_DEFAULT_FRAME_BYTES = 2**14  # SETTINGS_MAX_FRAME_SIZE until the peer changes it; always this for frames to us
 _MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
-_RECEIVE_BYTES = 2**16  # below what malloc maps and unmaps, which costs more than another look
+_RECEIVE_BYTES = 2**16  # below the mmap threshold of malloc: mapping costs more than a second read
 _MAX_CONNECT_SECONDS = 1e6
-_MOST_UNSENT_BYTES = 2**16  # acknowledgements that a server asks for and does not read
+_MOST_UNSENT_BYTES = 2**16  # limit for acknowledgements that a server requests but does not read
 
 
 class ProtocolError(Exception):
-    """The peer said something that HTTP/2 forbids or that this client doesn't do."""
+    """The peer violated HTTP/2, or used a feature that this client lacks."""
 
 
 class StreamReset(Exception):
-    """The peer reset the open stream; `code` is its HTTP/2 error."""
+    """The peer reset the stream; `code` is the HTTP/2 error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -46,38 +46,38 @@ class StreamReset(Exception):
 
 
 class ConnectionEnded(Exception):
-    """The peer closed the connection, or takes no more streams on it; the text is its reason."""
+    """The peer closed the connection or accepts no more streams (GOAWAY). The text is its reason."""
 
 
 class Http2Stream:
-    """One exchange: the window for its request, and what becomes of its answer. Subclasses take headers and data."""
+    """One request and its reply, with the window for the request. Subclasses handle headers and data."""
 
     __slots__ = ("id", "is_ended", "received_bytes", "send_window_bytes")
 
     def __init__(self) -> None:
-        self.id = 0  # until it is opened
+        self.id = 0  # 0 until the stream is opened
         self.is_ended = False
         self.send_window_bytes = 0
-        self.received_bytes = 0  # that the peer has not been given back
+        self.received_bytes = 0  # not yet returned to the peer by WINDOW_UPDATE
 
     def take_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Take a block of headers: the first ones or the trailers."""
+        """Handles a header block: the headers or the trailers."""
 
     def take_data(self, data: bytes) -> None:
-        """Take a part of the body."""
+        """Handles a part of the body."""
 
 
 class Http2Connection:
-    """A connection to the server at a socket, connected from the start; for one thread of one process.
+    """A connection to the server at a socket; connects when it is made. For one thread of one process.
 
-    `deadline` is the value of time.monotonic() at which sending and receiving end with TimeoutError, None for never.
-    After any error the connection is good for nothing but to be closed.
+    `deadline` is a time.monotonic() value; after it, sending and receiving raise TimeoutError. None: no deadline. After
+    any error, only `close` is allowed.
 
-    Each side may send a window of data that the other has not taken yet: ours is `window_bytes`, at least
-    DEFAULT_WINDOW_BYTES. What was received is given back before each stream, and when it fills half of the window.
+    `window_bytes` is our flow-control window, at least DEFAULT_WINDOW_BYTES. It is refilled before each stream and when
+    half of it is used.
 
-    Raises OSError as connect(2) has it, ValueError for a path that no socket can have and TimeoutError when no server
-    accepts within `timeout_seconds`.
+    Raises OSError of connect(2), ValueError for an impossible path, TimeoutError if no server accepts within
+    `timeout_seconds`.
     """
 
     def __init__(self, socket_path: str, timeout_seconds: float, *, window_bytes: int = MAX_WINDOW_BYTES) -> None:
@@ -92,7 +92,8 @@ class Http2Connection:
         self._farewell = ""
         self._next_stream_id = 1
         self._stream = Http2Stream()
-        self._header_block: tuple[int, bool, bytearray] | None = None  # stream, whether it ends it, what came of it
+        # stream ID, whether it ends the stream, the bytes so far
+        self._header_block: tuple[int, bool, bytearray] | None = None
         settings = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, window_bytes))
         self._unsent = bytearray(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -113,7 +114,7 @@ class Http2Connection:
         return not self._is_closed and not self._is_going_away and self._next_stream_id <= _MAX_STREAM_ID
 
     def open(self, stream: Http2Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Open a stream and send its request; the answer may begin while the request waits for the peer's window."""
+        """Opens a stream and sends its request. The reply may start while the request waits for the peer's window."""
         stream.id = self._next_stream_id
         stream.send_window_bytes = self._peer_settings[_INITIAL_WINDOW_SIZE]
         self._next_stream_id += 2
@@ -123,7 +124,7 @@ class Http2Connection:
         self._send_body(stream, body)
 
     def receive(self) -> None:
-        """Receive one frame and act on it (section 4.1); frames of unknown types and of other streams are dropped."""
+        """Receives one frame and handles it (section 4.1). Drops frames of unknown types and of other streams."""
         header = self._take(_FRAME_HEADER_BYTES)
         length, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
         stream_id = int.from_bytes(header[5:]) & _MAX_STREAM_ID
@@ -140,13 +141,13 @@ class Http2Connection:
             handler(self, flags, stream_id, payload)
 
     def fileno(self) -> int:
-        """The descriptor of its socket, to wait for."""
+        """The descriptor of the socket, for a selector."""
         return self._sock.fileno()
 
     def receive_available(self) -> None:
-        """Act on the frames that have come, and send what can be sent, without waiting for anything.
+        """Handles the frames that have come and sends what can be sent, without waiting.
 
-        One look at the socket, so that who sends without end leaves time for others.
+        Reads once, so that a peer that sends without end does not starve others.
         """
         self._sock.settimeout(0.0)
         try:
@@ -165,32 +166,32 @@ class Http2Connection:
                 raise ProtocolError("the server takes nothing of what it asks for") from None
 
     def _has_frame(self) -> bool:
-        """Whether the next frame is here as a whole, or is known to be one that `receive` refuses."""
+        """Whether the next frame is complete, or already known to be one that `receive` refuses."""
         if len(self._received) < _FRAME_HEADER_BYTES:
             return False
         length = int.from_bytes(self._received[:3])
         return length > _DEFAULT_FRAME_BYTES or len(self._received) >= _FRAME_HEADER_BYTES + length
 
     def flush(self) -> None:
-        """Send what waits to be sent; while it receives, the connection does so by itself."""
+        """Sends queued acknowledgements. While it receives, the connection does so by itself."""
         if self._unsent:
             self._ready_socket().sendall(self._unsent)
             self._unsent.clear()
 
     def shut_down(self) -> None:
-        """End what the thread of this connection waits for, from any other: that one gets ConnectionEnded."""
-        try:  # noqa: SIM105 - contextlib takes as long to import as a call
+        """Ends the connection from any thread. A thread that waits in it gets ConnectionEnded."""
+        try:  # noqa: SIM105 - importing contextlib takes as long as a call
             self._sock.shutdown(_socket.SHUT_RDWR)
         except OSError:
-            pass  # it was closed already
+            pass  # closed already
 
     def close(self) -> None:
-        """Close the connection; the peer cancels an open stream. May be called again."""
+        """Closes the connection; the peer cancels an open stream. May be called again."""
         self._is_closed = True
         self._sock.close()
 
     def _send_body(self, stream: Http2Stream, body: bytes) -> None:
-        """Send DATA frames as far as the peer's windows allow, and receive while they don't (section 5.2)."""
+        """Sends DATA frames as far as the peer's windows allow; receives while they are full (section 5.2)."""
         sent = 0
         while sent < len(body) and not stream.is_ended:
             room = min(self._peer_settings[_MAX_FRAME_SIZE], self._send_window_bytes, stream.send_window_bytes)
@@ -202,11 +203,11 @@ class Http2Connection:
             self._send_window_bytes -= len(chunk)
             stream.send_window_bytes -= len(chunk)
             self._unsent += _frame(_DATA, _END_STREAM if sent == len(body) else 0, stream.id, chunk)
-        if sent < len(body):  # answered before it was asked: an error, and nobody wants the rest
+        if sent < len(body):  # the reply came before the whole request was sent: an error, so drop the rest
             self._unsent += _frame(_RST_STREAM, 0, stream.id, CANCEL.to_bytes(4))
 
     def _take(self, size: int) -> bytes:
-        """The next bytes from the server; what waits to be sent goes out before it waits for them."""
+        """Reads the next bytes from the server. Sends queued data first."""
         while len(self._received) < size:
             self.flush()
             chunk = self._ready_socket().recv(_RECEIVE_BYTES)
@@ -218,7 +219,7 @@ class Http2Connection:
         return taken
 
     def _ready_socket(self) -> _socket.socket:
-        """The socket, its time-out set to what is left; TimeoutError if nothing is."""
+        """Returns the socket with its timeout set to the time left. TimeoutError if none is left."""
         remaining_seconds = None if self.deadline is None else self.deadline - monotonic()
         if remaining_seconds is not None and remaining_seconds <= 0:
             raise TimeoutError
@@ -226,7 +227,7 @@ class Http2Connection:
         return self._sock
 
     def _give_back(self) -> None:
-        """Let the peer send as much again as it has sent (section 5.2)."""
+        """Returns received bytes to the peer's window (section 5.2)."""
         self._widen_window(0, self._received_bytes)
         self._received_bytes = 0
         stream = self._stream
@@ -235,12 +236,12 @@ class Http2Connection:
             stream.received_bytes = 0
 
     def _widen_window(self, stream_id: int, increment_bytes: int) -> None:
-        """Send a WINDOW_UPDATE frame, unless it would say nothing; stream 0 is the connection."""
+        """Sends WINDOW_UPDATE for a stream, or for the connection (stream 0), if the increment is not 0."""
         if increment_bytes:
             self._unsent += _frame(_WINDOW_UPDATE, 0, stream_id, increment_bytes.to_bytes(4))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Section 6.1. The padding counts towards flow control, and so do frames of a stream long gone."""
+        """Section 6.1. Padding counts for flow control, and so do frames of closed streams."""
         stream = self._stream
         self._received_bytes += len(payload)
         if stream_id == stream.id:
@@ -284,7 +285,7 @@ class Http2Connection:
             raise StreamReset(int.from_bytes(payload[:4]))
 
     def _on_settings(self, flags: int, _stream_id: int, payload: bytes) -> None:
-        """Section 6.5. A new initial window moves that of the open stream as well (6.9.2)."""
+        """Section 6.5. A new initial window also changes that of the open stream (6.9.2)."""
         if flags & _ACK:
             return
         if len(payload) % 6:
@@ -301,7 +302,7 @@ class Http2Connection:
         self._unsent += _frame(_SETTINGS, _ACK, 0, b"")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        """Section 6.6; the client's SETTINGS forbid it."""
+        """Section 6.6. The client's SETTINGS forbid it."""
         raise ProtocolError("PUSH_PROMISE frame")
 
     def _on_ping(self, flags: int, _stream_id: int, payload: bytes) -> None:
@@ -312,7 +313,7 @@ class Http2Connection:
             self._unsent += _frame(_PING, _ACK, 0, payload)
 
     def _on_goaway(self, _flags: int, _stream_id: int, payload: bytes) -> None:
-        """Section 6.8. A stream that the server still counts in is answered; the next one needs a new connection."""
+        """Section 6.8. A stream up to the last stream ID is still answered; later ones need a new connection."""
         self._is_going_away = True
         last_stream_id = int.from_bytes(payload[:4]) & _MAX_STREAM_ID
         self._farewell = payload[8:].decode(errors="replace")
@@ -343,10 +344,11 @@ class Http2Connection:
 
 
 def connect(sock: _socket.socket, socket_path: str, timeout_seconds: float) -> None:
-    """Connect a unix socket; TimeoutError if the server does not accept it in time. Its time-out is None afterwards.
+    """Connects to a unix socket. TimeoutError if the server does not accept in time. The socket has no timeout
+    afterwards.
 
-    A non-blocking connect to a unix socket fails at once while the server's backlog is full, and offers nothing to wait
-    for. SO_SNDTIMEO makes the blocking one wait for so long and no longer (unix(7), socket(7)).
+    A non-blocking connect to a unix socket fails at once while the server's backlog is full, and there is nothing to
+    wait for. So this uses a blocking connect with SO_SNDTIMEO as its timeout (unix(7), socket(7)).
     """
     microseconds = int(min(timeout_seconds, _MAX_CONNECT_SECONDS) * 1e6)
     if microseconds <= 0:
@@ -365,7 +367,7 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:
-    """The payload of DATA and HEADERS without padding (section 6.1)."""
+    """Removes the padding of DATA and HEADERS (section 6.1)."""
     if not flags & _PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

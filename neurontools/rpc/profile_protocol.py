@@ -1,4 +1,4 @@
-"""The protocol of profile requests between client, daemon and process."""
+"""The line protocol of profile requests between client, daemon and process."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ LONGEST_SECONDS = 3600.0
 MOST_STEPS = 1_000_000
 
 UNKNOWN, DENIED, UNABLE = "unknown", "denied", "unable"
-"""Reasons: there is no such process, who asks may not, and it can't be."""
+"""Reasons for a refusal: no such process, not allowed, not possible."""
 
 _REFUSED, _FAILED = b"refused", b"failed"
-_LONGEST_BYTES = 64  # of a request
+_LONGEST_BYTES = 64  # longest request
 _MOST_PID = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """A profile of so many seconds, or of so many steps if they are done sooner."""
+    """How long to profile: until `seconds` have passed, or until `steps` are done if that is sooner."""
 
     seconds: float
     steps: int | None
 
 
 def request_of(pid: int, wanted: ProfileOptions) -> bytes:
-    """What is said to a daemon."""
+    """Encodes a request from a client to the daemon."""
     return b"%s %d %s\n" % (PROFILE, pid, _numbers(wanted))
 
 
 def is_request(line: bytes) -> bool:
-    """Whether it is meant as one, whatever follows."""
+    """Whether a line is a profile request, valid or not."""
     return line.startswith(PROFILE + b" ")
 
 
 def read_request(line: bytes) -> tuple[int, ProfileOptions]:
-    """The process, and what is wanted of it; ValueError for rubbish."""
+    """Decodes a request; returns the PID and the options. ValueError if it is malformed."""
     if len(line) > _LONGEST_BYTES:
         raise ValueError(f"{len(line)} bytes")
     word, number, seconds, steps = line.split(b" ")
@@ -53,12 +53,12 @@ def read_request(line: bytes) -> tuple[int, ProfileOptions]:
 
 
 def forward_request(wanted: ProfileOptions) -> bytes:
-    """What a daemon says to the process."""
+    """Encodes a request from the daemon to the process."""
     return b"%s %s\n" % (PROFILE, _numbers(wanted))
 
 
 def read_passed_on(value: bytes) -> ProfileOptions:
-    """What is wanted, by what follows the first word; ValueError for rubbish."""
+    """Decodes a forwarded request, without its first word. ValueError if it is malformed."""
     if len(value) > _LONGEST_BYTES:
         raise ValueError(f"{len(value)} bytes")
     seconds, steps = value.split(b" ")
@@ -66,12 +66,12 @@ def read_passed_on(value: bytes) -> ProfileOptions:
 
 
 def refusal_of(reason: str, text: str) -> bytes:
-    """What a daemon answers that doesn't pass a request on."""
+    """Encodes a refusal by the daemon."""
     return b"%s %s %s\n" % (_REFUSED, reason.encode(), text.encode())
 
 
 def read_refusal(line: bytes) -> tuple[str, str]:
-    """The reason and the text of an answer that isn't PASSED; of one that nobody understands all of it is the text."""
+    """Decodes a refusal into reason and text. If it is malformed, the whole line is the text."""
     word, _, rest = line.partition(b" ")
     reason, _, text = rest.partition(b" ")
     said = text if word == _REFUSED and text else line
@@ -79,17 +79,17 @@ def read_refusal(line: bytes) -> tuple[str, str]:
 
 
 def decode_failure(why: str) -> bytes:
-    """What a process says that makes no profile."""
+    """Encodes the failure message of a process that cannot make a profile."""
     return b"%s %s\n" % (_FAILED, why.encode())
 
 
 def is_failure(said: bytes) -> bool:
-    """Whether a process begins so to say why it makes none."""
+    """Whether a process starts its reply with a failure message."""
     return said.startswith(_FAILED + b" ")
 
 
 def read_failure(line: bytes) -> str:
-    """Why it makes none; what it says where that is something else."""
+    """Decodes a failure message; any other line is returned as it is."""
     return line.removeprefix(_FAILED + b" ").decode("utf-8", "replace")
 
 
@@ -107,9 +107,9 @@ def _wanted(seconds: bytes, steps: bytes) -> ProfileOptions:
 
 
 def receive_descriptor(connection: socket.socket, most_bytes: int, flags: int = 0) -> tuple[bytes, int | None]:
-    """As `recv`, and the descriptor that came with it, close-on-exec, which is the caller's; further ones are closed.
+    """Receives data and one file descriptor (close-on-exec), which the caller owns. Closes any further descriptors.
 
-    (`socket.recv_fds` of Python 3.11 drops its flags.)
+    `socket.recv_fds` of Python 3.11 ignores its flags, so this does not use it.
     """
     found = array.array("i")
     space = socket.CMSG_LEN(found.itemsize)

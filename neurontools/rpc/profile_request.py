@@ -1,7 +1,7 @@
-"""A profile of a running process, asked for through its daemon.
+"""Requests a profile of a running process through the daemon.
 
-The daemon only lets the two find each other: it checks by the kernel's word who asks, and passes one end of a pair of
-sockets on to the process. What the process writes there comes here directly, whatever becomes of the daemon meanwhile.
+The daemon checks the peer credentials of the client and passes one end of a socket pair to the process. The process
+sends the profile directly to the client, even if the daemon ends meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXIT_CODES = {
 
 
 class AskedProfile:
-    """A profile that a process was asked for; close it, or use it as a context. For one thread."""
+    """A requested profile. Close it, or use it as a context manager. For one thread."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
@@ -47,7 +47,7 @@ class AskedProfile:
 
     @classmethod
     def ask(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> AskedProfile:
-        """Has the daemon at a socket pass the request on. UserError where it can't, or won't."""
+        """Sends the request to the daemon at a socket. UserError if the daemon refuses or cannot forward it."""
         ours, theirs = socket.socketpair()
         asked = cls(pid, ours)
         try:
@@ -59,7 +59,7 @@ class AskedProfile:
                     raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
                 request = profile_protocol.request_of(pid, profile_protocol.ProfileOptions(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
-                theirs.close()  # from here on its end is that of whoever has it
+                theirs.close()  # the process has its own copy of this end
                 asked._await_answer(connection, socket_path, deadline)
         except BaseException as error:
             asked.close()
@@ -70,7 +70,7 @@ class AskedProfile:
         return asked
 
     def taken(self, timeout_seconds: float) -> None:
-        """Waits until the process has heard of it. UserError when it doesn't, can't or has gone."""
+        """Waits until the process has acknowledged. UserError if it does not, cannot, or has ended."""
         deadline = monotonic() + timeout_seconds
         while b"\n" not in self._read:
             left = deadline - monotonic()
@@ -87,7 +87,7 @@ class AskedProfile:
             self._fail(line)
 
     def read(self, timeout_seconds: float) -> bytes:
-        """The next of the profile; b"" at its end. TimeoutError where nothing comes, UserError where none is made."""
+        """Returns the next part of the profile; b"" at its end. TimeoutError if nothing comes, UserError on failure."""
         if not self._read and not self._has_ended:
             if not _is_readable(self.channel, timeout_seconds):
                 raise TimeoutError
@@ -99,11 +99,11 @@ class AskedProfile:
 
     @property
     def has_more(self) -> bool:
-        """Whether something is there already that `read` gives without the channel."""
+        """Whether `read` would return buffered data without waiting for the socket."""
         return bool(self._read)
 
     def close(self) -> None:
-        """Lets go of it: the process stops, if it has not ended its profile."""
+        """Closes the connection. The process stops a profile that is not complete."""
         self.channel.close()
 
     def __enter__(self) -> AskedProfile:
@@ -113,9 +113,9 @@ class AskedProfile:
         self.close()
 
     def _await_answer(self, connection: socket.socket, socket_path: str, deadline: float) -> None:
-        """Waits for what the daemon says of the request, or the process to begin.
+        """Waits for the daemon's answer, or for the first data from the process.
 
-        A daemon that knows of no such requests says nothing, and lets go of what came with it.
+        An older daemon without profile requests sends nothing and closes the passed descriptor.
         """
         poll = select.poll()
         poll.register(connection, select.POLLIN)
@@ -166,13 +166,13 @@ def _refusal(socket_path: str, line: bytes | None) -> str:
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes | None:
-    """The next line that the daemon says; None when it has ended. TimeoutError."""
+    """Returns the next line from the daemon; None at the end. TimeoutError."""
     line = b""
     while not line.endswith(b"\n"):
         connection.settimeout(max(deadline - monotonic(), 0.001))
         received = b""
         with contextlib.suppress(ConnectionError):
-            received = connection.recv(1)  # no more than this line
+            received = connection.recv(1)  # byte by byte, to read no more than this line
         line += received
         if not received or len(line) > _LONGEST_LINE_BYTES:
             return None

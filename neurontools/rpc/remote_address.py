@@ -1,4 +1,4 @@
-"""Where a daemon serves over TLS: `grpcs://HOST:PORT`."""
+"""Addresses of daemons that serve over TLS: `grpcs://HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]")
 
 @dataclass(frozen=True, slots=True)
 class RemoteAddress:
-    """A host, by name or number, and a TCP port of it."""
+    """A host (name or IP address) and a TCP port."""
 
     host: str  # without brackets
     port: int
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The address in the form `grpcs://HOST:PORT`."""
         return f"{SCHEME}[{self.host}]:{self.port}" if ":" in self.host else f"{SCHEME}{self.host}:{self.port}"
 
 
 def remote_address(text: str) -> RemoteAddress:
-    """What `grpcs://HOST:PORT` names; ValueError says what is wrong with it."""
+    """Parses `grpcs://HOST:PORT`. ValueError says what is wrong."""
     host, colon, port = text.removeprefix(SCHEME).rstrip("/").rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
     if not text.startswith(SCHEME) or not colon or not is_port or not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):

@@ -1,11 +1,11 @@
-"""How much one report of a process may hold: more than ten times what training needs.
+"""Limits on one report of a process: more than ten times what training needs.
 
-A BERT trained and evaluated on eight lengths of sequences has 15 models, each with a subgraph on one core; the torch
-device keeps 512 programs at most unless it is told otherwise.
+A BERT trained and evaluated on eight sequence lengths has 15 models, each with a subgraph on one core. The torch device
+keeps at most 512 programs by default.
 """
 
 MOST_MODELS = 512
-MOST_OPERATORS = 17  # kinds, and one for the rest
+MOST_OPERATORS = 17  # operator kinds, and one entry for the rest
 LONGEST_OPERATOR_NAME = 128
 LONGEST_COLLECTIVE = 32
 MOST_ADVICE = 4

@@ -1,38 +1,38 @@
-"""Where the daemon's sockets are."""
+"""Paths of the daemon's sockets."""
 
 import os
 
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as typing has it; importing typing, or collections.abc, takes as long as a call to the daemon
+TYPE_CHECKING = False  # importing typing or collections.abc takes as long as a call to the daemon
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "NEURONTOOLS_SOCKET"
 SYSTEM_SOCKET = "/run/neurond/neurond.sock"
-LONGEST_PATH_BYTES = 107  # sun_path of Linux is 108 bytes, the last of them NUL
+LONGEST_PATH_BYTES = 107  # sun_path of Linux has 108 bytes, the last is NUL
 _ATTACH_SUFFIX = ".attach"
 REMOTE_SCHEME = "grpcs://"
 _stands_for: "dict[str, str]" = {}
 
 
 def attach_socket(socket: str) -> str:
-    """The path of the attach socket that belongs to an API socket."""
+    """The path of the attach socket next to an API socket."""
     return socket + _ATTACH_SUFFIX
 
 
-def set_display_address(path: str, display_address: str) -> None:
-    """From here on the daemon at this socket is told to be at this place: the socket only leads there."""
-    _stands_for[path] = display_address
+def set_display_address(path: str, address: str) -> None:
+    """Sets the address that messages show for a socket, if the socket is only a tunnel."""
+    _stands_for[path] = address
 
 
 def display_address(path: str) -> str:
-    """Where the daemon at a socket is, for what a user is told."""
+    """The address of the daemon at a socket, for messages."""
     return _stands_for.get(path) or f"unix:{path}"
 
 
 def validate_socket_path(path: str, given_by: str) -> str:
-    """An API socket path as a user gave it, `unix:` removed; UserError when no socket can have this path."""
+    """Returns a socket path without `unix:`. UserError if no socket can have this path."""
     if path.startswith(REMOTE_SCHEME):
         raise UserError(
             f"{given_by}: {path[:60]} is an address that monitors read from; give the path of a socket of this host",
@@ -54,14 +54,14 @@ def validate_socket_path(path: str, given_by: str) -> str:
 
 
 def grpc_target(path: str) -> str:
-    """A socket path as grpcio wants it: it reads a URI, in which %, ? and # mean something."""
+    """The gRPC target of a socket path. It is a URI, so %, ? and # are quoted."""
     from urllib.parse import quote
 
     return f"unix:{quote(os.fsencode(path))}"
 
 
 def configured_socket(option: str | None, environment: "Mapping[str, str]") -> str | None:
-    """The socket a user named with --socket or NEURONTOOLS_SOCKET; None when neither is there."""
+    """The socket from --socket or NEURONTOOLS_SOCKET; None if neither is given."""
     if option is not None:
         return validate_socket_path(option, "--socket")
     text = environment.get(VARIABLE, "")
@@ -69,18 +69,18 @@ def configured_socket(option: str | None, environment: "Mapping[str, str]") -> s
 
 
 def default_socket(environment: "Mapping[str, str]") -> str:
-    """Where a daemon started by this user listens when no socket is named."""
+    """The default socket of a daemon started by this user."""
     runtime_directory = environment.get("XDG_RUNTIME_DIR", "")
     if runtime_directory.startswith("/"):
         return f"{runtime_directory}/neurontools/neurond.sock"
     if os.geteuid() == 0:
         return SYSTEM_SOCKET
-    # No session (cron, su, a container): a directory of the user's own; the daemon insists on its owner and mode.
+    # No session (cron, su, a container): use a directory of the user's own. The daemon checks its owner and mode.
     return f"/tmp/neurontools-{os.geteuid()}/neurond.sock"  # noqa: S108
 
 
 def candidate_sockets(environment: "Mapping[str, str]") -> tuple[str, ...]:
-    """Where a client looks when no socket is named: the user's own daemon, then the system's."""
+    """The sockets that a client tries by default: first the user's own daemon, then the system's."""
     own = default_socket(environment)
     if own == SYSTEM_SOCKET or not _is_trustworthy(own):
         return (SYSTEM_SOCKET,)
@@ -88,11 +88,12 @@ def candidate_sockets(environment: "Mapping[str, str]") -> tuple[str, ...]:
 
 
 def _is_trustworthy(path: str) -> bool:
-    """Whether the directory is the user's own where anybody could have made it; one that isn't there does no harm."""
+    """Whether a directory below /tmp belongs to the user. A missing one is harmless."""
     if not path.startswith("/tmp/"):  # noqa: S108
         return True
     try:
         found = os.lstat(os.path.dirname(path))  # noqa: PTH120
     except OSError:
         return True
-    return found.st_uid == os.geteuid() and found.st_mode & 0o170022 == 0o040000  # a directory only its owner changes
+    # a directory that only its owner can change
+    return found.st_uid == os.geteuid() and found.st_mode & 0o170022 == 0o040000

@@ -1,4 +1,8 @@
-"""TLS tunnels: local sockets that lead to daemons on other hosts."""
+"""TLS tunnels: local unix sockets that lead to daemons on other hosts, so that clients need no TLS.
+
+Each connection to such a socket becomes a TLS connection to the remote daemon. One thread per connection connects,
+because name lookups block. One thread moves the data of all connections.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from neurontools.rpc.remote_address import RemoteAddress, remote_address
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 CONNECT_SECONDS = 8.0
-_DEAD_MILLISECONDS = 60_000  # without a sign of life of a host that should give one
+_DEAD_MILLISECONDS = 60_000  # timeout for a host that no longer answers
 _MOST_CONNECTING = 4  # to one daemon at a time
 _BACKLOG = 8
 _STOP_SECONDS = 2.0
@@ -28,7 +32,7 @@ _STOP_SECONDS = 2.0
 
 @dataclass(slots=True, eq=False)
 class _Door:
-    """A socket that stands for a daemon."""
+    """A local socket that leads to a remote daemon."""
 
     address: RemoteAddress
     listener: socket.socket
@@ -37,7 +41,7 @@ class _Door:
 
 @dataclass(slots=True)
 class _Connected:
-    """What became of an attempt to connect."""
+    """The result of an attempt to connect."""
 
     door: _Door
     local: socket.socket
@@ -45,14 +49,14 @@ class _Connected:
     why_not: str = field(default="")
 
     def close(self) -> None:
-        """For who has nobody to give it to; may be called again."""
+        """Closes both ends if nothing else will. May be called again."""
         self.local.close()
         if self.remote is not None:
             self.remote.close()
 
 
 class TunnelSet:
-    """A context with the sockets, in a directory of this user's alone. `open` may be called from any thread."""
+    """A context manager with tunnel sockets in a private directory. `open` may be called from any thread."""
 
     def __init__(self, tls: ClientTls) -> None:
         self._tls = tls
@@ -64,7 +68,7 @@ class TunnelSet:
         self._count = 0
         self._is_closing = False
         self._lock = threading.Lock()
-        self._has_ended = False  # by it nobody uses the numbers of the pipe any more
+        self._has_ended = False  # once set, no thread writes to the wake-up pipe
         self._wakened, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._selector.register(self._wakened, selectors.EVENT_READ, None)
@@ -72,7 +76,7 @@ class TunnelSet:
         self._thread.start()
 
     def open(self, address: RemoteAddress) -> str:
-        """The path of a socket that stands for the daemon at this address, until `close`."""
+        """Opens a tunnel and returns the path of its socket, which works until `close`."""
         self._count += 1
         path = f"{self._directory}/{self._count}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -88,7 +92,7 @@ class TunnelSet:
         return path
 
     def close(self) -> None:
-        """End all of it; may be called again."""
+        """Closes all tunnels. May be called again."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -103,8 +107,8 @@ class TunnelSet:
         self.close()
 
     def _wake(self) -> bool:
-        """Has the thread look; whether it is there to do so."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # it will look anyway where the pipe is full
+        """Wakes the thread; returns whether it still runs."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes it anyway
             if not self._has_ended:
                 os.write(self._waker, b"x")
             return not self._has_ended
@@ -139,7 +143,7 @@ class TunnelSet:
             door.listener.close()
 
     def _take_over(self) -> None:
-        """What other threads have made."""
+        """Registers the sockets and connections that other threads have made."""
         while self._asked:
             door = self._asked.popleft()
             self._selector.register(door.listener, selectors.EVENT_READ, door)
@@ -168,7 +172,7 @@ class TunnelSet:
         threading.Thread(target=self._connect, args=(door, local), name="connecting", daemon=True).start()
 
     def _connect(self, door: _Door, local: socket.socket) -> None:
-        """In a thread of its own."""
+        """Runs in its own thread."""
         try:
             done = _Connected(door, local, _connected(door.address, self._tls.context()))
         except (OSError, ValueError) as error:
@@ -178,7 +182,7 @@ class TunnelSet:
             done.close()
 
     def _move(self, pipe: TunnelPipe) -> bool:
-        """Passes on what is there; whether there is more of which no selector will tell."""
+        """Moves data; returns whether decrypted data remains that no selector reports."""
         remote_number = pipe.remote.fileno()
         if not pipe.move():
             self._pipes.discard(pipe)
@@ -191,7 +195,7 @@ class TunnelSet:
         return pipe.is_unfinished
 
     def _drain(self, local: socket.socket) -> None:
-        """Reads from one that was told why until it ends: closed before, it would not hear it."""
+        """Reads until a refused client closes: closing first would drop the GOAWAY it was sent."""
         try:
             if local.recv(2**14):
                 return
@@ -204,7 +208,7 @@ class TunnelSet:
 
 
 def _connected(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """A connection behind its handshake, non-blocking; OSError, or ValueError when no gRPC is spoken there."""
+    """Connects with TLS; returns a non-blocking socket. OSError, or ValueError if the server does not speak gRPC."""
     with contextlib.ExitStack() as closing:
         connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
         closing.callback(connection.close)
@@ -223,21 +227,21 @@ def _connected(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSocket
 
 
 def _short_directory() -> str:
-    """Where the paths of sockets stay short."""
+    """A directory for sockets, whose paths must be short."""
     base = tempfile.gettempdir()
-    return base if len(os.fsencode(base)) <= 64 else "/tmp"  # noqa: S108 - mkdtemp makes one of our own in it
+    return base if len(os.fsencode(base)) <= 64 else "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
 
 
-_PIECE_BYTES = 2**14  # a whole record of TLS
-_MOST_ROUNDS = 16  # before others have their turn
+_PIECE_BYTES = 2**14  # one full TLS record
+_MOST_ROUNDS = 16  # before other connections get their turn
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-# HTTP/2 frames (RFC 9113, section 6): empty SETTINGS, and the type of GOAWAY.
+# HTTP/2 frames (RFC 9113, section 6): an empty SETTINGS frame, and the type of GOAWAY.
 _SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _GOAWAY = 7
 
 
 class TunnelPipe:
-    """Both ends, non-blocking, which belong to it; for one thread."""
+    """Connects a local and a remote socket, both non-blocking. Owns both. For one thread."""
 
     def __init__(self, local: socket.socket, remote: ssl.SSLSocket) -> None:
         self.local = local
@@ -248,15 +252,15 @@ class TunnelPipe:
 
     @property
     def wants(self) -> tuple[int, int]:
-        """The events of the local and of the remote end in which `move` has something to do."""
+        """The selector events in which `move` can make progress, for the local and the remote socket."""
         read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
         local = (0 if self._up else read) | (write if self._down else 0)
         return local, (0 if self._down else read) | (write if self._up else 0)
 
     def move(self) -> bool:
-        """Pass on what can be passed on now; False at the end, when the remote end is closed.
+        """Moves the data that is there. Returns False at the end; the remote socket is closed then.
 
-        The local end is told why, where that is all that it is told, and is still open then.
+        If the remote never answered, the local client gets a GOAWAY with the reason and stays open to read it.
         """
         try:
             for _ in range(_MOST_ROUNDS):
@@ -271,16 +275,16 @@ class TunnelPipe:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether something was decrypted that no selector tells of."""
+        """Whether decrypted data is left that no selector reports."""
         return not self._down and self.remote.pending() > 0
 
     def close(self) -> None:
-        """Close both ends."""
+        """Closes both sockets."""
         self.remote.close()
         self.local.close()
 
     def _move_once(self) -> bool | None:
-        """Whether a piece came from either end; None when one has ended."""
+        """Whether data came from either end; None if one end has closed."""
         moved = False
         if not self._up:
             data = _received(self.local)
@@ -312,8 +316,8 @@ class TunnelPipe:
 
 
 def send_goaway(local: socket.socket, why: str) -> None:
-    """Tell an HTTP/2 client why there is no connection."""
-    payload = bytes(8) + why.encode("utf-8", "replace")  # of all streams, without an error's number
+    """Sends an HTTP/2 client a GOAWAY frame with the reason, and closes our side."""
+    payload = bytes(8) + why.encode("utf-8", "replace")  # last stream ID 0, error code 0
     with contextlib.suppress(OSError):
         local.send(_SETTINGS + len(payload).to_bytes(3) + bytes((_GOAWAY, 0)) + bytes(4) + payload)
         local.shutdown(socket.SHUT_WR)
@@ -333,7 +337,7 @@ def _sent(end: socket.socket, data: bytes) -> bytes:
         return data
 
 
-# X509_V_ERR_... of OpenSSL (x509_vfy.h), of the certificate that the server shows.
+# X509_V_ERR_* of OpenSSL (x509_vfy.h), for the certificate of the server.
 _NOT_VALID_YET, _EXPIRED, _HOST_NAME, _ADDRESS = 9, 10, 62, 64
 _NOT_TRUSTED = frozenset((18, 19, 20, 21, 24))
 _OF_ITS_CERTIFICATE = {
@@ -342,7 +346,7 @@ _OF_ITS_CERTIFICATE = {
     _HOST_NAME: "its certificate is for other names; ask by one of them, or have this one added",
     _ADDRESS: "its certificate is for other names and addresses; ask by one of them, or have this one added",
 }
-# What the server says of the client's certificate, and of the handshake: the end of the reason OpenSSL gives.
+# TLS alerts of the server: how the reason given by OpenSSL ends.
 _ALERTS = (
     ("ALERT_UNKNOWN_CA", "it doesn't trust who signed the certificate shown here; see its tls.client_ca"),
     ("ALERT_CERTIFICATE_EXPIRED", "the certificate shown here has expired; renew it, or see whether its clock is off"),
@@ -357,7 +361,7 @@ NOT_GRPC = "it speaks TLS, but no gRPC; is this the port of neurond --listen?"
 
 
 def connection_failure_text(error: Exception) -> str:
-    """Why this ended an attempt to connect."""
+    """Why connecting failed, and what to check next."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _NOT_TRUSTED:
             return "who signed its certificate is not trusted here; give that authority with --tls-ca"
@@ -391,13 +395,14 @@ def _of_tls(name: str) -> str:
 
 OPTIONS = ("tls-cert", "tls-key", "tls-ca")
 VARIABLES = ("NEURONTOOLS_TLS_CERT", "NEURONTOOLS_TLS_KEY", "NEURONTOOLS_TLS_CA")
-_NAMES = ("tls.crt", "tls.key", "ca.crt")  # as in a secret of Kubernetes
+_NAMES = ("tls.crt", "tls.key", "ca.crt")  # as in a Kubernetes TLS secret
 
 
 def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> ClientTls:
-    """The certificate of the options, else of the environment, else of the person's directory; UserError for none.
+    """Finds the client certificate: from options, else from the environment, else from the user's directory. UserError
+    if none.
 
-    Certificate and key come from one of these, the authorities from the first that has them.
+    Certificate and key come from the same source; the authorities come from the first source that has them.
     """
     directory = configuration_directory(environment)
     found = tuple(
@@ -423,7 +428,7 @@ def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> Clie
 
 
 def configuration_directory(environment: Mapping[str, str]) -> str:
-    """Where a person's certificates are looked for."""
+    """The directory of the user's certificates."""
     home = environment.get("XDG_CONFIG_HOME", "")
     if not home.startswith("/"):
         home = f"{environment.get('HOME') or '/'}/.config"
@@ -434,7 +439,7 @@ _standing: list[TunnelSet] = []
 
 
 def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """The path of a socket that stands for the daemon at `grpcs://HOST:PORT`; UserError."""
+    """Opens a tunnel to `grpcs://HOST:PORT` until the command ends. Returns the socket path. UserError."""
     try:
         address = remote_address(text)
     except ValueError as error:
@@ -447,6 +452,6 @@ def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment:
 
 
 def close_tunnels() -> None:
-    """End what stands."""
+    """Closes all tunnels of this command."""
     while _standing:
         _standing.pop().close()

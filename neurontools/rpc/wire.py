@@ -1,7 +1,6 @@
-"""The protobuf wire format without protobuf: enough to write a request and to read a reply's outer fields.
+"""The protobuf wire format without protobuf: encodes requests, decodes the outer fields of replies.
 
-`import google.protobuf` costs more than all of `neuron-ls`. Source of facts:
-https://protobuf.dev/programming-guides/encoding/
+`import google.protobuf` takes longer than all of `neuron-ls`. Source: https://protobuf.dev/programming-guides/encoding/
 """
 
 VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
@@ -11,7 +10,7 @@ _FIXED_SIZES_BYTES = {FIXED64: 8, FIXED32: 4}
 
 
 def append_varint(encoded: bytearray, value: int) -> None:
-    """Append an integer of any size, at least 0, as a varint (LEB128): seven bits per byte, the lowest first."""
+    """Appends an integer of any size, at least 0, as a varint (LEB128): seven bits per byte, the lowest first."""
     while value > 127:
         encoded.append(value & 127 | 128)
         value >>= 7
@@ -19,7 +18,7 @@ def append_varint(encoded: bytearray, value: int) -> None:
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned integer below 2**64 as a varint."""
+    """Encodes an unsigned integer below 2**64 as a varint."""
     if not 0 <= value < 2**64:
         raise ValueError(f"{value} is not an unsigned 64-bit integer")
     encoded = bytearray()
@@ -28,7 +27,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tuple[int, int]:
-    """The varint at a position and the position behind it; ValueError if it is cut off or longer."""
+    """Decodes a varint; returns it and the position behind it. ValueError if it is cut off or too long."""
     value = shift = 0
     while position < len(message):
         byte = message[position]
@@ -45,32 +44,32 @@ def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tupl
 
 
 def encode_uint(number: int, value: int) -> bytes:
-    """A field of type uint32, uint64 or enum."""
+    """Encodes a field of type uint32, uint64 or enum."""
     return _tag(number, VARINT) + encode_varint(value)
 
 
 def encode_bool(number: int, value: bool) -> bytes:
-    """A field of type bool."""
+    """Encodes a field of type bool."""
     return encode_uint(number, int(value))
 
 
 def encode_bytes(number: int, value: bytes) -> bytes:
-    """A field of type bytes, or an encoded message."""
+    """Encodes a field of type bytes, or an encoded message."""
     return _tag(number, LENGTH_DELIMITED) + encode_varint(len(value)) + value
 
 
 def encode_string(number: int, value: str) -> bytes:
-    """A field of type string."""
+    """Encodes a field of type string."""
     return encode_bytes(number, value.encode())
 
 
 def encode_packed(number: int, values: list[int]) -> bytes:
-    """A packed repeated field of unsigned integers; nothing at all if it is empty, as protobuf has it."""
+    """Encodes a packed repeated field of unsigned integers. Empty lists encode to nothing, as in protobuf."""
     return encode_bytes(number, b"".join(map(encode_varint, values))) if values else b""
 
 
 def decode(message: bytes) -> dict[int, list[int | bytes]]:
-    """The fields of a message: {field number: [values in the order of arrival]}; ValueError if it is not one.
+    """Decodes a message to {field number: [values in the order of arrival]}. ValueError if it is malformed.
 
     A varint is an int (a negative int32 or int64 as its two's complement in 64 bits). Every other value is bytes:
     strings, messages and packed fields as they are; fixed32 and fixed64 (float, double) as 4 and 8 little-endian bytes.
@@ -102,7 +101,7 @@ def decode(message: bytes) -> dict[int, list[int | bytes]]:
 
 
 def decode_packed(values: bytes) -> list[int]:
-    """The values of one packed repeated field of unsigned integers; ValueError if it ends inside a value."""
+    """Decodes one packed repeated field of unsigned integers. ValueError if it ends inside a value."""
     decoded = []
     position = 0
     while position < len(values):

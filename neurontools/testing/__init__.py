@@ -1,14 +1,17 @@
-"""A Neuron driver for test suites: its sysfs tree with /proc and /dev beside it, without hardware.
+"""Simulated Neuron drivers, hosts and fleets for test suites, without hardware.
 
-`DriverTree` is set by the test, `SimulatedDriver` moves by itself; `SimulatedFleet` is many hosts with their daemons.
-On a `SimulatedHost` processes train and devices break: `with host.fault("hbm-uncorrectable", device=3): ...`.
-All are contexts. With `pytest_plugins = ["neurontools.testing.pytest_plugin"]` there are fixtures, and `python -m
-neurontools.testing.namespace` runs an unmodified program that sees such a tree where the driver has it.
+* `DriverTree`: the driver's sysfs tree with /proc and /dev, in which the test sets all values.
+* `SimulatedDriver`: a tree that a simulated instance updates.
+* `SimulatedHost`: a host to train on, with injectable faults: `with host.fault("hbm-uncorrectable", device=3): ...`.
+* `SimulatedFleet`: many hosts with their daemons.
+
+All are context managers. `pytest_plugins = ["neurontools.testing.pytest_plugin"]` adds fixtures. `python -m
+neurontools.testing.namespace` runs an unmodified program with such a tree in place of the driver.
 """
 
 from neurontools.testing.driver_tree import DriverTree as DriverTree
-from neurontools.testing.fleet import SimulatedFleet as SimulatedFleet
 from neurontools.testing.idle_host import idle_host as idle_host
 from neurontools.testing.idle_host import process_on as process_on
-from neurontools.testing.simulated_driver import SimulatedDriver as SimulatedDriver
-from neurontools.testing.simulated_host import SimulatedHost as SimulatedHost
+from neurontools.testing.simulated import SimulatedDriver as SimulatedDriver
+from neurontools.testing.simulated import SimulatedFleet as SimulatedFleet
+from neurontools.testing.simulated import SimulatedHost as SimulatedHost

@@ -1,4 +1,4 @@
-"""A driver's tree whose every value the test sets."""
+"""A driver's tree in which the test sets every value."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from neurontools.testing.idle_host import idle_host
 
 
 def temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """A new directory, in memory where that can be: a tree has up to 14,000 small files."""
-    memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a directory of our own in it
+    """A new temporary directory, in memory if possible: a tree has up to 14,000 small files."""
+    memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a private directory in it
     writable = os.access(memory, os.W_OK | os.X_OK) and "TMPDIR" not in os.environ
     return tempfile.TemporaryDirectory(prefix="neuron-driver-", dir=memory if writable else None)
 
 
 class DriverTree:
-    """A directory with `sys`, `proc` and `dev` as on a host of this type, idle at first; a context that removes it.
+    """A directory with `sys`, `proc` and `dev` as on an idle host of this type. A context manager that removes it.
 
-    Not safe for threads. `driver_version` decides which files there are, their modes, and whether the runtime's
-    counters move while a process runs (2.30 and later).
+    Not thread-safe. `driver_version` decides which files exist, their modes, and whether the runtime's counters change
+    while a process runs (2.30 and later).
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class DriverTree:
 
     @property
     def directory(self) -> str:
-        """Where the tree is."""
+        """The path of the tree."""
         return self._tree.directory
 
     @property
     def roots(self) -> Roots:
-        """Its roots, for readers in this process."""
+        """The roots of the tree, for readers in this process."""
         return self._tree.roots
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that make our own commands read this tree."""
+        """Environment variables that make our commands read this tree."""
         roots = self.roots
         return {SYSFS_ROOT: roots.sys, PROC_ROOT: roots.proc, DEV_ROOT: roots.dev}
 
@@ -74,13 +74,13 @@ class DriverTree:
         return Path(self.roots.devices) / f"neuron{index}"
 
     def core_path(self, index: int) -> Path:
-        """The directory of a core, by its index on the host; the driver numbers cores in its own order."""
+        """The directory of a core, by its index on the host. The driver numbers cores in its own order."""
         core = self.snapshot.cores[index]
         physical = self._tree.physical_core(core.device_index, core.index_on_device)
         return self.device_path(core.device_index) / f"neuron_core{physical}"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Makes the tree show this state."""
+        """Writes this state to the tree."""
         self.snapshot = snapshot
         self._tree.update(snapshot)
 
@@ -89,7 +89,7 @@ class DriverTree:
         self.set_cores(lambda core: replace(core, **changes) if core.index == index else core)
 
     def set_cores(self, change: Callable[[NeuronCore], NeuronCore]) -> None:
-        """Changes every core."""
+        """Changes fields of every core."""
         self.show(replace(self.snapshot, cores=tuple(map(change, self.snapshot.cores))))
 
     def set_device(self, index: int, **changes: Any) -> None:
@@ -100,12 +100,12 @@ class DriverTree:
         self.show(replace(self.snapshot, devices=devices))
 
     def remove_device(self, index: int) -> None:
-        """Takes a device away, as when it is unplugged."""
+        """Removes a device, as if it were unplugged."""
         devices = tuple(device for device in self.snapshot.devices if device.index != index)
         self.show(replace(self.snapshot, devices=devices))
 
     def set_processes(self, *processes: Process) -> None:
-        """Makes these the processes that have devices open, and owners of the cores they hold."""
+        """Sets the processes that have devices open. They become the owners of their cores."""
         per_device = self.snapshot.instance.physical_cores_per_device
         placed = tuple(
             replace(
@@ -121,7 +121,7 @@ class DriverTree:
         self.show(replace(self.snapshot, processes=placed, cores=cores))
 
     def write(self, path: str, text: str) -> None:
-        """Puts any text into a file, by its path below the directory; to try what a driver shouldn't do."""
+        """Writes any text to a file, by its path in the tree, to test wrong contents."""
         whole = Path(self.directory) / path
         staged = whole.with_name(f".{whole.name}")
         staged.write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""Snapshots of hosts of the catalog's types on which nothing runs, to be changed by tests."""
+"""Snapshots of idle hosts of the catalog's instance types, for tests to change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSTANCE_ID = "i-0123456789abcdef0"
 
 
 def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) -> Snapshot:
-    """An idle host of this type; catalog.UnknownInstanceType, and ValueError for an LNC it can't have."""
+    """An idle host of this type. catalog.UnknownInstanceType, or ValueError for an unsupported LNC."""
     kind = catalog.load(instance_type)
     family = kind.family
     per_device = family.physical_cores_per_device
@@ -98,10 +98,9 @@ def process_on(
     logical_neuroncore_config: int = 1,
     started_at_unix_seconds: float | None = None,
 ) -> Process:
-    """A process that holds these logical cores, or has only opened these devices; user 0.
+    """A process that holds these logical cores, or only has these devices open; user 0.
 
-    Without a runtime version it is an observer, such as a monitor. The devices of its cores need no naming: the tree
-    adds them.
+    Without a runtime version it is an observer, such as a monitor. The tree adds the devices of its cores.
     """
     lnc = logical_neuroncore_config
     return Process(

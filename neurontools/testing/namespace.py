@@ -1,15 +1,15 @@
-"""Runs a command that sees a driver's tree where the driver has it.
+"""Runs a command with a driver's tree at the paths of the real driver.
 
     python -m neurontools.testing.namespace DIR COMMAND [ARGUMENT ...]
 
-In a mount namespace of its own, so nobody else is affected and nothing is left behind. There the command finds
+The command runs in its own mount namespace, so nothing else is affected and nothing is left behind. It finds
 /sys/devices/virtual/neuron_device, /sys/class/neuron_device, /sys/module/neuron, /sys/class/dmi, /sys/bus/pci/devices,
 /dev/neuron0 and following, and our commands in /opt/aws/neuron/bin. Needs root, or unprivileged user namespaces.
 
-Directories of sysfs can't be added to, so those that need a new entry are covered: with an in-memory directory that has
-everything the original has, bound from it, and the tree's own entries. /dev/neuron0 is a character device of the
-driver's number where the user may make one (root may), which nobody can open, for there is no driver; else a file.
-/proc stays as it is but for the driver's line in /proc/devices: processes are real ones.
+Nothing can be added to directories of sysfs. So each directory that needs a new entry is covered by an in-memory
+directory with bind mounts of the original entries and the tree's own entries. /dev/neuron0 is a character device with
+the driver's number if the user may create one (root may), otherwise a file. It cannot be opened without the driver.
+/proc is real except for the driver's line in /proc/devices, so processes are real.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _BIN = "/opt/aws/neuron/bin"
 _COMMANDS = ("neuron-ls", "neuron-top", "neuron-monitor")
-# Directories that get entries of the tree. Below the root of the tree and of the system they are called the same.
+# Directories to which the tree adds entries. They have the same paths in the tree and in the system.
 _COVERED = ("sys/devices/virtual", "sys/class", "sys/module")
 _USAGE = "usage: python -m neurontools.testing.namespace DIR COMMAND [ARGUMENT ...]"
 
@@ -38,19 +38,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(directory: str) -> None:
-    """Moves this process into a namespace with the tree in place. UserError when that can't be had.
+    """Moves this process into a mount namespace with the tree in place. UserError if that is not permitted.
 
-    To be called in a process with one thread, soon after a fork: there is no way back.
+    Call it in a single-threaded process, soon after a fork: it cannot be undone.
     """
     try:
         _enter(directory)
     except OSError as error:
-        place = error.filename or directory  # a write that fails names no file
+        place = error.filename or directory  # errors of write have no file name
         raise UserError(f"{place}: {error.strerror}; run as root", EXIT_PERMISSION) from None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command in place of this process; returns only when that fails."""
+    """Runs the command in place of this process. Returns only if that fails."""
     if len(arguments) < 2 or arguments[0].startswith("-"):
         print(_USAGE, file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _found(command: str) -> str:
-    """The path of a command; FileNotFoundError when PATH has none.
+    """The path of a command. FileNotFoundError if PATH does not contain it.
 
     `execvp` reports "Permission denied" for any failure if this user may not search one directory of PATH.
     """
@@ -109,11 +109,11 @@ def _unshare() -> None:
 
 
 def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) -> None:
-    """Covers a directory with one that has its entries and those added, which win.
+    """Mounts over a directory: the new one has its entries and the added ones, which win.
 
-    Those that `devices` has a number for become character devices. A user who may not make any gets plain files.
+    Entries in `devices` become character devices, or plain files if this user may not create devices.
     """
-    # Held open: the tree itself may lie below what is covered.
+    # Keep the tree open: it may be below the covered directory.
     held = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
     entries = {
         name: Path(f"/proc/self/fd/{descriptor}", name)
@@ -140,7 +140,7 @@ def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) 
 
 
 def _device_numbers(tree: Path) -> dict[str, int]:
-    """The device number of each device file of a tree, by its name."""
+    """The device number of each device file in a tree, by name."""
     numbers = {}
     for path in (tree / "dev").iterdir():
         file = tree / "sys/devices/virtual/neuron_device" / path.name / "dev"
@@ -151,7 +151,7 @@ def _device_numbers(tree: Path) -> dict[str, int]:
 
 
 def _make_device(place: Path, number: int) -> bool:
-    """Makes a character device that everybody may open, as the driver's are; False where we may not."""
+    """Makes a character device that everybody may open, like the driver's. False if not permitted."""
     try:
         os.mknod(place, 0o666 | stat.S_IFCHR, number)
         place.chmod(0o666)
@@ -161,14 +161,14 @@ def _make_device(place: Path, number: int) -> bool:
 
 
 def _add_to_proc_devices() -> None:
-    """Puts the driver's line into /proc/devices, where the kernel lists it; what else is there stays."""
+    """Adds the driver's line to /proc/devices at the position where the kernel lists it."""
     place = Path("/proc/devices")
     try:
         lines = place.read_text().splitlines(keepends=True)
     except OSError:
         return
     at = next((number for number, line in enumerate(lines) if not line.strip()), len(lines))
-    staged = Path("/dev", ".neurontools-devices")  # in memory, and this namespace's alone
+    staged = Path("/dev", ".neurontools-devices")  # in memory, in this namespace only
     staged.write_text("".join((*lines[:at], f"{DEVICE_MAJOR:3d} neuron\n", *lines[at:])))
     staged.chmod(0o444)
     _bind(staged, place)
@@ -176,11 +176,11 @@ def _add_to_proc_devices() -> None:
 
 
 def _add_commands() -> None:
-    """Puts our commands where AWS's are installed, in place of those."""
+    """Puts our commands in place of AWS's."""
     place = Path(_BIN)
     if not place.is_dir():
         top = Path("/opt")
-        if not top.is_dir():  # it can't be made without being left behind
+        if not top.is_dir():  # creating it would leave it behind
             return
         _cover(top, Path("/nowhere"))
         place.mkdir(parents=True)
@@ -188,7 +188,7 @@ def _add_commands() -> None:
         _mount_memory(place)
     for name in _COMMANDS:
         beside = Path(sys.executable).with_name(name)
-        # This user may lack permission for the interpreter's directory.
+        # This user may not be able to read the interpreter's directory.
         found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
         if found is not None:
             (place / name).symlink_to(found)
@@ -199,7 +199,7 @@ def _bind(source: Path, target: Path) -> None:
 
 
 def _mount_memory(target: Path) -> None:
-    # Left open to all, as it is by default, /dev would be like /tmp, where the kernel refuses `> /dev/null`.
+    # With the default mode, /dev would behave like /tmp, where the kernel refuses `> /dev/null`.
     _mount("tmpfs", str(target), "tmpfs", 0, "mode=755")
 
 

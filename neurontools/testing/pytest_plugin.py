@@ -1,4 +1,4 @@
-"""Fixtures for pytest; name this module in `pytest_plugins` to have them."""
+"""pytest fixtures; add this module to `pytest_plugins`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from neurontools.testing.driver_tree import DriverTree
-from neurontools.testing.simulated_driver import SimulatedDriver
-from neurontools.testing.simulated_host import SimulatedHost
+from neurontools.testing.simulated import SimulatedDriver, SimulatedHost
 
 
 @pytest.fixture
 def neuron_driver_tree() -> Iterator[Callable[..., DriverTree]]:
-    """Makes trees with the arguments of DriverTree; they are removed when the test ends."""
+    """Makes trees, with the arguments of DriverTree. Removes them after the test."""
     with ExitStack() as stack:
 
         def make(instance_type: str, **options: Any) -> DriverTree:
@@ -26,7 +25,7 @@ def neuron_driver_tree() -> Iterator[Callable[..., DriverTree]]:
 
 @pytest.fixture
 def simulated_neuron_driver() -> Iterator[Callable[..., SimulatedDriver]]:
-    """Starts moving trees with the arguments of SimulatedDriver; they end with the test."""
+    """Starts simulated drivers, with the arguments of SimulatedDriver. Ends them after the test."""
     with ExitStack() as stack:
 
         def start(instance_type: str, **options: Any) -> SimulatedDriver:
@@ -37,7 +36,7 @@ def simulated_neuron_driver() -> Iterator[Callable[..., SimulatedDriver]]:
 
 @pytest.fixture
 def simulated_neuron_host() -> Iterator[Callable[..., SimulatedHost]]:
-    """Starts hosts to train and to break with the arguments of SimulatedHost; they end with the test."""
+    """Starts simulated hosts, with the arguments of SimulatedHost. Ends them after the test."""
     with ExitStack() as stack:
 
         def start(instance_type: str, **options: Any) -> SimulatedHost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.client.history.feed import LiveFeed
+from neurontools.client.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard_state import DashboardState, ListState, OpenDialog
 from neurontools.tui.sort_order import sort_by

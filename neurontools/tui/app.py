@@ -15,7 +15,7 @@ from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
 
-from neurontools.client.history.feed import LiveFeed
+from neurontools.client.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
@@ -173,7 +173,7 @@ class NeuronTop(App[None]):
             return (
                 f"recording ended: {recorder.path}, {recorder.count} snapshots, {recorder.bytes_written / 1024:.0f} KB"
             )
-        from neurontools.client.recording.writer import RecordingWriter
+        from neurontools.client.recording import RecordingWriter
 
         path = Path.cwd() / time.strftime("neuron-top-%Y%m%d-%H%M%S.neurec")
         try:

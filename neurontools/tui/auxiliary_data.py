@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
-from neurontools.client.history.ended import EndedBook, EndedFetch
-from neurontools.client.history.feed import Feed, LiveFeed
+from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
+from neurontools.client.feed import Feed, LiveFeed
 from neurontools.driver.process_context import OwnUsage, ProcessContext, read_process_context
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
 from neurontools.model.host import vcpu_usage_between
@@ -25,8 +25,8 @@ class AuxiliaryData:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._book = EndedBook()
-        self._fetch: EndedFetch | None = None
+        self._book = EndedProcessLog()
+        self._fetch: EndedProcessFetch | None = None
         self._surroundings: tuple[float, ProcessContext] | None = None
         self._times: tuple[float, tuple[VcpuTimes, ...]] = (0.0, ())
         self._vcpus: tuple[float, tuple[VcpuUsage, ...]] = (-1.0, ())
@@ -36,7 +36,7 @@ class AuxiliaryData:
     def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
         """What is known to have ended by the moment of a snapshot; the daemon is asked once."""
         if self._fetch is None and isinstance(self._feed, LiveFeed):
-            self._fetch = EndedFetch(self._feed.socket_path)
+            self._fetch = EndedProcessFetch(self._feed.socket_path)
         if self._fetch is not None:
             self._book.take(self._fetch.take())
         self._book.read(self._feed.timeline)

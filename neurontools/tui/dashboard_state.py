@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from neurontools.client.history.feed import Feed, LiveFeed
+from neurontools.client.feed import Feed, LiveFeed
 from neurontools.tui.auxiliary_data import AuxiliaryData
 from neurontools.tui.keys import KeyMap
 from neurontools.tui.settings import DashboardSettings
@@ -21,7 +21,7 @@ from neurontools.views.processes_page import process_rows
 from neurontools.views.screen import draw_screen, page_named
 
 if TYPE_CHECKING:
-    from neurontools.client.history.events import Event
+    from neurontools.client.events import HostEvent
     from neurontools.model import Snapshot
     from neurontools.views.process_table import JobRow
 
@@ -230,7 +230,7 @@ class DashboardState:
         """The devices that are there and not shown."""
         return self._figures.hidden_devices if self._figures is not None else frozenset()
 
-    def _shown_events(self, index: int) -> tuple[Event, ...]:
+    def _shown_events(self, index: int) -> tuple[HostEvent, ...]:
         hidden, events = self._hidden, self.feed.timeline.events(index)
         return tuple(each for each in events if each.device_index not in hidden) if hidden else events
 

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.groups import USER, ways
+from neurontools.fleet.states import USER, grouping_choices
 from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
 from neurontools.tui.textual_private import TerminalDriver
@@ -158,7 +158,7 @@ class FleetDashboard:
             names = list(SORTS)
             self._sort = names[(names.index(self._sort) + 1) % len(names)]
         elif key == "b":
-            choices = ["", *ways(self.feed.states)]
+            choices = ["", *grouping_choices(self.feed.states)]
             at = choices.index(self._group_by) if self._group_by in choices else 0
             self._group_by = choices[(at + 1) % len(choices)]
         elif key == "g":

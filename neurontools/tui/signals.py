@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neurontools.client.history.feed import Link
+from neurontools.client.feed import FeedState
 from neurontools.model import Process
 from neurontools.tui.dashboard_state import OpenDialog
 from neurontools.util.process_text import script_text
@@ -81,7 +81,7 @@ def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
     if dashboard.is_read_only:
         dashboard.tell("--read-only: no signals are sent")
         return None
-    if not dashboard.feed.is_live or dashboard.feed.status.link is not Link.LIVE:
+    if not dashboard.feed.is_live or dashboard.feed.status.link is not FeedState.LIVE:
         dashboard.tell("signals can be sent only while the daemon's live data is there")
         return None
     if not targets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from neurontools.client.history.feed import Feed, Link, ReplayFeed
+from neurontools.client.feed import Feed, FeedState, ReplayFeed
 from neurontools.views.drawing.render_context import ShownMoment
 
 _SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent
@@ -56,7 +56,7 @@ class TimeCursor:
         if not self.is_playing:
             return False
         self.at = min(self.at + elapsed * self.speed, moments[-1].at_seconds)
-        if self.at >= moments[-1].at_seconds and self._feed.status.link is Link.COMPLETE:
+        if self.at >= moments[-1].at_seconds and self._feed.status.link is FeedState.COMPLETE:
             self.is_playing = False
         return self.index != before or not self.is_playing
 
@@ -111,12 +111,12 @@ class TimeCursor:
     def _to_end(self) -> None:
         self.at = self._feed.timeline.moments[-1].at_seconds
         self.is_playing = False
-        self._seeks_end = self._feed.status.link is not Link.COMPLETE
+        self._seeks_end = self._feed.status.link is not FeedState.COMPLETE
 
     def loading_text(self) -> str:
         """How far a recording is loaded; "" when it is, or this is none."""
         feed = self._feed
-        if not isinstance(feed, ReplayFeed) or feed.status.link is Link.COMPLETE:
+        if not isinstance(feed, ReplayFeed) or feed.status.link is FeedState.COMPLETE:
             return ""
         ratio = feed.loaded_ratio
         return "loading" if ratio is None else f"loading, {int(ratio * 100)} % so far"
@@ -170,7 +170,7 @@ class TimeCursor:
         if not self._feed.is_live:
             return False
         age = self._now() - self._feed.status.since_seconds
-        return self._feed.status.link is not Link.LIVE or age > _SILENT_INTERVALS * self.interval_seconds
+        return self._feed.status.link is not FeedState.LIVE or age > _SILENT_INTERVALS * self.interval_seconds
 
     def _badge(self) -> tuple[str, str, str]:
         status = self._feed.status
@@ -182,14 +182,14 @@ class TimeCursor:
                 return f"{text}, not whole", "title_bad", ""
             return text, "title_warn", ""
         age = self._now() - status.since_seconds
-        if status.link is Link.LOST:
+        if status.link is FeedState.LOST:
             return f"LOST, data {_seconds(self._data_age())} old", "title_bad", f"trying again: {status.text}"
         moments = self._feed.timeline.moments
-        if status.link is Link.LIVE and moments and age > _SILENT_INTERVALS * self.interval_seconds:
+        if status.link is FeedState.LIVE and moments and age > _SILENT_INTERVALS * self.interval_seconds:
             text = "the daemon has gone silent; the numbers are old"
             return f"SILENT, data {_seconds(age)} old", "title_bad", text
         if self.at is None:
-            if status.link is Link.CONNECTING:
+            if status.link is FeedState.CONNECTING:
                 return ("STARTING" if moments else "WAITING"), "title_dim", ""
             return ("LIVE" if moments else "WAITING"), "title_dim", ""
         return ("PAST" if self._has_moved else "PAUSED"), "title_warn", ""

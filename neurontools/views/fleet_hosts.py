@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from neurontools.fleet.groups import ALIKE, HostGroup, groups, together
-from neurontools.fleet.states import HostState, Link, gravity
+from neurontools.fleet.states import ALIKE, HostGroup, HostLink, HostState, combine_group, gravity, group_hosts
 from neurontools.fleet.summary import DeviceCell
 from neurontools.model import Severity
 from neurontools.util import units
@@ -42,7 +41,7 @@ def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
     for state in states:
         if state.summary is not None:
             conditions = tuple([_condition(cell) for cell in state.summary.devices])
-            is_lost = state.link is Link.LOST
+            is_lost = state.link is HostLink.LOST
             found.setdefault((is_lost, state.summary.instance_type, conditions), []).append(state)
     alike = [AlikeHosts(instance_type, tuple(hosts)) for (_, instance_type, _), hosts in found.items()]
     return sorted(alike, key=lambda group: (min(map(gravity, group.states)), -len(group.states), group.instance_type))
@@ -54,7 +53,7 @@ def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
     summaries = [state.summary for state in states if state.summary is not None]
     if not summaries:
         return runs
-    is_lost = states[0].link is Link.LOST
+    is_lost = states[0].link is HostLink.LOST
     for position, device in enumerate(summaries[0].devices):
         ratios = [
             ratio
@@ -146,7 +145,7 @@ def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened:
     ordered = sort(states)
     if not by:
         return [HostRow(state, state.place.name) for state in ordered]
-    made = {id(state := together(group)): (state, group) for group in groups(ordered, by)}
+    made = {id(state := combine_group(group)): (state, group) for group in group_hosts(ordered, by)}
     rows: list[HostRow] = []
     for told in sort([state for state, _ in made.values()]):
         state, group = made[id(told)]
@@ -231,7 +230,7 @@ def host_line(
 ) -> Line:
     """Draws a host or group. A lost host is grey, with the age of its data and the reason."""
     state = listed.state
-    is_lost = state.link is not Link.LIVE
+    is_lost = state.link is not HostLink.LIVE
     style = "dim" if is_lost else "text" if listed.group is None else "strong"
     mark, mark_style = _severity_mark(state, glyphs)
     runs: list[Run] = [(f" {mark:<1.1} ", mark_style), (cell(printable(listed.name, 260), name_width), style)]
@@ -250,9 +249,9 @@ def host_line(
 
 def worst_finding_text(state: HostState) -> str:
     """Returns the most severe finding of a host, or why the host is lost."""
-    if state.link is Link.LOST:
+    if state.link is HostLink.LOST:
         return f"lost: {printable(state.trouble)}"
-    if state.link is not Link.LIVE or state.summary is None:
+    if state.link is not HostLink.LIVE or state.summary is None:
         return str(state.link)
     found = state.summary
     texts = []
@@ -284,8 +283,8 @@ def _has_cells(width: int) -> bool:
 
 
 def _severity_mark(state: HostState, glyphs: Glyphs) -> Run:
-    if state.link is not Link.LIVE:
-        return ("-" if state.link is Link.LOST else ".", "dim")
+    if state.link is not HostLink.LIVE:
+        return ("-" if state.link is HostLink.LOST else ".", "dim")
     severity = state.severity
     if severity is Severity.CRITICAL:
         return glyphs.bad, "bad"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.fleet.jobs import FleetJob, FleetStandstill
-from neurontools.fleet.states import HostState, Link, by_name, worst_first
+from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity, SourceKind
 from neurontools.model.jobs import JobState
 from neurontools.util import units
@@ -158,9 +158,9 @@ def fleet_lines(context: FleetContext, width: int) -> list[Line]:
 
 def _title_line(context: FleetContext, width: int) -> Line:
     states = context.all_states
-    count = {link: sum(state.link is link for state in states) for link in Link}
-    parts = [f"{count[Link.LIVE]} live"]
-    parts += [f"{count[link]} {link}" for link in (Link.LOST, Link.CONNECTING, Link.WAITING) if count[link]]
+    count = {link: sum(state.link is link for state in states) for link in HostLink}
+    parts = [f"{count[HostLink.LIVE]} live"]
+    parts += [f"{count[link]} {link}" for link in (HostLink.LOST, HostLink.CONNECTING, HostLink.WAITING) if count[link]]
     known = [state.summary for state in states if state.summary is not None]
     notes = ["simulated"] if any(found.source is SourceKind.SIMULATED for found in known) else []
     notes += ["synthetic load"] if any(found.synthetic_load for found in known) else []
@@ -186,7 +186,7 @@ def _title_line(context: FleetContext, width: int) -> Line:
 
 def _totals_line(context: FleetContext, width: int) -> Line:
     """Draws the totals of the live hosts."""
-    live = [state.summary for state in context.all_states if state.link is Link.LIVE and state.summary is not None]
+    live = [state.summary for state in context.all_states if state.link is HostLink.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
         """Sums a field over the hosts that report it; None if none does."""

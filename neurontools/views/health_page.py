@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from neurontools.client.history.events import Event, Severity
+from neurontools.client.events import EventSeverity, HostEvent
 from neurontools.faults.sentence import injected_by
 from neurontools.faults.sentence import sentence as fault_sentence
-from neurontools.model.finding import Severity as Gravity
+from neurontools.model.finding import Severity
 from neurontools.model.health import Verdict, group_alike, is_healthy, sentence, summary
 from neurontools.util.units import clock_text, day_text, ranges_text
 from neurontools.views.drawing.lines import (
@@ -30,8 +30,8 @@ from neurontools.views.drawing.render_context import (
     visible_top,
 )
 
-_STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn", Gravity.CRITICAL: "bad"}
-_EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
+_STYLES = {Severity.OK: "good", Severity.NOTICE: "label", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
+_EVENT_STYLES = {EventSeverity.INFO: "text", EventSeverity.WARNING: "warn", EventSeverity.CRITICAL: "bad"}
 
 
 def health_page(context: RenderContext, width: int, height: int) -> TextPage:
@@ -78,7 +78,7 @@ def event_entries(context: RenderContext) -> list[SearchEntry]:
     ]
 
 
-def _event_text(event: Event) -> str:
+def _event_text(event: HostEvent) -> str:
     return f"{event.kind} {event.severity.name} {printable(event.text)}"
 
 
@@ -103,7 +103,7 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
     shown = {verdict.device_index for verdict in verdicts}
     for finding, every in group_alike(finding for verdict in verdicts for finding in verdict.findings):
         devices = [device for device in every if device in shown]
-        mark = {Gravity.CRITICAL: context.glyphs.bad, Gravity.WARNING: context.glyphs.warn}.get(finding.severity, "i")
+        mark = {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]
         who = f"ND {ranges_text(devices)}"
         runs: list[Run] = [
@@ -132,9 +132,11 @@ def _fault_lines(context: RenderContext, width: int) -> list[Line]:
     return lines
 
 
-def _event_line(context: RenderContext, event: Event, width: int) -> Line:
+def _event_line(context: RenderContext, event: HostEvent, width: int) -> Line:
     moment = day_text(event.at_unix_seconds)
-    mark = {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(event.severity, " ")
+    mark = {EventSeverity.CRITICAL: context.glyphs.bad, EventSeverity.WARNING: context.glyphs.warn}.get(
+        event.severity, " "
+    )
     style = _EVENT_STYLES[event.severity]
     head: tuple[Run, ...] = ((f" {moment} ", "dim"), (f"{mark:<2} ", style), (f"{event.kind:<9} ", "label"))
     text = clip(printable(event.text), width - line_width(head), mark=True)

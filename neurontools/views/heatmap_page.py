@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
-from neurontools.client.history.axis import Axis
-from neurontools.client.history.gathering import CoreStep
-from neurontools.client.history.series import mean_of_cores
+from neurontools.client.samples import TimeAxis
+from neurontools.client.series import CoreStep, mean_of_cores
 from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text
@@ -106,7 +105,7 @@ def _core_line(
     context: RenderContext,
     core: LogicalNeuronCore,
     stretches: list[_CellRun],
-    axis: Axis,
+    axis: TimeAxis,
     width: int,
     *,
     is_first: bool,

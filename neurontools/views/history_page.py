@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools.client.history import quantities
-from neurontools.client.history.axis import Axis
+from neurontools.client.samples import TimeAxis
+from neurontools.client.series import executions_quantity, flops_quantity, memory_quantity, utilization_quantity
 from neurontools.model.health import verdicts
 from neurontools.util import units
 from neurontools.views.drawing.figures import ProcessFigures
@@ -45,9 +45,9 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
     memory = memory * cores // per_device if per_device else memory
     chosen = {"first_core": first, "core_count": max(1, cores)}
     plots = (
-        Plot(f"{name} utilization", quantities.utilization(**chosen), 1.0, percent_label),
-        Plot(f"{name} device memory", quantities.memory(**chosen), float(memory), bytes_label, "memory"),
-        Plot(f"{name} FLOPS", quantities.flops(**chosen), None, units.flops_text),
+        Plot(f"{name} utilization", utilization_quantity(**chosen), 1.0, percent_label),
+        Plot(f"{name} device memory", memory_quantity(**chosen), float(memory), bytes_label, "memory"),
+        Plot(f"{name} FLOPS", flops_quantity(**chosen), None, units.flops_text),
     )
     page.add_lines(*plot_lines(context, plots, axis, width, height - len(page.lines)))
     return page
@@ -101,16 +101,16 @@ def _selection_bar(context: RenderContext, width: int) -> TextPage:
     return page
 
 
-def _total_lines(context: RenderContext, axis: Axis, width: int) -> list[Line]:
+def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Line]:
     """Draws three sparklines of the whole host, or of the tab's process."""
     series = context.series
     assert series is not None  # noqa: S101 - the axis is of it
     pid = context.pid
     capacity = float(sum(device.memory_bytes for device in context.snapshot.devices)) if pid is None else 0.0
     rows = (
-        ("all cores" if pid is None else f"PID {pid}", quantities.utilization(pid=pid), 1.0, percent_label),
-        ("memory", quantities.memory(pid=pid), capacity, bytes_label),
-        ("executed", quantities.executions(pid=pid), 0.0, lambda value: f"{value:.1f}/s"),
+        ("all cores" if pid is None else f"PID {pid}", utilization_quantity(pid=pid), 1.0, percent_label),
+        ("memory", memory_quantity(pid=pid), capacity, bytes_label),
+        ("executed", executions_quantity(pid=pid), 0.0, lambda value: f"{value:.1f}/s"),
     )
     left = scale_cells(width)
     lines = []

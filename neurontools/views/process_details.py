@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from neurontools import catalog
-from neurontools.client.history import quantities
+from neurontools.client.series import (
+    executions_quantity,
+    flops_quantity,
+    latency_p99_quantity,
+    memory_quantity,
+    utilization_quantity,
+)
 from neurontools.driver.process_context import ProcessContext, ProcessTreeEntry
 from neurontools.model import (
     LoadedModel,
@@ -164,11 +170,11 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         return page
     pid = process.pid
     plots = (
-        Plot("Utilization", quantities.utilization(pid=pid), 1.0, percent_label),
-        Plot("FLOPS", quantities.flops(pid=pid), None, units.flops_text),
-        Plot("Device memory", quantities.memory(pid=pid), None, bytes_label),
-        Plot("Executions a second", quantities.executions(pid=pid), None, units.rate_text),
-        Plot("Latency p99", quantities.latency_p99(pid), None, units.duration_text),
+        Plot("Utilization", utilization_quantity(pid=pid), 1.0, percent_label),
+        Plot("FLOPS", flops_quantity(pid=pid), None, units.flops_text),
+        Plot("Device memory", memory_quantity(pid=pid), None, bytes_label),
+        Plot("Executions a second", executions_quantity(pid=pid), None, units.rate_text),
+        Plot("Latency p99", latency_p99_quantity(pid), None, units.duration_text),
     )
     page.add_lines(*plot_lines(context, plots, axis, width, room))
     return page

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from neurontools.client.history.feed import Feed, Link
+from neurontools.client.feed import Feed, FeedState
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.groups import USER, ways
+from neurontools.fleet.states import USER, grouping_choices
 from neurontools.model.finding import Severity
 from neurontools.model.health import count_by_severity
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
@@ -124,7 +124,7 @@ class HostView:
         found = count_by_severity(scene.snapshot)
         words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
         told = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
-        if self._feed is not None and self._feed.status.link is not Link.LIVE:
+        if self._feed is not None and self._feed.status.link is not FeedState.LIVE:
             told = [scene.clock.badge]
         badge = f"{', '.join(told)}: " if told else ""
         return f"{badge}{printable(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
@@ -338,7 +338,7 @@ class FleetView:
 
     def _ways(self) -> tuple[str, ...]:
         """By what viewers can have the hosts together."""
-        return tuple([way for way in ways(self._feed.states) if way != USER or self._hiding.shows_users])
+        return tuple([way for way in grouping_choices(self._feed.states) if way != USER or self._hiding.shows_users])
 
     def address(self, choice: PageQuery, **changes: object) -> str:
         """The address of another choice."""

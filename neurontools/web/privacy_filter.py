@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from neurontools.client.history.timeline import Timeline
+from neurontools.client.timeline import HostTimeline
 from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState
 from neurontools.model import EndedProcess, Snapshot
@@ -55,7 +55,7 @@ def _without_users(state: HostState) -> HostState:
     return state if state.summary is None else replace(state, summary=state.summary.without_users)
 
 
-class FilteredTimeline(Timeline):
+class FilteredTimeline(HostTimeline):
     """A timeline whose snapshots are without what is hidden."""
 
     def __init__(self, limit_bytes: int, hiding: PrivacyFilter) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.client.recording.writer import RecordingWriter
+from neurontools.client.recording import RecordingWriter
 from tests.harness.command import Done
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.client.recording.writer import RecordingWriter
+from neurontools.client.recording import RecordingWriter
 from neurontools.rpc.convert import to_message
 from tests.harness import python_process
 from tests.harness.command import RunCommand, calls, streams

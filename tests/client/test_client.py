@@ -14,7 +14,7 @@ import pytest
 
 from neurontools import client
 from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, connect, daemon_client
-from neurontools.client.recording.writer import new_recording
+from neurontools.client.recording import new_recording
 from neurontools.rpc import hpack
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
 from tests.harness.raw_server import HEADERS, VALID, FrameReader, RawServer

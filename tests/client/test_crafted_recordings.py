@@ -21,8 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neurontools.client.recording.codec import read_integers, write_integers
-from neurontools.client.recording.field_list import CURRENT, FIRST
+from neurontools.client.recording_codec import CURRENT, FIRST, read_integers, write_integers
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.wire import append_varint, decode_varint
 from neurontools.util.errors import UserError
@@ -205,7 +204,7 @@ def test_a_small_file_is_not_large_in_memory(tmp_path: Path, name: str) -> None:
     header, _ = taken_apart(recorded("trn1.2xlarge"))
     (tmp_path / "r").write_bytes(put_together(header, bomb(name)))
     script = (
-        "import re, sys; from neurontools.client.recording.reader import RecordingReader\n"
+        "import re, sys; from neurontools.client.recording import RecordingReader\n"
         "reader = RecordingReader(sys.argv[1]); count = sum(1 for _ in reader.messages())\n"
         # getrusage's ru_maxrss begins with what our process had when it forked.
         "peak = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"

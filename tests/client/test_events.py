@@ -9,9 +9,8 @@ import pytest
 from neurond.verdicts.evidence import HealthThresholds
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
-from neurontools.client.history.events import Severity, events_between
-from neurontools.model import Finding, Snapshot
-from neurontools.model import Severity as Gravity
+from neurontools.client.events import EventSeverity, events_between
+from neurontools.model import Finding, Severity, Snapshot
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 
@@ -94,12 +93,17 @@ def test_what_the_daemon_judges_is_told_when_it_begins_to_and_in_its_words() -> 
 def test_a_finding_of_a_kind_that_is_not_known_here_is_told() -> None:
     snapshot = ScenarioHost("trn1.2xlarge", "idle").at(1.0)
     later_on = Finding(
-        "core_tired", Gravity.WARNING, "NeuronCore 1 is\ttired", "let it sleep", 1.0, (0,), neuroncore_index=1
+        "core_tired", Severity.WARNING, "NeuronCore 1 is\ttired", "let it sleep", 1.0, (0,), neuroncore_index=1
     )
     assert snapshot.health is not None
     after = replace(later(snapshot, 1.0), health=replace(snapshot.health, findings=(later_on,)))
     (event,) = events_between(to_message(snapshot), to_message(after))
-    assert (event.kind, event.severity, event.device_index, event.core_index) == ("finding", Severity.WARNING, 0, 1)
+    assert (event.kind, event.severity, event.device_index, event.core_index) == (
+        "finding",
+        EventSeverity.WARNING,
+        0,
+        1,
+    )
     assert event.text == "ND 0: NeuronCore 1 is\\x09tired"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from neurontools.client import Client
-from neurontools.client.history.feed import Link, LiveFeed
-from neurontools.client.history.past import PIECE, Past
+from neurontools.client.backfill import PIECE, Backfill
+from neurontools.client.feed import FeedState, LiveFeed
 from tests.harness.cut_line import CutLine
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -79,7 +79,7 @@ def test_the_whole_past_comes_by_itself(daemon: RunningDaemon, feed_at: Callable
     found = sequences(feed)
     assert len(found) > 2 * PIECE
     assert all(after > before for before, after in pairwise(found))
-    assert feed.status.link is Link.LIVE
+    assert feed.status.link is FeedState.LIVE
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_watching_goes_on_while_no_past_comes(
     grown(daemon, PIECE)
     feed = feed_at(line.path)
     wait_until(lambda: len(sequences(feed)) >= 20)
-    assert feed.status.link is Link.LIVE
+    assert feed.status.link is FeedState.LIVE
     assert feed.is_loading_past
     assert sequences(feed)[0] >= PIECE
 
@@ -125,7 +125,7 @@ def test_what_was_missed_is_fetched_when_the_daemon_is_back(
     feed = feed_at(line.path)
     wait_until(lambda: is_whole(feed))
     line.cut()
-    wait_until(lambda: feed.status.link is Link.LOST)
+    wait_until(lambda: feed.status.link is FeedState.LOST)
     cut_at = sequences(feed)[-1]
     attachment = Attachment(daemon)
     attachment.attach(core_count=1, tag="in between")
@@ -133,7 +133,7 @@ def test_what_was_missed_is_fetched_when_the_daemon_is_back(
     attachment.close()
     grown(daemon, cut_at + PIECE)
     line.mend()
-    wait_until(lambda: feed.status.link is Link.LIVE)
+    wait_until(lambda: feed.status.link is FeedState.LIVE)
     wait_until(lambda: is_whole(feed))
     found = sequences(feed)
     missed = remembered(daemon, cut_at, cut_at + PIECE - 1)
@@ -151,7 +151,7 @@ def test_a_daemon_that_begins_anew_leaves_a_gap(start_daemon: StartDaemon, feed_
     feed = feed_at(first.socket)
     wait_until(lambda: len(sequences(feed)) >= 20)
     first.stop()
-    wait_until(lambda: feed.status.link is Link.LOST)
+    wait_until(lambda: feed.status.link is FeedState.LOST)
     known = len(sequences(feed))
     moments = [moment.at_seconds for moment in feed.timeline.moments]
     longest_pause = max(after - before for before, after in pairwise(moments))
@@ -168,7 +168,7 @@ def test_it_can_be_closed_while_it_begins(daemon: RunningDaemon, feed_at: Callab
     wait_until(lambda: sequences(feed))
     newest = feed.timeline.moments[-1]
     for _ in range(100):
-        past = Past(daemon.socket, lambda _moments: None)
+        past = Backfill(daemon.socket, lambda _moments: None)
         wants = threading.Thread(target=past.want, args=(newest, None))
         wants.start()
         while not past.is_loading and wants.is_alive():

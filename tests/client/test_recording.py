@@ -14,8 +14,7 @@ import pytest
 
 from neurontools import model
 from neurontools.client import Recording
-from neurontools.client.recording.reader import RecordingReader
-from neurontools.client.recording.writer import KEY_EVERY, RecordingWriter, new_recording
+from neurontools.client.recording import KEY_EVERY, RecordingReader, RecordingWriter, new_recording
 from neurontools.util.errors import UserError
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import message_of, read_recording, snapshots, write_recording
@@ -179,7 +178,7 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "r"
     script = (
         "import sys, os, signal\n"
-        "from neurontools.client.recording.writer import RecordingWriter\n"
+        "from neurontools.client.recording import RecordingWriter\n"
         "from tests.harness.still_feed import message_of, snapshots\n"
         "writer = RecordingWriter(sys.argv[1])\n"
         "for snapshot in snapshots('trn1.2xlarge')[:12]: writer.write(message_of(snapshot))\n"

@@ -10,22 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.client.history import quantities
-from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
-from neurontools.client.history.samples import Samples, sample_of
-from neurontools.client.history.series import Series
-from neurontools.client.history.timeline import Timeline
+from neurontools.client.samples import Samples, sample_snapshot
+from neurontools.client.series import Series, executions_quantity, flops_quantity, memory_quantity, utilization_quantity
+from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder, PastMomentBuilder
 from neurontools.rpc import neuron_pb2
 from tests.harness.examples import examples
 from tests.harness.still_feed import StillFeed, message_of, snapshots
 
 MOMENTS = StillFeed(snapshots()).timeline.moments
 QUANTITIES = (
-    quantities.utilization(),
-    quantities.utilization(first_core=2, core_count=2),
-    quantities.memory(pid=snapshots()[0].processes[0].pid),
-    quantities.flops(first_core=1, core_count=1),
-    quantities.executions(),
+    utilization_quantity(),
+    utilization_quantity(first_core=2, core_count=2),
+    memory_quantity(pid=snapshots()[0].processes[0].pid),
+    flops_quantity(first_core=1, core_count=1),
+    executions_quantity(),
 )
 
 
@@ -34,14 +32,14 @@ def reply(moment: Moment) -> bytes:
     return zlib.compress(moment.packed.message())
 
 
-def in_order(moments: list[Moment]) -> Timeline:
-    timeline = Timeline(None)
+def in_order(moments: list[Moment]) -> HostTimeline:
+    timeline = HostTimeline(None)
     for moment in moments:
         timeline.append(moment)
     return timeline
 
 
-def drawn(timeline: Timeline) -> list[object]:
+def drawn(timeline: HostTimeline) -> list[object]:
     """All that a page could draw of the last moment, a half and a whole minute wide."""
     series = timeline.series(len(timeline) - 1)
     axes = [series.axis(cells, window) for cells, window in ((60, 60.0), (90, 30.0), (7, 60.0))]
@@ -56,7 +54,7 @@ def drawn(timeline: Timeline) -> list[object]:
 def test_pieces_in_any_order_make_the_same_past(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(MOMENTS) - 1), max_size=6)))
     pieces = [MOMENTS[first:end] for first, end in pairwise([0, *cuts, len(MOMENTS)])]
-    timeline = Timeline(None)
+    timeline = HostTimeline(None)
     is_looked_at = data.draw(st.booleans())
     for piece in data.draw(st.permutations(pieces)):
         timeline.merge(piece)
@@ -83,11 +81,11 @@ def test_the_past_shows_nothing_of_what_came_later(count: int) -> None:
 
 
 def test_from_the_newest_down_the_moments_are_those_in_order() -> None:
-    maker = MomentMaker()
+    maker = MomentBuilder()
     forward = [moment for taken in snapshots()[10:] if (moment := maker.make(message_of(taken))) is not None]
     oldest, *between, newest = forward
-    past = PastMaker(replace(newest, events=()), oldest)
-    timeline = Timeline(None)
+    past = PastMomentBuilder(replace(newest, events=()), oldest)
+    timeline = HostTimeline(None)
     timeline.append(oldest)
     for moment in reversed(between):
         timeline.merge(past.make(reply(moment)))
@@ -99,14 +97,14 @@ def test_from_the_newest_down_the_moments_are_those_in_order() -> None:
 
 
 def test_a_reply_that_is_not_older_is_passed_over() -> None:
-    past = PastMaker(MOMENTS[5], None)
+    past = PastMomentBuilder(MOMENTS[5], None)
     assert past.make(reply(MOMENTS[5])) == past.make(reply(MOMENTS[9])) == ()
     assert [moment.sequence for moment in past.make(reply(MOMENTS[4]))] == [5, 6]
 
 
 def test_the_oldest_are_dropped_with_all_that_was_gathered_of_them() -> None:
     limit_bytes = sum(moment.size_bytes for moment in MOMENTS[-20:])
-    timeline = Timeline(limit_bytes)
+    timeline = HostTimeline(limit_bytes)
     for moment in MOMENTS[-15:]:
         timeline.append(moment)
     drawn(timeline)
@@ -169,7 +167,7 @@ def test_of_unequal_hosts_each_core_is_known_where_it_was() -> None:
     first = MOMENTS[0].sample
     taken = neuron_pb2.GetSnapshotResponse.FromString(message_of(snapshots()[0])).snapshot
     del taken.cores[4:]
-    series = Series(Samples([sample_of(taken, 1.0), replace(first, at_seconds=2.0)]))
+    series = Series(Samples([sample_snapshot(taken, 1.0), replace(first, at_seconds=2.0)]))
     steps = series.core_steps(series.axis(2, 2.0))
     assert [step and len(step.means) for step in steps] == [4, 32]
-    assert series.curve(quantities.utilization(first_core=9, core_count=1), series.axis(2, 2.0)).values[0] is None
+    assert series.curve(utilization_quantity(first_core=9, core_count=1), series.axis(2, 2.0)).values[0] is None

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.client.history.ended import EndedBook, EndedFetch
-from neurontools.client.history.moment import Moment, MomentMaker
-from neurontools.client.history.packing import Packer
-from neurontools.client.history.timeline import Timeline
+from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
+from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder, Packer
 from neurontools.model import EndedProcess, Snapshot
 from tests.harness.examples import examples
 from tests.harness.running_daemon import Attachment, StartDaemon
@@ -28,13 +26,13 @@ SHOWN_SECONDS = 60
 NOISE = random.Random(1)
 
 
-def made(maker: MomentMaker, snapshots: Iterable[Snapshot]) -> list[Moment]:
+def made(maker: MomentBuilder, snapshots: Iterable[Snapshot]) -> list[Moment]:
     return [moment for snapshot in snapshots if (moment := maker.make(message_of(snapshot))) is not None]
 
 
-def timeline_of(taken: Iterable[Snapshot]) -> Timeline:
-    timeline = Timeline()
-    for moment in made(MomentMaker(), taken):
+def timeline_of(taken: Iterable[Snapshot]) -> HostTimeline:
+    timeline = HostTimeline()
+    for moment in made(MomentBuilder(), taken):
         timeline.append(moment)
     return timeline
 
@@ -56,7 +54,7 @@ def test_a_clock_that_is_set_changes_neither_order_nor_number(moved_seconds: flo
 
 
 def test_what_is_known_already_is_passed_over() -> None:
-    maker = MomentMaker()
+    maker = MomentBuilder()
     assert len(made(maker, TAKEN)) == 20
     again = [*TAKEN[:5], with_clock(TAKEN[18], 500.0), TAKEN[19]]
     assert made(maker, again) == []
@@ -65,12 +63,12 @@ def test_what_is_known_already_is_passed_over() -> None:
 def test_a_daemon_that_begins_anew_with_the_same_pid_goes_on() -> None:
     """As every daemon in a container does, whose PID is 1."""
     anew = [replace(snapshot, sequence=index) for index, snapshot in enumerate(TAKEN[10:], 1)]
-    assert len(made(MomentMaker(), [*TAKEN[:10], *anew])) == 20
+    assert len(made(MomentBuilder(), [*TAKEN[:10], *anew])) == 20
 
 
 def test_a_host_that_was_started_again_goes_on_where_it_ended() -> None:
     again = [replace(with_clock(snapshot, 300.0), daemon_pid=snapshot.daemon_pid + 1) for snapshot in TAKEN[:5]]
-    moments = made(MomentMaker(), [*TAKEN, *again])
+    moments = made(MomentBuilder(), [*TAKEN, *again])
     assert len(moments) == 25
     assert all(after.at_seconds > before.at_seconds for before, after in pairwise(moments))
     assert moments[20].at_seconds - moments[19].at_seconds == pytest.approx(281.0)
@@ -78,8 +76,8 @@ def test_a_host_that_was_started_again_goes_on_where_it_ended() -> None:
 
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, float("inf")])
 def test_a_moment_of_no_time_is_none(seconds: float) -> None:
-    assert MomentMaker().make(message_of(replace(TAKEN[0], taken_at_seconds=seconds))) is None
-    assert MomentMaker().make(message_of(replace(TAKEN[0], taken_at_unix_seconds=seconds))) is None
+    assert MomentBuilder().make(message_of(replace(TAKEN[0], taken_at_seconds=seconds))) is None
+    assert MomentBuilder().make(message_of(replace(TAKEN[0], taken_at_unix_seconds=seconds))) is None
 
 
 def host_over(seconds: int) -> tuple[list[Snapshot], list[EndedProcess]]:
@@ -99,7 +97,7 @@ def host_over(seconds: int) -> tuple[list[Snapshot], list[EndedProcess]]:
 
 def test_everything_that_ended_in_a_timeline_is_found_once() -> None:
     taken, gone = host_over(400)
-    book = EndedBook()
+    book = EndedProcessLog()
     for timeline in (timeline_of(taken[:100]), timeline_of(taken), timeline_of(taken)):
         book.read(timeline)
     assert list(book.until(float("inf"))) == gone
@@ -111,7 +109,7 @@ def test_gaps_lose_nothing_that_a_moment_shows() -> None:
     taken, _ = host_over(400)
     kept = [snapshot for second, snapshot in enumerate(taken) if second % 49 < 2]
     shown = {each for snapshot in kept for each in snapshot.ended}
-    book = EndedBook()
+    book = EndedProcessLog()
     book.read(timeline_of(kept))
     assert set(book.until(float("inf"))) == shown
 
@@ -121,9 +119,9 @@ def test_a_daemon_tells_what_ended_before_anybody_looked(start_daemon: StartDaem
     attachment = Attachment(daemon)
     attachment.attach(core_count=2)
     attachment.close()
-    fetched = wait_until(lambda: EndedFetch(daemon.socket).wait())
+    fetched = wait_until(lambda: EndedProcessFetch(daemon.socket).wait())
     assert [process.neuroncore_count for process in fetched] == [2]
-    assert EndedFetch("/nowhere/n.sock").wait() == ()
+    assert EndedProcessFetch("/nowhere/n.sock").wait() == ()
 
 
 @settings(max_examples=examples(50), deadline=None)

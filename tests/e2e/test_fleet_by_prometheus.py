@@ -14,8 +14,8 @@ import pytest
 from neurontools.cli.ls.command import main as neuron_ls
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.quantities import CORES, HELD
-from neurontools.fleet.states import HostState, Link
+from neurontools.fleet.prometheus.queries import CORES, HELD
+from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
 from tests.harness.command import call_main
@@ -84,7 +84,7 @@ def test_hosts_are_told_without_our_rules(fleet: SimulatedFleet, tmp_path: Path)
 def check(states: Iterable[HostState]) -> None:
     by_type = {}
     for state in states:
-        assert state.link is Link.LIVE
+        assert state.link is HostLink.LIVE
         assert state.summary is not None
         by_type[state.summary.instance_type, state.summary.held_neuroncore_count] = state.summary
     assert sorted(state.place.name for state in states) == ["host-000", "host-001", "host-002"]

@@ -12,7 +12,7 @@ import pytest
 
 from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.job_queries import MOST_JOBS
+from neurontools.fleet.prometheus.queries import MOST_JOBS
 from neurontools.model import Severity
 from tests.harness.answering_server import Asked, Reply, answering
 from tests.harness.prometheus_server import Prometheus, needs_prometheus

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neurontools.exporters.exposition import LabelTexts, encode_text
 from neurontools.exporters.neurontools_families import job_families
-from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summarize import summarize_host
 from neurontools.model import Job, Process, RecentSteps, Snapshot, TrainingCounters, TrainingRates
 from neurontools.model.jobs import running_jobs
 from neurontools.model.process import STEP_PARTS, WAIT_PART
@@ -61,7 +61,7 @@ def test_jobs_are_counted_as_summaries_count_them_and_none_is_0() -> None:
         snapshot = snapshot_of("trn1.32xlarge", processes)
         text = encode_text(job_families(snapshot, None, LabelTexts())).decode()
         assert f"\nneurontools_jobs {count}\n" in text
-        assert summarize(snapshot, "a").job_count == count
+        assert summarize_host(snapshot, "a").job_count == count
 
 
 def test_what_works_alone_is_no_job_and_what_is_not_known_has_no_sample() -> None:

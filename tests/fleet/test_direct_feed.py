@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from neurontools.client import Client
-from neurontools.fleet.direct_feed import DirectFeed, interval_for, silence_seconds
-from neurontools.fleet.hosts import Place, Reach
-from neurontools.fleet.states import HostState, Link
+from neurontools.fleet.feed import DirectFeed, interval_for, silence_seconds
+from neurontools.fleet.hosts import HostAddress, Reach
+from neurontools.fleet.states import HostLink, HostState
 from neurontools.testing import SimulatedFleet
 from tests.harness import raw_server
 from tests.harness.fleet import ssh_environment
@@ -24,15 +24,15 @@ from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @contextmanager
-def watching(*places: Place, interval_seconds: float = 0.1) -> Iterator[DirectFeed]:
+def watching(*places: HostAddress, interval_seconds: float = 0.1) -> Iterator[DirectFeed]:
     with DirectFeed(places, interval_seconds) as feed:
         feed.start()
         assert feed.wait_settled(HANG_SECONDS)
         yield feed
 
 
-def at(path: str, name: str = "a") -> Place:
-    return Place(name, Reach.SOCKET, path)
+def at(path: str, name: str = "a") -> HostAddress:
+    return HostAddress(name, Reach.SOCKET, path)
 
 
 def state_of(feed: DirectFeed, name: str) -> HostState:
@@ -48,9 +48,9 @@ def test_the_rate_follows_the_number_of_hosts_and_who_seldom_takes_snapshots_may
 def test_a_host_that_dies_is_lost_alone_and_keeps_what_was_known() -> None:
     with SimulatedFleet(3, mix="inf2.xlarge", interval_seconds=0.1, processes=3) as fleet:
         with watching(*fleet.places) as feed:
-            assert {state.link for state in feed.states} == {Link.LIVE}
+            assert {state.link for state in feed.states} == {HostLink.LIVE}
             fleet.stop("host-001")
-            wait_until(lambda: state_of(feed, "host-001").link is Link.LOST)
+            wait_until(lambda: state_of(feed, "host-001").link is HostLink.LOST)
             gone = state_of(feed, "host-001")
             assert gone.summary is not None
             assert gone.trouble
@@ -68,19 +68,23 @@ def test_a_host_that_stands_still_is_no_stall_and_comes_back() -> None:
             fleet.stop("host-000", signal.SIGSTOP)
             before = state_of(feed, "host-000").received_at_seconds
             wait_until(lambda: (state_of(feed, "host-001").received_at_seconds or 0) > (before or 0) + 0.5)
-            wait_until(lambda: state_of(feed, "host-000").link is Link.LOST)
+            wait_until(lambda: state_of(feed, "host-000").link is HostLink.LOST)
             assert "no word for" in state_of(feed, "host-000").trouble
             fleet.stop("host-000", signal.SIGCONT)
-            wait_until(lambda: state_of(feed, "host-000").link is Link.LIVE)
+            wait_until(lambda: state_of(feed, "host-000").link is HostLink.LIVE)
 
 
 def test_one_that_is_not_there_is_found_when_it_comes(socket_directory: Path, shared_daemon: RunningDaemon) -> None:
     path = socket_directory / "later.sock"
     with watching(at(str(path))) as feed:
         state = state_of(feed, "a")
-        assert (state.link, state.trouble, state.summary) == (Link.LOST, "no daemon: no such file or directory", None)
+        assert (state.link, state.trouble, state.summary) == (
+            HostLink.LOST,
+            "no daemon: no such file or directory",
+            None,
+        )
         path.symlink_to(shared_daemon.socket)
-        wait_until(lambda: state_of(feed, "a").link is Link.LIVE)
+        wait_until(lambda: state_of(feed, "a").link is HostLink.LIVE)
     older = OlderDaemon(str(socket_directory / "old.sock"))
     try:
         with watching(at(str(socket_directory / "old.sock"))) as feed:
@@ -117,10 +121,10 @@ def test_whatever_a_host_says_is_a_line_of_its_row(
     try:
         with watching(at(path, "raw"), at(shared_daemon.socket, "good")) as feed:
             raw = state_of(feed, "raw")
-            assert raw.link is Link.LOST
+            assert raw.link is HostLink.LOST
             assert any(part in raw.trouble for part in trouble.split("|"))
             assert raw.trouble.isprintable()
-            assert state_of(feed, "good").link is Link.LIVE
+            assert state_of(feed, "good").link is HostLink.LIVE
     finally:
         server.close()
 
@@ -130,9 +134,9 @@ def test_hosts_by_ssh_and_why_one_is_not_reached(
 ) -> None:
     for name, value in ssh_environment(socket_directory, shared_daemon.socket).items():
         monkeypatch.setenv(name, value)
-    places = [Place(name, Reach.SSH, name) for name in ("one", "two", "refused", "denied")]
+    places = [HostAddress(name, Reach.SSH, name) for name in ("one", "two", "refused", "denied")]
     with watching(*places) as feed:
-        assert state_of(feed, "one").link is state_of(feed, "two").link is Link.LIVE
+        assert state_of(feed, "one").link is state_of(feed, "two").link is HostLink.LIVE
         assert state_of(feed, "refused").trouble == "ssh: connect to host refused port 22: Connection refused"
         assert state_of(feed, "denied").trouble == r"\x1b[2Jroot@denied: Permission denied (publickey)."
         path = feed.socket_path("one")
@@ -142,7 +146,7 @@ def test_hosts_by_ssh_and_why_one_is_not_reached(
     assert not Path(path).exists()
     for name, value in ssh_environment(socket_directory, "/nowhere/neurond.sock").items():
         monkeypatch.setenv(name, value)
-    with watching(Place("one", Reach.SSH, "one")) as feed:
+    with watching(HostAddress("one", Reach.SSH, "one")) as feed:
         assert "no monitor daemon at unix:/nowhere/neurond.sock" in state_of(feed, "one").trouble
     monkeypatch.undo()
 
@@ -154,6 +158,6 @@ def test_it_ends_at_once_while_hosts_are_silent(socket_directory: Path) -> None:
         listener.listen()
         feed = DirectFeed([at(path)])
         feed.start()
-        wait_until(lambda: feed.states[0].link is Link.CONNECTING)
+        wait_until(lambda: feed.states[0].link is HostLink.CONNECTING)
         feed.close()
         feed.close()

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.fleet.file_sd import read_file_sd
-from neurontools.fleet.hosts import Place, Reach, expanded, hostfile_text, named_hosts, read_hostfile
-from neurontools.fleet.scontrol import MOST_BYTES, NoScontrol, scontrol
-from neurontools.fleet.slurm import job_hosts
+from neurontools.fleet.hosts import (
+    HostAddress,
+    Reach,
+    expand_brackets,
+    format_hostfile,
+    parse_hosts_option,
+    read_file_sd,
+    read_hostfile,
+)
+from neurontools.fleet.slurm import MOST_BYTES, ScontrolMissing, run_scontrol, slurm_job_hosts
 from neurontools.util.errors import UserError
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.slurm_cluster import NODE, SlurmCluster, needs_slurm
@@ -23,34 +29,39 @@ from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 def test_names_stand_for_ssh_and_places_for_themselves() -> None:
-    found = named_hosts(
+    found = parse_hosts_option(
         "a, unix:/run/b.sock,ssh:root@c, grpcs://trn[1-2]:8001, grpcs://[::1]:8002,d grpcs://10.0.0.1:1"
     )
     assert found.places == (
-        Place("a", Reach.SSH, "a"),
-        Place("b", Reach.SOCKET, "/run/b.sock"),
-        Place("root@c", Reach.SSH, "root@c"),
-        Place("trn1", Reach.TLS, "//trn1:8001"),
-        Place("trn2", Reach.TLS, "//trn2:8001"),
-        Place("::1", Reach.TLS, "//[::1]:8002"),
-        Place("d", Reach.TLS, "//10.0.0.1:1"),
+        HostAddress("a", Reach.SSH, "a"),
+        HostAddress("b", Reach.SOCKET, "/run/b.sock"),
+        HostAddress("root@c", Reach.SSH, "root@c"),
+        HostAddress("trn1", Reach.TLS, "//trn1:8001"),
+        HostAddress("trn2", Reach.TLS, "//trn2:8001"),
+        HostAddress("::1", Reach.TLS, "//[::1]:8002"),
+        HostAddress("d", Reach.TLS, "//10.0.0.1:1"),
     )
-    assert hostfile_text(found.places).splitlines()[-2:] == ["::1 grpcs://[::1]:8002", "d grpcs://10.0.0.1:1"]
+    assert format_hostfile(found.places).splitlines()[-2:] == ["::1 grpcs://[::1]:8002", "d grpcs://10.0.0.1:1"]
 
 
 def test_lists_as_slurm_writes_them() -> None:
-    assert expanded("trn[01-03,7]-x[1-2]") == [
+    assert expand_brackets("trn[01-03,7]-x[1-2]") == [
         "trn01-x1", "trn01-x2", "trn02-x1", "trn02-x2", "trn03-x1", "trn03-x2", "trn7-x1", "trn7-x2",
     ]  # fmt: skip
-    assert [place.name for place in named_hosts("trn[1-2,4],login2").places] == ["trn1", "trn2", "trn4", "login2"]
+    assert [place.name for place in parse_hosts_option("trn[1-2,4],login2").places] == [
+        "trn1",
+        "trn2",
+        "trn4",
+        "login2",
+    ]
 
 
 def test_a_hostfile_reads_back_what_was_written(tmp_path: Path) -> None:
-    places = (Place("a", Reach.SOCKET, "/tmp/a.sock"), Place("b", Reach.SSH, "root@b"))
+    places = (HostAddress("a", Reach.SOCKET, "/tmp/a.sock"), HostAddress("b", Reach.SSH, "root@b"))
     file = tmp_path / "hosts"
-    file.write_text("# fleet\n\n" + hostfile_text(places) + "c # the third\n")
+    file.write_text("# fleet\n\n" + format_hostfile(places) + "c # the third\n")
     hosts = read_hostfile(str(file))
-    assert hosts.places == (*places, Place("c", Reach.SSH, "c"))
+    assert hosts.places == (*places, HostAddress("c", Reach.SSH, "c"))
     assert hosts.troubles == ()
 
 
@@ -112,9 +123,9 @@ def test_a_hostfile_that_is_none_is_told_in_a_line(tmp_path: Path, make: object,
 def test_whatever_is_named_is_a_host_or_a_trouble(text: str) -> None:
     for none, cause in ((" , ", "names no host"), ("-x", "is no name of a host")):
         with pytest.raises(UserError, match=cause):
-            named_hosts(none)
+            parse_hosts_option(none)
     try:
-        hosts = named_hosts(text)
+        hosts = parse_hosts_option(text)
     except UserError as error:
         assert "\n" not in str(error)
         return
@@ -139,10 +150,10 @@ def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
         "6: has a target or a label that is no text",
     ]
     assert found.places == (
-        Place("trn-1", Reach.SSH, "10.0.0.1", (("rack", "a_1"),)),
-        Place("trn-2", Reach.SSH, "trn-2"),
-        Place("::1", Reach.SSH, "::1"),
-        Place("trn-3", Reach.SOCKET, "/run/a b.sock"),
+        HostAddress("trn-1", Reach.SSH, "10.0.0.1", (("rack", "a_1"),)),
+        HostAddress("trn-2", Reach.SSH, "trn-2"),
+        HostAddress("::1", Reach.SSH, "::1"),
+        HostAddress("trn-3", Reach.SOCKET, "/run/a b.sock"),
     )
 
 
@@ -168,10 +179,10 @@ def test_labels_of_a_hostfile(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("trn[1-2] rack=a1 row=3\nc unix:/run/c=1 d.sock rack=\ne ssh:root@e rack=b\n")
     assert read_hostfile(str(file)).places == (
-        Place("trn1", Reach.SSH, "trn1", (("rack", "a1"), ("row", "3"))),
-        Place("trn2", Reach.SSH, "trn2", (("rack", "a1"), ("row", "3"))),
-        Place("c", Reach.SOCKET, "/run/c=1 d.sock", (("rack", ""),)),
-        Place("e", Reach.SSH, "root@e", (("rack", "b"),)),
+        HostAddress("trn1", Reach.SSH, "trn1", (("rack", "a1"), ("row", "3"))),
+        HostAddress("trn2", Reach.SSH, "trn2", (("rack", "a1"), ("row", "3"))),
+        HostAddress("c", Reach.SOCKET, "/run/c=1 d.sock", (("rack", ""),)),
+        HostAddress("e", Reach.SSH, "root@e", (("rack", "b"),)),
     )
 
 
@@ -194,11 +205,11 @@ def test_the_nodes_of_a_job_that_runs(
         job = submitted()
         waits = submitted(f"--dependency=after:{job}+60")
         wait_until(lambda: "RUNNING" in shown(job) or None)
-        assert job_hosts(job).places == (Place(NODE, Reach.SSH, NODE, (("slurm_job", job),)),)
+        assert slurm_job_hosts(job).places == (HostAddress(NODE, Reach.SSH, NODE, (("slurm_job", job),)),)
         with pytest.raises(UserError, match=f"--slurm {waits}: the job is pending and has no nodes; wait until it r"):
-            job_hosts(waits)
+            slurm_job_hosts(waits)
         with pytest.raises(UserError, match=r"--slurm 4999: scontrol show: .*Invalid job id"):
-            job_hosts("4999")
+            slurm_job_hosts("4999")
         subprocess.run(["scancel", job, waits], check=True, timeout=HANG_SECONDS)
         wait_until(lambda: cluster.state() == "IDLE")
 
@@ -227,7 +238,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def asked(timeout_seconds: float = HANG_SECONDS) -> str:
-    return scontrol("show", "node", "n0", timeout_seconds=timeout_seconds, next_step="see squeue")
+    return run_scontrol("show", "node", "n0", timeout_seconds=timeout_seconds, next_step="see squeue")
 
 
 def test_what_it_prints_is_read_whole_beside_what_it_complains_of(install: Install) -> None:
@@ -291,7 +302,7 @@ def test_one_that_fails_is_told_in_a_line_with_the_next_step(install: Install, s
 def test_the_flag_and_the_job_are_told_with_the_cause(install: Install, script: str, cause: str) -> None:
     install(script)
     with pytest.raises(UserError) as raised:
-        job_hosts("7_1")
+        slurm_job_hosts("7_1")
     assert str(raised.value).startswith(f"--slurm 7_1: {cause}")
     assert "\n" not in str(raised.value)
 
@@ -299,12 +310,12 @@ def test_the_flag_and_the_job_are_told_with_the_cause(install: Install, script: 
 def test_where_there_is_none_or_no_job_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in ("", "x", "-1", "1;rm", "1 2"):
         with pytest.raises(UserError, match="is no job"):
-            job_hosts(job)
+            slurm_job_hosts(job)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoScontrol, match="there is no scontrol here"):
+    with pytest.raises(ScontrolMissing, match="there is no scontrol here"):
         asked()
     with pytest.raises(UserError, match="--slurm 7_1: there is no scontrol here"):
-        job_hosts("7_1")
+        slurm_job_hosts("7_1")
     (tmp_path / "scontrol").write_text("")
     with pytest.raises(UserError, match="scontrol show: Permission denied"):
         asked()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import AbsentRank, FleetJob, FleetStandstill, MissingRank, fleet_jobs
 from neurontools.fleet.states import HostState
-from neurontools.fleet.summarize import summarize
-from neurontools.fleet.summary_job import JobStandstill
+from neurontools.fleet.summarize import summarize_host
+from neurontools.fleet.summary import JobStandstill
 from neurontools.model import Job, Process, RecentSteps, Severity, Snapshot, TrainingCounters
 from neurontools.model.jobs import JobState
 from neurontools.model.process import STEP_PARTS
@@ -116,7 +116,7 @@ def test_missing_ranks_are_told_as_far_as_they_are_known() -> None:
     assert job.missing_ranks == (MissingRank(2, "host-1", True), MissingRank(3, "host-1", True))
     assert problem_text(job) == "ranks 2-3 of host-1 (lost) are missing"
     assert job.slow_rank is None
-    unseen = HostState(Place("host-1", Reach.SSH, "host-1"))
+    unseen = HostState(HostAddress("host-1", Reach.SSH, "host-1"))
     assert problem_text(only([first, unseen])) == "ranks 2-3 are missing"
     nameless = replace(rank(0, 0.1), job=Job("Slurm job 7", None, 4, RUN))
     assert problem_text(only([live("a", host([nameless]))])) == "3 ranks missing"
@@ -141,10 +141,10 @@ def test_mfu_and_steps_are_of_the_whole_job() -> None:
 def test_sixty_four_ranks_of_a_host_fit_its_summary_in_whatever_order_they_are_dealt() -> None:
     for dealt in (range(64), range(7, 512, 8)):
         ranks = [replace(rank(number, 0.1, world=512), core_indices=(at % 32,)) for at, number in enumerate(dealt)]
-        (job,) = summarize(host(ranks), "a").jobs
+        (job,) = summarize_host(host(ranks), "a").jobs
         assert (job.ranks, len(job.rank_runs)) == (frozenset(dealt), 3)
     scattered = [rank(number * number, 0.1, world=512) for number in range(20)]
-    assert summarize(host(scattered), "a").jobs[0].ranks is None
+    assert summarize_host(host(scattered), "a").jobs[0].ranks is None
 
 
 def test_who_has_not_come_to_a_collective_is_told_with_its_host() -> None:
@@ -184,7 +184,7 @@ def test_a_summary_tells_who_waits_only_while_no_step_is_made() -> None:
         )
         idle = replace(counters, collective_since_seconds=None)
         ranks = [replace(rank(0, 0.5), training=counters), replace(rank(1, 0.5), training=idle)]
-        (job,) = summarize(replace(host(ranks), taken_at_seconds=100.0), "a").jobs
+        (job,) = summarize_host(replace(host(ranks), taken_at_seconds=100.0), "a").jobs
         return job.standstill
 
     assert told(1.0) is None

@@ -12,31 +12,37 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.fleet.prometheus import quantities
-from neurontools.fleet.prometheus.access import Access, read_access
-from neurontools.fleet.prometheus.overview import Moment, hosts
-from neurontools.fleet.prometheus.queries import PROBE, Overview, Packed, Part, has_rules
-from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample
-from neurontools.fleet.states import HostState, Link
+from neurontools.fleet.prometheus import queries
+from neurontools.fleet.prometheus.overview import QueryTime, read_host_states
+from neurontools.fleet.prometheus.queries import PROBE, OverviewQueries, PackedField, PackedQuery, has_rules
+from neurontools.fleet.prometheus.server import (
+    PrometheusAccess,
+    PrometheusAnswer,
+    PrometheusProblem,
+    PrometheusSample,
+    PrometheusServer,
+    read_prometheus_access,
+)
+from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity, SourceKind
 from neurontools.util.errors import UserError
 from tests.harness.answering_server import Asked, Reply, answering
 from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS
 
-ASKED = Overview(is_recorded=True)
-NOW = Moment(1000.0, 1.7e9)
+ASKED = OverviewQueries(is_recorded=True)
+NOW = QueryTime(1000.0, 1.7e9)
 
 
-def sample(value: float, instance: str = "a:8000", **labels: str) -> Sample:
-    return Sample({"instance": instance, **labels}, value)
+def sample(value: float, instance: str = "a:8000", **labels: str) -> PrometheusSample:
+    return PrometheusSample({"instance": instance, **labels}, value)
 
 
-def of(before: Mapping[str, HostState] | None = None, **answers: tuple[Sample, ...]) -> dict[str, HostState]:
-    return {state.place.name: state for state in hosts(ASKED, answers, before or {}, NOW)}
+def of(before: Mapping[str, HostState] | None = None, **answers: tuple[PrometheusSample, ...]) -> dict[str, HostState]:
+    return {state.place.name: state for state in read_host_states(ASKED, answers, before or {}, NOW)}
 
 
-def packed(packed: Packed, **values: int | None) -> float:
+def packed(packed: PackedQuery, **values: int | None) -> float:
     """The sample that a Prometheus makes of these."""
     number = 0
     for part in packed.parts:
@@ -47,25 +53,27 @@ def packed(packed: Packed, **values: int | None) -> float:
 
 
 def test_several_numbers_are_read_from_one_sample() -> None:
-    asked = Packed(Part("cores", 1000, "c"), Part("held", 1000, "h"), Part("ratio", 10_000, "r"))
+    asked = PackedQuery(
+        PackedField("cores", 1000, "c"), PackedField("held", 1000, "h"), PackedField("ratio", 10_000, "r")
+    )
     assert asked.read(128_032_0500) == {"cores": 128, "held": 32, "ratio": 500}
     assert asked.read(999_000_9999) == {"cores": None, "held": 0, "ratio": None}
-    assert Packed(Part("a", 600, "a"), Part("b", 100, "b")).read(598 * 100 + 7) == {"a": 598, "b": 7}
+    assert PackedQuery(PackedField("a", 600, "a"), PackedField("b", 100, "b")).read(598 * 100 + 7) == {"a": 598, "b": 7}
     for none in (float("nan"), float("inf"), -1.0, 2.0**60):
         assert asked.read(none) == {"cores": None, "held": None, "ratio": None}
 
 
 @pytest.mark.parametrize("parts", [ASKED.counts, ASKED.states])
-def test_what_is_packed_is_held_exactly(parts: Packed) -> None:
+def test_what_is_packed_is_held_exactly(parts: PackedQuery) -> None:
     assert prod(part.base for part in parts.parts) < 2**53
-    assert quantities.CONDITIONS**quantities.DIGITS < 2**53
+    assert queries.CONDITIONS**queries.DIGITS < 2**53
 
 
 def test_a_host_that_only_answers_is_live_and_all_else_unknown() -> None:
     state = of(identity=(sample(7.0),))["a:8000"]
     found = state.summary
     assert found is not None
-    assert (state.link, state.received_at_seconds, state.severity) == (Link.LIVE, 993.0, None)
+    assert (state.link, state.received_at_seconds, state.severity) == (HostLink.LIVE, 993.0, None)
     unknown = (found.neuroncore_count, found.held_neuroncore_count, found.free_neuroncore_count, found.job_count)
     assert unknown == (None,) * 4
     assert (found.utilization_ratio, found.mfu_ratio, state.steps_per_second, found.source) == (None,) * 4
@@ -107,7 +115,7 @@ def test_all_of_a_host() -> None:
 
 def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
     assert "user" not in " ".join(ASKED.texts.values())
-    asked = Overview(is_recorded=True, are_users_wanted=True)
+    asked = OverviewQueries(is_recorded=True, are_users_wanted=True)
     assert asked.texts.keys() == ASKED.texts.keys(), "they are no further query"
     busy, idle = (
         packed(ASKED.counts, neuroncore_count=4, held_neuroncore_count=held, job_count=held) for held in (2, 0)
@@ -130,9 +138,11 @@ def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
 def test_one_that_was_not_read_for_long_is_lost() -> None:
     ages = (sample(600.0, "old:1"), sample(15.0, "b:1"), sample(20.0, "c:1"))
     found = of(identity=ages)
-    assert (found["old:1"].link, found["old:1"].trouble) == (Link.LOST, "Prometheus has not read it for 10 m 0 s")
-    assert found["b:1"].link is found["c:1"].link is Link.LIVE
-    assert all(state.link is Link.LIVE for state in of(identity=(sample(300.0, "a:1"), sample(290.0, "b:1"))).values())
+    assert (found["old:1"].link, found["old:1"].trouble) == (HostLink.LOST, "Prometheus has not read it for 10 m 0 s")
+    assert found["b:1"].link is found["c:1"].link is HostLink.LIVE
+    assert all(
+        state.link is HostLink.LIVE for state in of(identity=(sample(300.0, "a:1"), sample(290.0, "b:1"))).values()
+    )
 
 
 def test_lost_ones_keep_what_was_known_of_them() -> None:
@@ -154,7 +164,7 @@ def test_hosts_are_called_by_their_node_where_that_is_one() -> None:
 
 
 def test_rules_count_when_they_are_recorded_for_nearly_all() -> None:
-    rule, taken = quantities.DEVICES.rule, quantities.TAKEN
+    rule, taken = queries.DEVICES.rule, queries.TAKEN
     assert rule in PROBE
     assert not has_rules({taken: 10.0})
     assert not has_rules({})
@@ -173,14 +183,14 @@ def redirection(to: str) -> Reply:
     return Reply(b"", 307, {"Location": to})
 
 
-def answers(url: str, times: int = 1) -> list[Answer]:
+def answers(url: str, times: int = 1) -> list[PrometheusAnswer]:
     """What the server answers to one question after the other on one connection."""
-    with closing(PrometheusServer(url, Access())) as server:
+    with closing(PrometheusServer(url, PrometheusAccess())) as server:
         return [server.query("up", ASK_SECONDS) for _ in range(times)]
 
 
 def problem(url: str, seconds: float = ASK_SECONDS) -> str:
-    with closing(PrometheusServer(url, Access())) as server, pytest.raises(PrometheusProblem) as raised:
+    with closing(PrometheusServer(url, PrometheusAccess())) as server, pytest.raises(PrometheusProblem) as raised:
         server.query("up", seconds)
     return str(raised.value)
 
@@ -188,7 +198,7 @@ def problem(url: str, seconds: float = ASK_SECONDS) -> str:
 def test_an_answer_below_a_path_on_a_connection_that_is_kept() -> None:
     packed = Reply(gzip.compress(GOOD), headers={"Content-Encoding": "gzip"})
     with answering(packed) as (url, asked):
-        server = PrometheusServer(f"{url}/prometheus/", Access(tenant="team"))
+        server = PrometheusServer(f"{url}/prometheus/", PrometheusAccess(tenant="team"))
         for _ in range(2):
             answer = server.query("sum(up)", ASK_SECONDS)
             assert [(dict(each.labels), each.value) for each in answer.samples] == [({"instance": "a"}, 2.0)]
@@ -282,7 +292,7 @@ def test_addresses_that_cannot_be_meant() -> None:
     causes |= {"http://a:99999": "give an address", "http://me:secret@a": "can be read by all users"}
     for url, cause in causes.items():
         with pytest.raises(UserError, match=f"--prometheus.*{cause}") as raised:
-            PrometheusServer(url, Access())
+            PrometheusServer(url, PrometheusAccess())
         assert "secret" not in str(raised.value)
 
 
@@ -291,7 +301,7 @@ def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -
     (tmp_path / "password").write_text("pass\n")
     file = tmp_path / "access.toml"
     file.write_text(f'bearer_token_file = "{tmp_path}/token"\n')
-    bearer = read_access(str(file))
+    bearer = read_prometheus_access(str(file))
     with pytest.raises(UserError, match="not sent over plain http"):
         PrometheusServer("http://prometheus.example:9090", bearer)
     with answering(Reply(GOOD)) as (url, asked):
@@ -300,7 +310,7 @@ def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -
             with closing(PrometheusServer(url, bearer)) as server:
                 server.query("up", ASK_SECONDS)
         file.write_text(f'basic_user = "me"\nbasic_password_file = "{tmp_path}/password"\n')
-        with closing(PrometheusServer(url, read_access(str(file)))) as server:
+        with closing(PrometheusServer(url, read_prometheus_access(str(file)))) as server:
             server.query("up", ASK_SECONDS)
     assert [each.headers["Authorization"] for each in asked] == [
         "Bearer s3cret",
@@ -326,7 +336,7 @@ def test_files_that_cannot_be_meant(tmp_path: Path, text: str, cause: str) -> No
     file = tmp_path / "access.toml"
     file.write_text(text)
     with pytest.raises(UserError) as raised:
-        read_access(str(file))
+        read_prometheus_access(str(file))
     assert str(raised.value).startswith(f"--prometheus-config {file}: ")
     assert cause in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -11,14 +11,20 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.document import FleetDocument, csv_text, document, text_of
-from neurontools.fleet.groups import USER, groups, ways
-from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.feed import DirectFeed
+from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import fleet_jobs
-from neurontools.fleet.same_host import once_each
-from neurontools.fleet.states import HostState, by_name, worst_first
-from neurontools.fleet.summary_job import SummaryJob
+from neurontools.fleet.states import (
+    USER,
+    HostState,
+    by_name,
+    deduplicate_hosts,
+    group_hosts,
+    grouping_choices,
+    worst_first,
+)
+from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Finding, Health, Severity, Snapshot, SourceKind
 from neurontools.testing import DriverTree
 from tests.harness.fleet import live, lost
@@ -43,7 +49,7 @@ def test_worst_first() -> None:
         live("well-10", WELL),
         live("well-2", WELL),
         live("notice", sick(Severity.NOTICE)),
-        HostState(Place("waiting", Reach.SSH, "waiting")),
+        HostState(HostAddress("waiting", Reach.SSH, "waiting")),
         live("unjudged", replace(WELL, health=None)),
         live("warning", sick(Severity.WARNING)),
         lost("lost", "gone", live("lost", sick(Severity.CRITICAL))),
@@ -135,7 +141,7 @@ def host(name: str, *jobs: SummaryJob, further: tuple[str, ...] = (), user_count
 
 
 def by_user(*states: HostState) -> dict[str, list[str]]:
-    return {group.value: [state.place.name for state in group.states] for group in groups(states, USER)}
+    return {group.value: [state.place.name for state in group.states] for group in group_hosts(states, USER)}
 
 
 def test_a_host_is_with_each_of_its_users() -> None:
@@ -145,7 +151,7 @@ def test_a_host_is_with_each_of_its_users() -> None:
     # A label that is called like a way of ours is no second one.
     state = live("a", IDLE)
     labelled = replace(state, place=replace(state.place, labels=(("user", "x"), ("rack", "1"), ("job", "y"))))
-    assert ways([labelled]) == ("alike", "type", "job", "user", "rack")
+    assert grouping_choices([labelled]) == ("alike", "type", "job", "user", "rack")
 
 
 def test_nobody_is_not_the_same_as_unknown() -> None:
@@ -189,21 +195,21 @@ def told(name: str, booted: float, **changes: object) -> HostState:
 def test_one_host_is_told_by_its_name_and_when_it_was_booted() -> None:
     later = told("b", 1e9, taken_at_unix_seconds=1e9 + 3605.0003, taken_at_seconds=3605.0)
     states = [told("a", 1e9), later, told("other boot", 1e9 + 2), told("other name", 1e9, host_name="trn-2")]
-    assert names(once_each(states)[0]) == ["a", "other boot", "other name"]
-    assert once_each(states)[1] == ("b is the same host as a: one row",)
-    assert names(once_each([told("a", 1e9), lost("b", "gone", told("b", 1e9))])[0]) == ["a", "b"], (
+    assert names(deduplicate_hosts(states)[0]) == ["a", "other boot", "other name"]
+    assert deduplicate_hosts(states)[1] == ("b is the same host as a: one row",)
+    assert names(deduplicate_hosts([told("a", 1e9), lost("b", "gone", told("b", 1e9))])[0]) == ["a", "b"], (
         "of one that is lost nothing is known"
     )
 
 
 def test_by_prometheus_the_instance_tells_and_simulated_hosts_are_many_on_one_host() -> None:
     simulated = [told(name, 1e9, source=SourceKind.SIMULATED) for name in "ab"]
-    assert names(once_each(simulated)[0]) == ["a", "b"]
+    assert names(deduplicate_hosts(simulated)[0]) == ["a", "b"]
     known = {"taken_at_seconds": None, "source": None}
     states = [told(name, 1e9, host_name=name, instance_id="i-1", **known) for name in "abcde"]
     states += [told(name, 1e9, instance_id=None, **known) for name in ("f", "g")]
-    assert names(once_each(states)[0]) == ["a", "f", "g"]
-    assert once_each(states)[1][-1] == "and 1 more hosts are named twice"
+    assert names(deduplicate_hosts(states)[0]) == ["a", "f", "g"]
+    assert deduplicate_hosts(states)[1][-1] == "and 1 more hosts are named twice"
 
 
 def test_a_daemon_at_two_sockets_is_one_host(start_daemon: StartDaemon, socket_directory: Path) -> None:
@@ -211,7 +217,7 @@ def test_a_daemon_at_two_sockets_is_one_host(start_daemon: StartDaemon, socket_d
         daemon = start_daemon(*tree.flags, "--interval", "0.2")
         second = socket_directory / "second.sock"
         second.symlink_to(daemon.socket)
-        places = [Place("a", Reach.SOCKET, daemon.socket), Place("b", Reach.SOCKET, str(second))]
+        places = [HostAddress("a", Reach.SOCKET, daemon.socket), HostAddress("b", Reach.SOCKET, str(second))]
         with DirectFeed(places, 0.2) as feed:
             feed.start()
             assert feed.wait_settled(HANG_SECONDS)

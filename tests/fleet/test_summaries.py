@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.fleet.summarize import MOST_BYTES, summarize
-from neurontools.fleet.summary import HostSummary
-from neurontools.fleet.summary_job import MOST_RUNS, JobStandstill, SummaryJob, rank_runs
+from neurontools.fleet.summarize import MOST_BYTES, summarize_host
+from neurontools.fleet.summary import MOST_RUNS, HostSummary, JobStandstill, SummaryJob, encode_rank_runs
 from neurontools.model import Finding, Health, Job, RecentSteps, Severity, Snapshot, TrainingCounters
 from neurontools.model.jobs import JobSteps, RankSteps
 from neurontools.model.process import STEP_PARTS
@@ -41,22 +40,22 @@ def burst() -> Snapshot:
 
 
 def test_an_idle_host_is_all_free() -> None:
-    summary = summarize(snapshot_of("trn2.48xlarge"), "a")
+    summary = summarize_host(snapshot_of("trn2.48xlarge"), "a")
     assert (summary.neuroncore_count, summary.free_neuroncore_count, summary.held_neuroncore_count) == (64, 64, 0)
     assert (summary.process_count, summary.jobs, summary.utilization_ratio, summary.mfu_ratio) == (0, (), None, None)
     assert len(summary.devices) == 16
 
 
 def test_nobody_judged_is_not_well() -> None:
-    summary = summarize(replace(snapshot_of("trn1.2xlarge"), health=None), "a")
+    summary = summarize_host(replace(snapshot_of("trn1.2xlarge"), health=None), "a")
     assert summary.severity is None
     assert summary.devices[0].severity is None
-    assert summarize(replace(snapshot_of("trn1.2xlarge"), health=Health((0,))), "a").severity is Severity.OK
+    assert summarize_host(replace(snapshot_of("trn1.2xlarge"), health=Health((0,))), "a").severity is Severity.OK
 
 
 def test_a_host_at_work_with_something_wrong() -> None:
     snapshot = burst()
-    summary = summarize(snapshot, "a")
+    summary = summarize_host(snapshot, "a")
     assert summary.severity is not None
     assert summary.severity >= Severity.WARNING
     assert summary.findings[0].severity == summary.severity
@@ -76,26 +75,26 @@ def test_a_device_that_is_missing_has_its_place() -> None:
     snapshot, every = snapshot_of("trn1.32xlarge"), tuple(range(16))
     missing = Finding("device_missing", Severity.CRITICAL, "gone", "restart", 1.0, device_indices=(3,))
     there = tuple(device for device in snapshot.devices if device.index != 3)
-    summary = summarize(replace(snapshot, devices=there, health=Health(every, (), (missing,))), "a")
+    summary = summarize_host(replace(snapshot, devices=there, health=Health(every, (), (missing,))), "a")
     assert [cell.index for cell in summary.devices] == list(every)
     assert [cell.index for cell in summary.devices if not cell.is_present] == [3]
     assert summary.devices[3].severity == Severity.CRITICAL
     assert summary.devices[3].utilization_ratio is None
     # A finding names all devices that a host can have.
     alike = tuple(Finding("ecc", Severity.WARNING, "errors", "wait", 1.0, device_indices=(index,)) for index in every)
-    (told,) = summarize(replace(snapshot, health=Health(every, (), alike)), "a").findings
+    (told,) = summarize_host(replace(snapshot, health=Health(every, (), alike)), "a").findings
     assert told.device_indices == every
 
 
 def test_it_goes_over_the_wire_as_it_is() -> None:
-    summary = replace(summarize(owned("ada", "bob", "eve", "mia"), "host-1"), utilization_ratio=None, jobs=())
+    summary = replace(summarize_host(owned("ada", "bob", "eve", "mia"), "host-1"), utilization_ratio=None, jobs=())
     assert summary.further_users == ("mia",)
     read = from_message(HostSummary, to_message(summary))
     assert read == summary
 
 
 def test_whose_the_jobs_are() -> None:
-    summary = summarize(owned("ada", None, "bob", "ada", "eve"), "a")
+    summary = summarize_host(owned("ada", None, "bob", "ada", "eve"), "a")
     assert [(job.users, job.user_count) for job in summary.jobs] == [(("ada",), 1), ((), None), (("bob",), 1)]
     assert (summary.further_users, summary.users, summary.user_count) == (("eve",), ("ada", "bob", "eve"), 3)
     hidden = summary.without_users
@@ -103,19 +102,21 @@ def test_whose_the_jobs_are() -> None:
     assert all(job.users == () and job.user_count is None for job in hidden.jobs)
     assert [job.name for job in hidden.jobs] == [job.name for job in summary.jobs]
     assert (hidden.job_count, hidden.process_count) == (5, 5)
-    assert summarize(snapshot_of("trn1.2xlarge"), "a").user_count == 0
-    assert summarize(owned(None), "a").user_count is None, "not known, which is not nobody"
+    assert summarize_host(snapshot_of("trn1.2xlarge"), "a").user_count == 0
+    assert summarize_host(owned(None), "a").user_count is None, "not known, which is not nobody"
     (process,) = owned(None).processes
-    nameless = summarize(replace(owned(None), processes=(replace(process, uid=1000),)), "a")
+    nameless = summarize_host(replace(owned(None), processes=(replace(process, uid=1000),)), "a")
     assert (nameless.users, nameless.user_count) == (("1000",), 1)
 
 
 def test_of_many_users_the_number_is_told() -> None:
     names = tuple(f"user-{number:02d}" for number in range(20))
     each = owned(*names)
-    (job,) = summarize(replace(each, processes=tuple(replace(one, job=Job("one")) for one in each.processes)), "a").jobs
+    (job,) = summarize_host(
+        replace(each, processes=tuple(replace(one, job=Job("one")) for one in each.processes)), "a"
+    ).jobs
     assert (job.users, job.user_count) == (names[:4], 20)
-    summary = summarize(each, "a")
+    summary = summarize_host(each, "a")
     assert (summary.users, summary.user_count) == (names[:11], 20)
 
 
@@ -128,11 +129,11 @@ def test_a_user_is_called_the_same_however_much_else_is_told() -> None:
     crowded = replace(owned(*names), health=Health(every, (), findings), daemon_version="v" * 99)
     ids = dict.fromkeys(("instance_id", "ultraserver_id", "driver_version"), "i" * 99)
     crowded = replace(crowded, instance=replace(crowded.instance, **ids))  # type: ignore[arg-type]
-    alone, told = summarize(owned(*names), "h" * 99), summarize(crowded, "h" * 99)
+    alone, told = summarize_host(owned(*names), "h" * 99), summarize_host(crowded, "h" * 99)
     assert len(told.host_name) < len(alone.host_name), "all else is told shorter"
     assert (alone.users, told.users) == (names, names[:7])
     assert told.user_count == 11
-    assert summarize(owned("u" * 33), "a").users == ("u" * 29 + "…",)
+    assert summarize_host(owned("u" * 33), "a").users == ("u" * 29 + "…",)
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "🚀"])
@@ -172,7 +173,7 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
         daemon_version=text,
         health=Health(tuple(range(16)), (), findings),
     )
-    summary = summarize(full, text)
+    summary = summarize_host(full, text)
     assert len(to_message(summary).SerializeToString()) <= MOST_BYTES
     assert summary.critical_count == 40
     assert summary.host_name.startswith(letter * 5)
@@ -220,7 +221,7 @@ def test_what_no_host_can_mean_is_refused(job: SummaryJob) -> None:
 
 @given(st.sets(st.integers(0, 511), min_size=1, max_size=64))
 def test_ranks_are_told_exactly_or_not_at_all(ranks: set[int]) -> None:
-    told = replace(JOB, rank_runs=rank_runs(ranks))
+    told = replace(JOB, rank_runs=encode_rank_runs(ranks))
     told.check()
     assert told.ranks in (None, frozenset(ranks))
     assert len(told.rank_runs) <= 3 * MOST_RUNS
@@ -229,5 +230,5 @@ def test_ranks_are_told_exactly_or_not_at_all(ranks: set[int]) -> None:
 def test_what_a_host_tells_is_taken_and_a_rank_without_a_number_leaves_all_unknown() -> None:
     JOB.check()
     assert JOB.ranks == frozenset((0, 1))
-    assert rank_runs([0, None, 2]) == ()
-    assert rank_runs([]) == ()
+    assert encode_rank_runs([0, None, 2]) == ()
+    assert encode_rank_runs([]) == ()

@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from neurontools.fleet.hosts import Place, Reach
-from neurontools.fleet.states import HostState, Link
-from neurontools.fleet.summarize import summarize
+from neurontools.fleet.hosts import HostAddress, Reach
+from neurontools.fleet.states import HostLink, HostState
+from neurontools.fleet.summarize import summarize_host
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import Snapshot
 from tests.harness.paths import NEURON_LS
@@ -37,12 +37,12 @@ def ssh_environment(directory: Path, socket_path: str) -> dict[str, str]:
 
 def live(name: str, snapshot: Snapshot, received_at_seconds: float = 100.0, **changes: object) -> HostState:
     """A host that has told this snapshot."""
-    summary: HostSummary = replace(summarize(snapshot, name), **changes)  # type: ignore[arg-type]
-    place = Place(name, Reach.SOCKET, f"/run/{name}.sock")
-    return HostState(place, Link.LIVE, summary=summary, received_at_seconds=received_at_seconds)
+    summary: HostSummary = replace(summarize_host(snapshot, name), **changes)  # type: ignore[arg-type]
+    place = HostAddress(name, Reach.SOCKET, f"/run/{name}.sock")
+    return HostState(place, HostLink.LIVE, summary=summary, received_at_seconds=received_at_seconds)
 
 
 def lost(name: str, trouble: str, before: HostState | None = None) -> HostState:
     """A host that can't be reached, or not any more."""
-    state = before or HostState(Place(name, Reach.SSH, name))
-    return replace(state, link=Link.LOST, trouble=trouble)
+    state = before or HostState(HostAddress(name, Reach.SSH, name))
+    return replace(state, link=HostLink.LOST, trouble=trouble)

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from neurontools.client.recording.reader import RecordingReader
+from neurontools.client.recording import RecordingReader
 from neurontools.rpc import neuron_pb2
 from tests.harness.grpc_server import MONITOR_SERVICE, started
 

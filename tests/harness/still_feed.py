@@ -8,11 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from neurontools.client import read_snapshot
-from neurontools.client.history.feed import Feed, FeedStatus, Link
-from neurontools.client.history.moment import Moment, MomentMaker
-from neurontools.client.history.timeline import Timeline
-from neurontools.client.recording.reader import RecordingReader
-from neurontools.client.recording.writer import RecordingWriter
+from neurontools.client.feed import Feed, FeedState, FeedStatus
+from neurontools.client.recording import RecordingReader, RecordingWriter
+from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
@@ -25,11 +23,11 @@ class StillFeed(Feed):
     """A live feed to which nothing comes any more."""
 
     def __init__(self, snapshots: Iterable[Snapshot]) -> None:
-        super().__init__(Timeline())
+        super().__init__(HostTimeline())
         for moment in _moments(tuple(snapshots)):
             self.timeline.append(moment)
         # A moment far ahead: no age on the screen grows.
-        self.status = FeedStatus(Link.LIVE, since_seconds=float("inf"))
+        self.status = FeedStatus(FeedState.LIVE, since_seconds=float("inf"))
 
     def _run(self) -> None:
         self._closing.wait()
@@ -42,7 +40,7 @@ def _moments(taken: tuple[Snapshot, ...]) -> tuple[Moment, ...]:
     """Their moments; made once for the same objects, which are kept so that they stay the same."""
     key = tuple(map(id, taken))
     if key not in _made:
-        maker = MomentMaker()
+        maker = MomentBuilder()
         made = (maker.make(message_of(snapshot)) for snapshot in taken)
         _made[key] = (taken, tuple(moment for moment in made if moment is not None))
     return _made[key][1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neurond.verdicts.evidence import Hysteresis, HysteresisLevel
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
-from neurontools.client.history.events import events_between
+from neurontools.client.events import events_between
 from neurontools.model import Finding, LatencyHistogram, Snapshot, execution
 from neurontools.model.finding import FindingKind
 from neurontools.rpc.convert import to_message

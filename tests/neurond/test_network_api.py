@@ -21,9 +21,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from neurond.service.network_api import HANDSHAKES_OF_AN_ADDRESS
 
 from neurontools.client import Client
-from neurontools.fleet.direct_feed import DirectFeed
-from neurontools.fleet.hosts import named_hosts
-from neurontools.fleet.states import Link
+from neurontools.fleet.feed import DirectFeed
+from neurontools.fleet.hosts import parse_hosts_option
+from neurontools.fleet.states import HostLink
 from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
 from neurontools.rpc.remote_address import remote_address
 from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
@@ -338,11 +338,11 @@ def options(network: NetworkDaemon, files: Files) -> dict[str, str]:
 
 def troubles(addresses: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """What is told of each of these, "" of one that is live."""
-    places = [place for name, address in addresses.items() for place in named_hosts(f"{name} {address}").places]
+    places = [place for name, address in addresses.items() for place in parse_hosts_option(f"{name} {address}").places]
     with DirectFeed(places, tunnels=TunnelSet(client_tls(given, {}))) as feed:
         feed.start()
         assert feed.wait_settled(HANG_SECONDS)
-        return {state.place.name: "" if state.link is Link.LIVE else state.trouble for state in feed.states}
+        return {state.place.name: "" if state.link is HostLink.LIVE else state.trouble for state in feed.states}
 
 
 def test_each_host_tells_what_is_wrong_with_it(network: NetworkDaemon, tmp_path: Path) -> None:
@@ -385,17 +385,17 @@ def test_each_host_tells_what_is_wrong_with_it(network: NetworkDaemon, tmp_path:
 
 def test_a_host_that_comes_back_is_live_again(start_daemon: StartDaemon, tmp_path: Path, port: int) -> None:
     network = NetworkDaemon(start_daemon, tmp_path, port=port)
-    places = named_hosts(f"host grpcs://127.0.0.1:{port}").places
+    places = parse_hosts_option(f"host grpcs://127.0.0.1:{port}").places
     with DirectFeed(places, 0.1, TunnelSet(client_tls(options(network, network.viewer()), {}))) as feed:
         feed.start()
-        wait_until(lambda: feed.states[0].link is Link.LIVE)
+        wait_until(lambda: feed.states[0].link is HostLink.LIVE)
         network.daemon.stop()
-        wait_until(lambda: feed.states[0].link is Link.LOST)
+        wait_until(lambda: feed.states[0].link is HostLink.LOST)
         start_daemon(
             *("--simulate", "trn1.2xlarge", "--config", str(tmp_path / "neurond.toml")),
             *("--listen", f"127.0.0.1:{port}"),
         )
-        wait_until(lambda: feed.states[0].link is Link.LIVE)
+        wait_until(lambda: feed.states[0].link is HostLink.LIVE)
 
 
 def test_what_is_still_connecting_at_the_end_touches_nothing_that_is_opened_afterwards(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from neurontools import model
 from neurontools.cli.top.options import PAGE_NAMES
-from neurontools.client.history.feed import FeedStatus, Link
+from neurontools.client.feed import FeedState, FeedStatus
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import DashboardSettings
@@ -168,7 +168,7 @@ def test_topology_moves_around_the_torus(dashboard: Dashboard) -> None:
 def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
     feed = StillFeed(snapshots())
     dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
-    feed.status = FeedStatus(Link.LOST, "no monitor daemon at unix:/x", time.monotonic())
+    feed.status = FeedStatus(FeedState.LOST, "no monitor daemon at unix:/x", time.monotonic())
     shown = text(dashboard)
     assert "LOST, data" in shown
     assert "trying again: no monitor daemon at unix:/x" in shown

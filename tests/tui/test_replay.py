@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.client.history.feed import Link, ReplayFeed
+from neurontools.client.feed import FeedState, ReplayFeed
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
@@ -38,7 +38,7 @@ def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> N
         assert ", loading, " in press(dashboard).splitlines()[0]
         assert " % so far; this goes to its end as it comes" in press(dashboard, "L").splitlines()[-1]
         go_on.set()
-        wait_until(lambda: feed.status.link is Link.COMPLETE)
+        wait_until(lambda: feed.status.link is FeedState.COMPLETE)
         feed.drain()
         dashboard.time.advance()
         assert dashboard.time.index == COUNT - 1
@@ -57,7 +57,7 @@ def test_what_is_wrong_with_a_recording_is_told_once_and_the_keys_come_back(reco
     dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
     feed.start(lambda: None)
     try:
-        wait_until(lambda: feed.status.link is Link.COMPLETE)
+        wait_until(lambda: feed.status.link is FeedState.COMPLETE)
         feed.drain()
         dashboard.time.advance()
         first, later = press(dashboard).splitlines(), press(dashboard, "g").splitlines()

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from neurontools.fleet.groups import ways
-from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import fleet_jobs
-from neurontools.fleet.states import HostState, worst_first
-from neurontools.fleet.summary_job import SummaryJob
+from neurontools.fleet.states import HostState, grouping_choices, worst_first
+from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Finding, Health, Severity
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.lines import line_width, plain_text
@@ -36,7 +35,7 @@ HOSTS = [
     live("sick", SICK),
     lost("gone", NASTY, live("gone", AT_WORK, 40.0)),
     lost("never", "ssh: connect to host never port 22: Connection refused"),
-    HostState(Place("x" * 200, Reach.SSH, "x")),
+    HostState(HostAddress("x" * 200, Reach.SSH, "x")),
 ]
 
 
@@ -192,7 +191,7 @@ def test_groups_fold_and_open_and_are_told_as_one_host() -> None:
     for number, (rack, snapshot) in enumerate(racks):
         state = live(f"host-{number}", snapshot)
         states.append(replace(state, place=replace(state.place, labels=(("rack", rack),) if rack else ())))
-    assert ways(states) == ("alike", "type", "job", "user", "rack")
+    assert grouping_choices(states) == ("alike", "type", "job", "user", "rack")
     rows = list_rows(states, worst_first, "rack", {"rack=a"})
     assert [row.name for row in rows] == ["+ no rack, 1 host", "- a, 2 hosts", "  host-0", "  host-1", "+ b, 1 host"]
     of_a = rows[1].state.summary

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.client.history.events import Event, Severity, events_between
-from neurontools.client.history.samples import Samples, sample_of
-from neurontools.client.history.series import Series
+from neurontools.client.events import EventSeverity, HostEvent, events_between
+from neurontools.client.samples import Samples, sample_snapshot
+from neurontools.client.series import Series
 from neurontools.model import health
 from neurontools.model.process import Job
 from neurontools.rpc.convert import to_message
@@ -77,9 +77,9 @@ def test_every_instance_type_fits_any_terminal(
     snapshot = HOSTS[host]
     context = RenderContext.from_snapshot(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
     message = to_message(snapshot)
-    context.series = Series(Samples(sample_of(message, float(at)) for at in range(1, cursor + 2)))
+    context.series = Series(Samples(sample_snapshot(message, float(at)) for at in range(1, cursor + 2)))
     context.verdicts = health.verdicts(snapshot)
-    context.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
+    context.events = tuple(HostEvent(float(at), "error", EventSeverity.WARNING, f"event {at}") for at in range(cursor))
     context.device_index = cursor % len(snapshot.devices)
     context.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
     context.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from neurontools.client.history import quantities
-from neurontools.client.history.events import Event, Severity
-from neurontools.client.history.timeline import Timeline
+from neurontools.client.events import EventSeverity, HostEvent
+from neurontools.client.series import utilization_quantity
+from neurontools.client.timeline import HostTimeline
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
 from neurontools.views.drawing.lines import line_width, plain_text
 from neurontools.views.drawing.plots import Plot, percent_label, plot_columns, plot_lines, time_axis
@@ -39,7 +39,7 @@ def scene_of(
     return of(timeline, **choices)
 
 
-def of(timeline: Timeline, **choices: Any) -> RenderContext:
+def of(timeline: HostTimeline, **choices: Any) -> RenderContext:
     index = len(timeline) - 1
     context = RenderContext.from_snapshot(timeline.snapshot(index), **choices)
     context.series, context.events = timeline.series(index), timeline.events(index)
@@ -97,7 +97,7 @@ def test_events_stand_at_their_moment_the_gravest_of_a_cell() -> None:
     assert axis is not None
     marks = ((300.0, "CRITICAL"), (30.0, "CRITICAL"), (30.0, "INFO"), (20.0, "WARNING"), (10.0, "INFO"))
     context.events = tuple(
-        Event(shown, "error", Severity[name], "", at_seconds=axis.shown_seconds - ago) for ago, name in marks
+        HostEvent(shown, "error", EventSeverity[name], "", at_seconds=axis.shown_seconds - ago) for ago, name in marks
     )
     drawn = lines(context)[-2]
     found = {column: character for column, character in enumerate(drawn[LEFT:]) if character != " "}
@@ -120,7 +120,7 @@ def test_plots_take_the_room_there_is() -> None:
     context = scene_of()
     axis = time_axis(context, WIDTH)
     assert axis is not None
-    plots = [Plot(f"plot {number}", quantities.utilization(), 1.0, percent_label) for number in range(5)]
+    plots = [Plot(f"plot {number}", utilization_quantity(), 1.0, percent_label) for number in range(5)]
     assert all(len(plot_lines(context, plots, axis, WIDTH, height)) == height for height in range(1, 40))
 
 

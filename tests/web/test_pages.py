@@ -7,7 +7,7 @@ from html import escape
 
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import HostState
-from neurontools.fleet.summary_job import SummaryJob
+from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity
 from neurontools.views.drawing.lines import ClickTarget, Line, TextPage, fit
 from neurontools.web.markup import PageFrame, page_document, rows_of

@@ -19,8 +19,7 @@ from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
 from neurond.startup.checks import check_settings
 from neurontools import catalog
-from neurontools.fleet.file_sd import PLACE_LABEL
-from neurontools.fleet.hosts import Place, Reach, hostfile_text
+from neurontools.fleet.hosts import PLACE_LABEL, HostAddress, Reach, format_hostfile
 from neurontools.util.command_lifecycle import exit_code_text, run_command, write_stderr, write_text
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
@@ -139,7 +138,7 @@ def _opened(path: str) -> Directory:
 def _files(plans: tuple[HostPlan, ...], processes: FleetProcesses) -> dict[str, str]:
     """What stands beside the sockets: the hostfile, the process of each host, and targets for Prometheus."""
     files = {
-        HOSTFILE: hostfile_text(host.place for host in plans),
+        HOSTFILE: format_hostfile(host.place for host in plans),
         PIDS: "".join(f"{name} {pid}\n" for name, pid in sorted(processes.pids.items())),
     }
     if plans[0].settings.metrics_listen is not None:
@@ -201,7 +200,7 @@ class HostMixEntry:
 class HostPlan:
     """One host of the fleet."""
 
-    place: Place
+    place: HostAddress
     settings: Settings
 
 
@@ -239,7 +238,7 @@ def plan_fleet(
     random.Random(seed).shuffle(kinds)  # noqa: S311 - a seed, so that it can be had again
     digits = max(3, len(str(host_count - 1)))
     places = [
-        Place(name, Reach.SOCKET, f"{directory}/{name}.sock")
+        HostAddress(name, Reach.SOCKET, f"{directory}/{name}.sock")
         for name in (f"host-{number:0{digits}d}" for number in range(host_count))
     ]
     nodes = _nodes(kinds)

@@ -21,7 +21,7 @@ from neurond.journal.state_files import EndedLog
 from neurond.peers.limits import PeerCredentials
 from neurond.snapshots.store import SnapshotStore, StoredSnapshot
 from neurontools.faults.request import FaultRequest, ImpossibleFault
-from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summarize import summarize_host
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
@@ -94,7 +94,7 @@ class MonitorService:
         """The summary of a snapshot, computed once per snapshot and serialized once per role."""
         summary = self._summarized
         if summary is None or summary.sequence != snapshot.sequence:
-            summary = self._summarized = summarize(snapshot, self._host_name)
+            summary = self._summarized = summarize_host(snapshot, self._host_name)
             self._summaries.clear()
         ready = self._summaries.get(role)
         if ready is None:

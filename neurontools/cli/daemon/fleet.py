@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from neurontools.fleet.direct_feed import DirectFeed
-from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.file_sd import read_file_sd
-from neurontools.fleet.hosts import Hosts, Reach, named_hosts, read_hostfile
-from neurontools.fleet.slurm import job_hosts
+from neurontools.fleet.feed import DirectFeed, FleetFeed
+from neurontools.fleet.hosts import HostList, Reach, parse_hosts_option, read_file_sd, read_hostfile
+from neurontools.fleet.slurm import slurm_job_hosts
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
@@ -25,10 +23,12 @@ def open_fleet_feed(
     UserError when no host is named.
     """
     if "prometheus" in given:
-        from neurontools.fleet.prometheus.access import Access, read_access
         from neurontools.fleet.prometheus.feed import PrometheusFeed
+        from neurontools.fleet.prometheus.server import PrometheusAccess, read_prometheus_access
 
-        access = read_access(given["prometheus-config"]) if "prometheus-config" in given else Access()
+        access = (
+            read_prometheus_access(given["prometheus-config"]) if "prometheus-config" in given else PrometheusAccess()
+        )
         return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
     hosts = requested_hosts(given)
     tunnels: TunnelSet | None = None
@@ -39,10 +39,10 @@ def open_fleet_feed(
     return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.troubles
 
 
-def requested_hosts(given: Mapping[str, str]) -> Hosts:
+def requested_hosts(given: Mapping[str, str]) -> HostList:
     """The hosts that an option names; UserError when there is none."""
     if "hosts" in given:
-        return named_hosts(given["hosts"])
+        return parse_hosts_option(given["hosts"])
     name = next(name for name in _READ if name in given)
     hosts = _READ[name](given[name])
     if not hosts.places:
@@ -51,4 +51,8 @@ def requested_hosts(given: Mapping[str, str]) -> Hosts:
     return hosts
 
 
-_READ: dict[str, Callable[[str], Hosts]] = {"hostfile": read_hostfile, "file-sd": read_file_sd, "slurm": job_hosts}
+_READ: dict[str, Callable[[str], HostList]] = {
+    "hostfile": read_hostfile,
+    "file-sd": read_file_sd,
+    "slurm": slurm_job_hosts,
+}

@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 
 from neurontools.cli.healthcheck.lines import severity_word
-from neurontools.fleet.scontrol import NoScontrol, scontrol
+from neurontools.fleet.slurm import ScontrolMissing, run_scontrol
 from neurontools.model import health
 from neurontools.model.health import HostVerdict, Owner
 from neurontools.util.command_lifecycle import write_stderr
@@ -51,7 +51,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
     told = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
     try:
         done = _update_node(name, _read_node(name), verdict, given)
-    except NoScontrol:
+    except ScontrolMissing:
         return f"{told} [no scontrol here: nothing done]", 0
     except UserError as error:
         write_stderr(f"neuron-healthcheck: {error}")
@@ -106,4 +106,4 @@ def _read_node(name: str) -> SlurmNode:
 
 def _scontrol(*arguments: str) -> str:
     """What scontrol prints."""
-    return scontrol(*arguments, timeout_seconds=_SCONTROL_SECONDS, next_step="see slurmctld")
+    return run_scontrol(*arguments, timeout_seconds=_SCONTROL_SECONDS, next_step="see slurmctld")

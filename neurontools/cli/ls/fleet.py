@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.line.options import HOST_OPTION_NAMES, exclude_each_other
 from neurontools.fleet.document import document, text_of
-from neurontools.fleet.states import HostState, Link, by_name, worst_first
+from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity
 from neurontools.util import units
 from neurontools.util.command_lifecycle import write_stderr, write_text
@@ -45,7 +45,7 @@ def print_fleet(given: dict[str, str]) -> int:
         write_text(fleet_table(by_name(states)))
     if "health" in given:
         return _health_exit_code(states)
-    return 0 if states and all(state.link is Link.LIVE for state in states) else EXIT_NO_DAEMON
+    return 0 if states and all(state.link is HostLink.LIVE for state in states) else EXIT_NO_DAEMON
 
 
 def fleet_table(states: Sequence[HostState]) -> str:
@@ -79,7 +79,7 @@ def fleet_table(states: Sequence[HostState]) -> str:
 
 def health_word(state: HostState) -> str:
     """The gravest in a word, or why nothing is known."""
-    if state.link is not Link.LIVE:
+    if state.link is not HostLink.LIVE:
         return escape_controls(state.trouble or "no answer in time")
     return "not known" if state.severity is None else state.severity.name.lower()
 
@@ -90,7 +90,7 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
     for state in worst_first(states):
         name = state.place.name
         found = state.summary
-        if state.link is not Link.LIVE or found is None:
+        if state.link is not HostLink.LIVE or found is None:
             lines.append(f"{name}: not known: {state.trouble or 'no answer in time'}")
             continue
         if not found.is_judged:

@@ -146,7 +146,7 @@ class RecordOutput:
 
 def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput, count: int | None) -> int:
     """Writes the records of a recording, by its own clock and without waiting; the exit code."""
-    from neurontools.client.recording.reader import RecordingReader
+    from neurontools.client.recording import RecordingReader
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
 

@@ -29,7 +29,7 @@ from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import FirstFrameTerminal
-    from neurontools.client.history.feed import Feed
+    from neurontools.client.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import DashboardSettings
     from neurontools.tui.terminal import TypedAhead
@@ -166,7 +166,7 @@ def _run_dashboard(
     typed_ahead: TypedAhead | None = None,
 ) -> int:
     from neurontools.cli.top.first_frame import FirstFrameTerminal
-    from neurontools.client.history.feed import LiveFeed
+    from neurontools.client.feed import LiveFeed
     from neurontools.tui import settings as settings_module
     from neurontools.tui.settings import configuration_path, load_user_configuration, summarize_problems
 
@@ -276,13 +276,13 @@ def _paint_first_frame(
 
 
 def _open_feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:
-    from neurontools.client.history.feed import LiveFeed, ReplayFeed
+    from neurontools.client.feed import LiveFeed, ReplayFeed
 
     if path is None:
         return ReplayFeed(given["replay"])
     feed = LiveFeed(path, interval_seconds)
     if "record" in given:
-        from neurontools.client.recording.writer import new_recording
+        from neurontools.client.recording import new_recording
 
         feed.recorder = new_recording(given["record"])
     return feed

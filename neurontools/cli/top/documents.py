@@ -25,8 +25,8 @@ from neurontools.views.screen import title_bar
 from neurontools.views.top_document import TopDocument, top_csv, top_document, top_json
 
 if TYPE_CHECKING:
-    from neurontools.client.history.timeline import Timeline
-    from neurontools.client.recording.writer import RecordingWriter
+    from neurontools.client.recording import RecordingWriter
+    from neurontools.client.timeline import HostTimeline
 
 _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
@@ -84,24 +84,23 @@ class SnapshotSource:
         found = {ended: None for message in self._messages(once=False) for ended in read_snapshot(message).ended}
         return tuple(found)
 
-    def timelines(self, count: int | None) -> Iterator[Timeline]:
+    def timelines(self, count: int | None) -> Iterator[HostTimeline]:
         """As `snapshots`, or for None as `one`, each the last moment of the past that is known by then.
 
         It is the same timeline each time, which has grown.
         """
-        from neurontools.client.history.moment import MomentMaker
-        from neurontools.client.history.past import whole_past
-        from neurontools.client.history.timeline import LIVE_BYTES, Timeline
+        from neurontools.client.backfill import backfill_all
+        from neurontools.client.timeline import LIVE_BYTES, HostTimeline, MomentBuilder
 
-        timeline = Timeline(LIVE_BYTES if self.recording is None else None)
-        maker = MomentMaker()
+        timeline = HostTimeline(LIVE_BYTES if self.recording is None else None)
+        maker = MomentBuilder()
         for message in self._some_messages(1 if count is None and self.recording is None else count):
             moment = maker.make(message)
             if moment is None:
                 continue
             timeline.append(moment)
             if self.socket_path is not None and len(timeline) == 1:
-                timeline.merge(whole_past(self.socket_path, moment, _PAST_SECONDS))
+                timeline.merge(backfill_all(self.socket_path, moment, _PAST_SECONDS))
             if count is not None:
                 yield timeline
         if count is None and timeline.moments:
@@ -115,7 +114,7 @@ class SnapshotSource:
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
-            from neurontools.client.recording.reader import RecordingReader
+            from neurontools.client.recording import RecordingReader
 
             with closing(RecordingReader(self.recording)) as reader:
                 yield from reader.messages()
@@ -126,7 +125,7 @@ class SnapshotSource:
         assert self.socket_path is not None  # noqa: S101
         recorder = None
         if self.record_to is not None:
-            from neurontools.client.recording.writer import new_recording
+            from neurontools.client.recording import new_recording
 
             recorder = new_recording(self.record_to)
         try:

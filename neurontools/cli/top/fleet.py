@@ -13,8 +13,7 @@ from neurontools.cli.top.first_frame import FirstFrameTerminal
 from neurontools.cli.top.options import chosen_theme
 from neurontools.fleet.document import csv_text, document, text_of
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.groups import USER, ways
-from neurontools.fleet.states import HostState, Link, worst_first
+from neurontools.fleet.states import USER, HostLink, HostState, grouping_choices, worst_first
 from neurontools.util.command_lifecycle import EndedBySignal, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.util.light_imports import import_asyncio
@@ -113,7 +112,7 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
         for note in feed.notes:
             write_stderr(f"neuron-top: {note}")
         _write_fleet(given, feed, troubles)
-        return 0 if any(state.link is Link.LIVE for state in feed.states) else EXIT_NO_DAEMON
+        return 0 if any(state.link is HostLink.LIVE for state in feed.states) else EXIT_NO_DAEMON
 
 
 def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
@@ -174,6 +173,6 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
 def group_by_option(given: dict[str, str], states: Sequence[HostState]) -> str:
     """The value of --group-by, "" without it; UserError when these hosts can't be grouped so."""
     way = given.get("group-by", "")
-    if way and way not in (known := ways(states)):
+    if way and way not in (known := grouping_choices(states)):
         raise UserError(f"--group-by {way[:40]}: give one of {', '.join(known)}", EXIT_USAGE)
     return way

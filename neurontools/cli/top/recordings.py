@@ -16,9 +16,9 @@ from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line.options import two_values
 from neurontools.cli.top.options import check_device_filter, filter_option, narrowing_option
 from neurontools.client.daemon_client import Client, Recording
-from neurontools.client.history.events import events_between
-from neurontools.client.recording.host_time import HostTime
-from neurontools.client.recording.reader import RecordingReader
+from neurontools.client.events import events_between
+from neurontools.client.recording import RecordingReader
+from neurontools.client.timeline import HostClock
 from neurontools.exporters.perfetto import HostTrace
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
@@ -202,7 +202,7 @@ def write_perfetto(given: dict[str, str]) -> int:
 
 def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str]) -> HostTrace:
     narrowed = narrowing_option(given, os.environ)
-    trace, time = HostTrace(), HostTime()
+    trace, time = HostTrace(), HostClock()
     before: neuron_pb2.Snapshot | None = None
     for message in reader.snapshots():
         at_seconds = time.place(message)

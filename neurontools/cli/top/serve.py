@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
-from neurontools.client.history.feed import Feed, LiveFeed
-from neurontools.client.history.timeline import LIVE_BYTES
-from neurontools.fleet.direct_feed import DirectFeed
-from neurontools.fleet.feed import FleetFeed
+from neurontools.client.feed import Feed, LiveFeed
+from neurontools.client.timeline import LIVE_BYTES
+from neurontools.fleet.feed import DirectFeed, FleetFeed
 from neurontools.net.acceptor import listen_address
 from neurontools.net.client_roles import Role
 from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage, Site, require_auth_off_loopback

@@ -1,1 +1,1 @@
-"""Many hosts as a Prometheus knows them: a few queries for aggregates, never a series a core."""
+"""Fleets from Prometheus: a few aggregate queries, never one series per core."""

@@ -1,7 +1,7 @@
-"""The hosts as a Prometheus knows them, asked for at an interval by a thread of its own.
+"""The hosts as Prometheus knows them, queried at an interval in its own thread.
 
-A refresh is at most ten queries, whatever the number of hosts. One that fails leaves what it would have told unknown,
-with a note; when the Prometheus can't be asked at all, what was known stays and grows older.
+A refresh is at most ten queries, whatever the number of hosts. If one fails, its values are unknown and a note says so.
+If Prometheus cannot be reached at all, the old values stay and grow older.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import threading
 import time
 from collections.abc import Callable
 
-from neurontools.fleet.direct_feed import DirectFeed
-from neurontools.fleet.feed import FleetFeed
+from neurontools.fleet.feed import DirectFeed, FleetFeed
 from neurontools.fleet.jobs import FleetJob
-from neurontools.fleet.prometheus.access import Access
-from neurontools.fleet.prometheus.job_overview import job_count, jobs
-from neurontools.fleet.prometheus.job_queries import MOST_JOBS
-from neurontools.fleet.prometheus.overview import Moment, hosts
-from neurontools.fleet.prometheus.queries import MEANINGS, PROBE, Overview, has_job_rules, has_rules
-from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample, Unasked
-from neurontools.fleet.same_host import once_each
-from neurontools.fleet.states import HostState
+from neurontools.fleet.prometheus.overview import QueryTime, read_host_states, read_job_count, read_jobs
+from neurontools.fleet.prometheus.queries import MEANINGS, MOST_JOBS, PROBE, OverviewQueries, has_job_rules, has_rules
+from neurontools.fleet.prometheus.server import (
+    PrometheusAccess,
+    PrometheusAnswer,
+    PrometheusProblem,
+    PrometheusSample,
+    PrometheusServer,
+    PrometheusUnreachable,
+)
+from neurontools.fleet.states import HostState, deduplicate_hosts
 from neurontools.util.errors import UserError
 
-USUAL_INTERVAL_SECONDS = 15.0  # as often as most are told to scrape
+USUAL_INTERVAL_SECONDS = 15.0  # the usual scrape interval
 _QUERY_SECONDS = 20.0
 _WHOLE_SECONDS = 60.0
 _PROBED_FOR_SECONDS = 300.0
@@ -33,60 +35,60 @@ _STOP_SECONDS, _REACH_SECONDS = 2.0, 20.0
 
 
 class PrometheusFeed(FleetFeed):
-    """Hosts of a Prometheus. UserError when the address or what is shown to it can't be meant."""
+    """Hosts of a Prometheus server. UserError if the address or the credentials are invalid."""
 
-    def __init__(self, url: str, access: Access | None = None, interval_seconds: float | None = None) -> None:
+    def __init__(self, url: str, access: PrometheusAccess | None = None, interval_seconds: float | None = None) -> None:
         super().__init__()
         self.interval_seconds = USUAL_INTERVAL_SECONDS if interval_seconds is None else max(1.0, interval_seconds)
-        self._server = PrometheusServer(url, access or Access())
+        self._server = PrometheusServer(url, access or PrometheusAccess())
         self._states: tuple[HostState, ...] = ()
         self._jobs: tuple[FleetJob, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._is_settled = False
-        self.is_recorded = False  # whether our rules are, as of the latest probe
+        self.is_recorded = False  # our rules, as of the latest probe
         self._are_jobs_recorded = False
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
-        self._is_urgent = threading.Event()  # something else is to be asked, before the interval is over
+        self._is_urgent = threading.Event()  # refresh before the interval is over
         self._thread: threading.Thread | None = None
         self._looked_at: dict[str, DirectFeed] = {}
-        self.asked: dict[str, str] = {}  # the queries of the latest refresh, by name
-        self._counted = [0, 0]  # queries and bytes of the refresh that is under way
-        self.query_count = 0  # of the latest whole refresh
-        self.answered_bytes = 0  # the same, as they came
+        self.asked: dict[str, str] = {}  # queries of the latest refresh, by name
+        self._counted = [0, 0]  # queries and bytes of the current refresh
+        self.query_count = 0  # of the latest complete refresh
+        self.answered_bytes = 0  # the same, as received
 
     @property
     def states(self) -> tuple[HostState, ...]:
-        """How it stands with each host, by its address."""
+        """The state of each host, by address."""
         return self._states
 
     @property
     def jobs(self) -> tuple[FleetJob, ...]:
-        """The jobs that are held up most, or are largest; () too while they are not known."""
+        """The jobs that are stuck, incomplete or largest; empty while they are unknown."""
         return self._jobs
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the answers, in lines."""
+        """Problems with the answers, one line each."""
         return self._notes
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has answered, or is known not to."""
+        """Whether Prometheus has answered or failed."""
         return self._is_settled
 
     @property
     def longest_wait_seconds(self) -> float:
-        """How long that may take."""
+        """The longest time until `is_settled`."""
         return _WHOLE_SECONDS + _QUERY_SECONDS
 
     def socket_path(self, name: str) -> str | None:
-        """Where the daemon of a host that was looked at can be asked; a Prometheus has no way there."""
+        """The local socket to the daemon of a host that was opened with `reached`; Prometheus itself has none."""
         feed = self._looked_at.get(name)
         return None if feed is None else feed.socket_path(name)
 
     def reached(self, name: str) -> str | None:
-        """The same, by SSH to it; None when that doesn't succeed."""
+        """Connects to a host by SSH and returns the local socket; None if that fails."""
         feed = self._looked_at.get(name)
         if feed is None:
             place = next((state.place for state in self._states if state.place.name == name), None)
@@ -98,20 +100,20 @@ class PrometheusFeed(FleetFeed):
         return feed.socket_path(name)
 
     def want_users(self) -> None:
-        """As in FleetFeed: a sample for each user of each host."""
+        """As in FleetFeed; adds one sample for each user of each host."""
         is_news = not self._are_users_wanted
         super().want_users()
         if is_news and self._thread is not None:
             self._is_urgent.set()
 
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
-        """Begin to ask."""
+        """Starts the thread."""
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="prometheus", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End all; may be called again."""
+        """Ends everything. May be called again."""
         self._is_closing.set()
         self._is_urgent.set()
         self._server.interrupt()
@@ -135,14 +137,14 @@ class PrometheusFeed(FleetFeed):
             self._server.close()
 
     def _refresh(self) -> None:
-        """Ask once for everything, and keep what is known now."""
+        """Runs all queries once and keeps the results."""
         deadline = time.monotonic() + _WHOLE_SECONDS
         notes: dict[str, None] = {}
-        answers: dict[str, tuple[Sample, ...]] = {}
+        answers: dict[str, tuple[PrometheusSample, ...]] = {}
         self._counted = [0, 0]
         try:
             self._probe(deadline, notes)
-            asked = Overview(
+            asked = OverviewQueries(
                 is_recorded=self.is_recorded,
                 are_jobs_recorded=self._are_jobs_recorded,
                 are_users_wanted=self._are_users_wanted,
@@ -151,7 +153,7 @@ class PrometheusFeed(FleetFeed):
             for name, text in asked.texts.items():
                 try:
                     answer = self._asked(text, deadline)
-                except Unasked:
+                except PrometheusUnreachable:
                     raise
                 except PrometheusProblem as problem:
                     if name == "identity":
@@ -164,11 +166,13 @@ class PrometheusFeed(FleetFeed):
             self._notes = (f"Prometheus: {problem}",)
             return
         before = {state.place.name: state for state in self._states}
-        self._states, same = once_each(hosts(asked, answers, before, Moment(time.monotonic(), time.time())))
+        self._states, same = deduplicate_hosts(
+            read_host_states(asked, answers, before, QueryTime(time.monotonic(), time.time()))
+        )
         notes |= dict.fromkeys(same)
         told = answers.get("jobs", ())
         names = {state.summary.host_name: state.place.name for state in self._states if state.summary is not None}
-        self._jobs, count = jobs(told, names), job_count(told)
+        self._jobs, count = read_jobs(told, names), read_job_count(told)
         if count > MOST_JOBS:
             notes[f"of {count} jobs the {MOST_JOBS} that are held up most, or are largest, are told"] = None
         if not self._states:
@@ -178,12 +182,12 @@ class PrometheusFeed(FleetFeed):
         self._notes = tuple(notes)[:_MOST_NOTES]
 
     def _probe(self, deadline: float, notes: dict[str, None]) -> None:
-        """Find out now and then whether our rules are recorded."""
+        """Checks from time to time whether our rules are recorded."""
         if time.monotonic() < self._probed_at + _PROBED_FOR_SECONDS:
             return
         try:
             answer = self._asked(PROBE, deadline)
-        except Unasked:
+        except PrometheusUnreachable:
             raise
         except PrometheusProblem as problem:
             notes[f"Prometheus does not tell whether it records our rules: {problem}"] = None
@@ -192,10 +196,10 @@ class PrometheusFeed(FleetFeed):
         self.is_recorded, self._are_jobs_recorded = has_rules(counts), has_job_rules(counts)
         self._probed_at = time.monotonic()
 
-    def _asked(self, text: str, deadline: float) -> Answer:
+    def _asked(self, text: str, deadline: float) -> PrometheusAnswer:
         left = deadline - time.monotonic()
         if left < 1 or self._is_closing.is_set():
-            raise Unasked(f"its answers take longer than {_WHOLE_SECONDS:.0f} s")
+            raise PrometheusUnreachable(f"its answers take longer than {_WHOLE_SECONDS:.0f} s")
         self._counted[0] += 1
         answer = self._server.query(text, min(_QUERY_SECONDS, left))
         self._counted[1] += answer.size_bytes

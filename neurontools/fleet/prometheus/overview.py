@@ -1,20 +1,23 @@
-"""From the answers of a Prometheus to hosts: pure. What it has no series of is unknown, and never 0."""
+"""Converts the answers of Prometheus into hosts and jobs. Values without a series are unknown, never 0."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from statistics import median
 
-from neurontools.fleet.hosts import Place, Reach
-from neurontools.fleet.prometheus import quantities
-from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, Overview
-from neurontools.fleet.prometheus.server import Sample
-from neurontools.fleet.states import HostState, Link
+from neurontools.fleet.hosts import HostAddress, Reach
+from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
+from neurontools.fleet.prometheus import queries
+from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, OverviewQueries
+from neurontools.fleet.prometheus.server import PrometheusSample
+from neurontools.fleet.states import HostLink, HostState
 from neurontools.fleet.summarize import MOST_FINDINGS
 from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.model import Severity, SourceKind
+from neurontools.model.jobs import JobState
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import duration_text
 
@@ -24,19 +27,21 @@ _LONGEST_LABEL = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """When the answers came, by the clocks of this host."""
+class QueryTime:
+    """When the answers came, on the clocks of this host."""
 
     seconds: float  # time.monotonic()
     unix_seconds: float
 
 
-Answers = Mapping[str, tuple[Sample, ...]]
-"""The samples of each query of an overview; a query that failed is missing."""
+Answers = Mapping[str, tuple[PrometheusSample, ...]]
+"""The samples of each query of an overview. Failed queries are missing."""
 
 
-def hosts(asked: Overview, answers: Answers, before: Mapping[str, HostState], now: Moment) -> tuple[HostState, ...]:
-    """The hosts, by instance; those before are what was known of them, by name."""
+def read_host_states(
+    asked: OverviewQueries, answers: Answers, before: Mapping[str, HostState], now: QueryTime
+) -> tuple[HostState, ...]:
+    """Makes the host states, by instance. `before` has the previous states by name."""
     names = _names(answers["identity"])
     by_host = {name: _by_instance(samples) for name, samples in answers.items()}
     ages = sorted(sample.value for sample in answers["identity"] if math.isfinite(sample.value))
@@ -51,14 +56,14 @@ def hosts(asked: Overview, answers: Answers, before: Mapping[str, HostState], no
         clocks = by_host.get("clocks", {}).get(instance)
         state = HostState(
             place,
-            Link.LIVE,
+            HostLink.LIVE,
             summary=_summary(asked, sample, by_host, instance, now.unix_seconds - age),
             received_at_seconds=now.seconds - age,
             clock_ahead_seconds=clocks[0].value if clocks else 0.0,
             told_steps_per_second=_of(by_host, "steps", instance),
         )
         if age > late_seconds:
-            state = replace(state, link=Link.LOST, trouble=f"Prometheus has not read it for {duration_text(age)}")
+            state = replace(state, link=HostLink.LOST, trouble=f"Prometheus has not read it for {duration_text(age)}")
         found[instance] = state
     for sample in answers.get("lost", ()):
         instance = sample.labels.get("instance", "")
@@ -67,49 +72,53 @@ def hosts(asked: Overview, answers: Answers, before: Mapping[str, HostState], no
     return tuple(found[instance] for instance in sorted(found))
 
 
-def _names(samples: tuple[Sample, ...]) -> dict[str, str]:
-    """What each instance is called: its label `node` where no other has it, else the address."""
+def _names(samples: tuple[PrometheusSample, ...]) -> dict[str, str]:
+    """The name of each instance: its label `node` if unique, else the address."""
     nodes: dict[str, list[str]] = {}
     for sample in samples:
         nodes.setdefault(sample.labels.get("node", ""), []).append(sample.labels.get("instance", ""))
     return {
-        instance: label(node if node and len(same) == 1 else instance)
+        instance: shown_label(node if node and len(same) == 1 else instance)
         for node, same in nodes.items()
         for instance in same
     }
 
 
-def _place(instance: str, name: str) -> Place:
-    """The host, reached by SSH for all that Prometheus doesn't tell."""
-    address = name if name != label(instance) else instance.rpartition(":")[0].strip("[]") or instance
-    return Place(name, Reach.SSH, label(address))
+def _place(instance: str, name: str) -> HostAddress:
+    """The address of a host. Everything that Prometheus does not have is read by SSH."""
+    address = name if name != shown_label(instance) else instance.rpartition(":")[0].strip("[]") or instance
+    return HostAddress(name, Reach.SSH, shown_label(address))
 
 
-def _user(sample: Sample) -> str:
-    """Who has processes, as a sample says: a name, or the number of one that has none; "" where it says nothing."""
-    return label(sample.labels.get("user") or sample.labels.get("uid", ""))
+def _user(sample: PrometheusSample) -> str:
+    """The user of a sample: a name, or a UID without a name; "" if unknown."""
+    return shown_label(sample.labels.get("user") or sample.labels.get("uid", ""))
 
 
-def _by_instance(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
-    found: dict[str, list[Sample]] = {}
+def _by_instance(samples: Iterable[PrometheusSample]) -> dict[str, list[PrometheusSample]]:
+    found: dict[str, list[PrometheusSample]] = {}
     for sample in samples:
         found.setdefault(sample.labels.get("instance", ""), []).append(sample)
     return found
 
 
-def _lost(instance: str, sample: Sample, before: Mapping[str, HostState], now: Moment) -> HostState:
-    """A host that is no longer read; what was known of it stays."""
+def _lost(instance: str, sample: PrometheusSample, before: Mapping[str, HostState], now: QueryTime) -> HostState:
+    """A host that is no longer scraped; it keeps its last summary."""
     known = next((state for state in before.values() if state.summary and state.summary.host_name == instance), None)
-    state = known or HostState(_place(instance, label(instance)))
+    state = known or HostState(_place(instance, shown_label(instance)))
     is_down = sample.labels.get("link") == DOWN
     trouble = "it does not answer Prometheus" if is_down else "Prometheus no longer asks it"
     is_seen = math.isfinite(sample.value) and sample.value >= 0
     received = now.seconds - sample.value if is_seen else state.received_at_seconds
-    return replace(state, link=Link.LOST, trouble=trouble, received_at_seconds=received)
+    return replace(state, link=HostLink.LOST, trouble=trouble, received_at_seconds=received)
 
 
 def _summary(
-    asked: Overview, who: Sample, by_host: Mapping[str, dict[str, list[Sample]]], instance: str, taken_at: float
+    asked: OverviewQueries,
+    who: PrometheusSample,
+    by_host: Mapping[str, dict[str, list[PrometheusSample]]],
+    instance: str,
+    taken_at: float,
 ) -> HostSummary:
     def value(query: str) -> float:
         found = _of(by_host, query, instance)
@@ -123,9 +132,9 @@ def _summary(
     simulated = who.labels.get("instance_id") == _SIMULATED_ID
     return HostSummary(
         host_name=instance,
-        instance_type=label(who.labels.get("instance_type", "")),
-        instance_id=label(who.labels.get("instance_id", "")) or None,
-        ultraserver_id=label(who.labels.get("ultraserver_id", "")) or None,
+        instance_type=shown_label(who.labels.get("instance_type", "")),
+        instance_id=shown_label(who.labels.get("instance_id", "")) or None,
+        ultraserver_id=shown_label(who.labels.get("ultraserver_id", "")) or None,
         ultraserver_node_index=None,
         source=SourceKind.SIMULATED if simulated else None,
         synthetic_load=None,
@@ -154,8 +163,8 @@ def _summary(
     )
 
 
-def _of(by_host: Mapping[str, dict[str, list[Sample]]], query: str, instance: str) -> float | None:
-    """What a query has found of a host; None for nothing, or what is no number."""
+def _of(by_host: Mapping[str, dict[str, list[PrometheusSample]]], query: str, instance: str) -> float | None:
+    """The result of a query for a host; None if missing or not a finite number."""
     samples = by_host.get(query, {}).get(instance)
     return samples[0].value if samples and math.isfinite(samples[0].value) else None
 
@@ -164,8 +173,8 @@ def _ratio(thousandths: int | None) -> float | None:
     return None if thousandths is None else thousandths / FULL_RATIO
 
 
-def _findings(samples: list[Sample], taken_at: float) -> tuple[SummaryFinding, ...]:
-    """The gravest first, those that last longest before others."""
+def _findings(samples: list[PrometheusSample], taken_at: float) -> tuple[SummaryFinding, ...]:
+    """Findings by severity, then longest first."""
     found: list[SummaryFinding] = []
     for sample in sorted(samples, key=lambda each: (each.labels.get("severity") != "critical", -each.value)):
         labels = sample.labels
@@ -174,12 +183,12 @@ def _findings(samples: list[Sample], taken_at: float) -> tuple[SummaryFinding, .
             continue
         found.append(
             SummaryFinding(
-                kind=label(labels.get("finding", "")),
+                kind=shown_label(labels.get("finding", "")),
                 severity=severity,
-                reason=label(labels.get("reason", "")),
+                reason=shown_label(labels.get("reason", "")),
                 began_at_unix_seconds=taken_at - sample.value if math.isfinite(sample.value) else 0.0,
                 device_indices=_indices(labels.get("neuron_devices", "")),
-                job=label(labels.get("job_name", "")) or None,
+                job=shown_label(labels.get("job_name", "")) or None,
                 synthetic=labels.get("synthetic") == "true",
             )
         )
@@ -187,7 +196,7 @@ def _findings(samples: list[Sample], taken_at: float) -> tuple[SummaryFinding, .
 
 
 def _indices(text: str) -> tuple[int, ...]:
-    """Of ranges such as 0-3,7; nothing of what is none."""
+    """Parses ranges such as 0-3,7. Ignores malformed parts."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -197,14 +206,14 @@ def _indices(text: str) -> tuple[int, ...]:
 
 
 def _devices(value: float, *, is_judged: bool) -> tuple[DeviceCell, ...]:
-    """The devices of a host from the digits of its conditions; none where they are not known."""
+    """The devices of a host from its condition digits; empty if unknown."""
     if not math.isfinite(value) or not 0 < value < 2**53:
         return ()
     rest, index = int(value), -1
     cells: list[DeviceCell] = []
     while rest:
-        rest, condition = divmod(rest, quantities.CONDITIONS)
-        severity = {quantities.WARNING: Severity.WARNING, quantities.CRITICAL: Severity.CRITICAL}.get(condition)
+        rest, condition = divmod(rest, queries.CONDITIONS)
+        severity = {queries.WARNING: Severity.WARNING, queries.CRITICAL: Severity.CRITICAL}.get(condition)
         well = Severity.OK if is_judged else None
         index += 1
         if not condition:
@@ -214,13 +223,99 @@ def _devices(value: float, *, is_judged: bool) -> tuple[DeviceCell, ...]:
                 index=index,
                 is_present=True,
                 severity=severity if severity is not None else well,
-                utilization_ratio=0.0 if condition == quantities.IDLE else quantities.THIRDS.get(condition),
-                held_neuroncore_count=0 if condition == quantities.FREE_DEVICE else None,
+                utilization_ratio=0.0 if condition == queries.IDLE else queries.THIRDS.get(condition),
+                held_neuroncore_count=0 if condition == queries.FREE_DEVICE else None,
             )
         )
     return tuple(cells)
 
 
-def label(text: str) -> str:
-    """A text of a Prometheus as it may be shown."""
+def shown_label(text: str) -> str:
+    """Shortens and escapes text from Prometheus for display."""
     return excerpt(text, _LONGEST_LABEL)
+
+
+_Values = dict[str, float]
+_HIGHEST_COUNT = 2**31
+
+
+def read_jobs(samples: tuple[PrometheusSample, ...], names: Mapping[str, str]) -> tuple[FleetJob, ...]:
+    """Makes the jobs, those with most cores first. `names` are the host names by instance."""
+    values: dict[tuple[str, str, str], _Values] = {}
+    titles: dict[tuple[str, str, str], str] = {}
+    slow: dict[str, PrometheusSample] = {}
+    for sample in samples:
+        labels, of = sample.labels, sample.labels.get(queries.SAMPLE_OF, "")
+        run_id = labels.get("run_id", "")
+        if not isfinite(sample.value) or sample.value < 0:
+            continue
+        if of == queries.SLOW_RANK:
+            slow[run_id] = sample
+            continue
+        key = (run_id, "", "") if run_id else ("", labels.get("instance", ""), labels.get("job_name", ""))
+        values.setdefault(key, {})[of] = sample.value
+        if of == "ranks":
+            titles[key] = shown_label(labels.get("job_name", ""))
+    found = [_job(key, title, values[key], slow.get(key[0]), names) for key, title in titles.items()]
+    whole = [job for job in found if job is not None]
+    return tuple(sorted(whole, key=lambda job: (-job.neuroncore_count, job.name, job.run_id or "", job.host_names)))
+
+
+def read_job_count(samples: tuple[PrometheusSample, ...]) -> int:
+    """The number of jobs, which may be more than those returned."""
+    counts = [sample.value for sample in samples if sample.labels.get(queries.SAMPLE_OF) == queries.JOB_COUNT]
+    return int(counts[0]) if counts and 0 <= counts[0] < _HIGHEST_COUNT else 0
+
+
+def _job(
+    key: tuple[str, str, str], name: str, values: _Values, slow: PrometheusSample | None, names: Mapping[str, str]
+) -> FleetJob | None:
+    """None if ranks or cores are unknown, because the job has just started or ended."""
+    run_id, instance, _ = key
+    ranks, cores = _count(values, "ranks"), _count(values, "neuroncores")
+    if ranks is None or cores is None:
+        return None
+    host_names = () if run_id else (names.get(instance, shown_label(instance)),)
+    place = _count(values, "state")
+    state = queries.JOB_STATES[place] if place is not None and place < len(queries.JOB_STATES) else JobState.UNKNOWN
+    severity = _count(values, "severity")
+    step = values.get("step_seconds")
+    return FleetJob(
+        name=name,
+        run_id=shown_label(run_id) or None,
+        host_names=host_names,
+        host_count=len(host_names) or _count(values, "hosts"),
+        neuroncore_count=cores,
+        rank_count=ranks,
+        world_size=_count(values, "world_size"),
+        missing_ranks=(),
+        state=state,
+        state_seconds=values.get("since_step") if state in (JobState.TRAINING, JobState.WAITING) else None,
+        utilization_ratio=None,
+        steps_per_second=values.get("steps_per_second"),
+        mfu_ratio=values.get("mfu"),
+        step_seconds=None if step is None else StepSeconds(None, step, None),
+        slow_rank=None if slow is None else _slow_rank(slow, step, names),
+        standstill=None,
+        severity=Severity(severity) if severity is not None and severity <= max(Severity) else None,
+    )
+
+
+def _count(values: _Values, name: str) -> int | None:
+    value = values.get(name)
+    return int(value) if value is not None and value < _HIGHEST_COUNT else None
+
+
+def _slow_rank(sample: PrometheusSample, step_seconds: float | None, names: Mapping[str, str]) -> SlowFleetRank | None:
+    """None if the rank or the step time is unknown."""
+    rank, instance = sample.labels.get("rank", ""), sample.labels.get("instance", "")
+    if step_seconds is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 8):
+        return None
+    return SlowFleetRank(
+        rank=int(rank),
+        host_name=names.get(instance, shown_label(instance)),
+        pid=None,
+        part=None,
+        gain_seconds=sample.value * step_seconds,
+        gain_ratio=sample.value,
+    )

@@ -1,32 +1,265 @@
-"""The queries of an overview: few, and each answers for all hosts.
+"""PromQL queries for hosts and jobs, with recording rules if Prometheus has them, otherwise from the metrics.
 
-A sample costs some 85 bytes of JSON, whatever it says of a host. So small whole numbers come several in one sample, as
-the digits of one number: `Packed` says which. 2**53 bounds them; a part that is not known is the highest digit.
+The rules are those of deploy/prometheus/neuron.rules.yml; each expression here is the expression of the rule. Each
+query answers for all hosts. A sample costs about 85 bytes of JSON, whatever its value. So several small integers share
+one sample, as digits of one number below 2**53 (`PackedQuery`). The highest digit means unknown. A job of several hosts
+is identified by its run, a job of one host by the host and its name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
-from neurontools.fleet.prometheus import job_queries, quantities
-from neurontools.fleet.prometheus.job_queries import jobs_query
-from neurontools.fleet.prometheus.quantities import TAKEN, Quantity
+from neurontools.fleet.summarize import BUSY_FROM_RATIO
+from neurontools.model.jobs import LEAST_RATIO, JobState
 
-MOST_FINDINGS = 100  # of each severity, the longest lasting; of the others the number is told
+TAKEN = "neurontools_snapshot_timestamp_seconds"
+"""A series that neurond exports for every host."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusQuantity:
+    """A number for each host: the name of its recording rule, and the recorded expression."""
+
+    rule: str
+    expression: str
+
+
+_HELD = "neurontools_neuroncore_held"
+_UTILIZATION = "neurontools_neuroncore_utilization_ratio"
+_ON_CORE = "on (instance, neuroncore)"
+_BY_DEVICE = "by (instance, neuron_device_index)"
+
+CORES = PrometheusQuantity(
+    "instance:neuroncores:count",
+    f"count by (instance) ({_HELD} or {_UTILIZATION} or neurontools_neuroncore_executions_total)",
+)
+HELD = PrometheusQuantity("instance:neuroncores_held:count", f"sum by (instance) ({_HELD})")
+FREE = PrometheusQuantity("instance:neuroncores_free:count", f"sum by (instance) ({_HELD} == bool 0)")
+BUSY = PrometheusQuantity(
+    "instance:neuroncores_busy:count",
+    f"sum by (instance) (({_UTILIZATION} >= bool {BUSY_FROM_RATIO}) * {_ON_CORE} {_HELD})",
+)
+HELD_UTILIZATION = PrometheusQuantity(
+    "instance:neuroncore_held_utilization:avg",
+    f"avg by (instance) ({_UTILIZATION} and {_ON_CORE} ({_HELD} == 1))",
+)
+MFU = PrometheusQuantity(
+    "instance:neuroncore_mfu:avg",
+    f"avg by (instance) (neurontools_neuroncore_mfu_ratio and {_ON_CORE} ({_HELD} == 1))",
+)
+STEPS = PrometheusQuantity(
+    "instance:neuron_steps:rate5m", "max by (instance) (rate(neurontools_process_steps_total[5m]))"
+)
+
+
+def _findings(chosen: str = "") -> str:
+    found = f"neurontools_finding_seconds{chosen}"
+    return f"count by (instance, severity) (group by (instance, severity, finding, job_name) ({found}))"
+
+
+FINDINGS = PrometheusQuantity("instance_severity:neuron_findings:count", _findings())
+
+
+def findings_of(severity: str, *, is_recorded: bool) -> str:
+    """The number of findings of one severity on each host. No sample for hosts without any."""
+    chosen = f'{{severity="{severity}"}}'
+    return f"{FINDINGS.rule}{chosen}" if is_recorded else _findings(chosen)
+
+
+UNKNOWN, FREE_DEVICE, IDLE, WARNING, CRITICAL = 1, 2, 3, 7, 8
+THIRDS = {4: 0.333, 5: 0.667, 6: 1.0}
+"""Device conditions, one digit each, 0 for no device. The digits between idle and warning are the load in thirds."""
+CONDITIONS, DIGITS = 9, 16
+"""The base of these digits, and the number of digits that one sample can hold exactly: 16, the most devices of a host.
+"""
+
+
+def _condition(chosen: str = "") -> str:
+    """The condition digit of each device, or of the devices that a matcher selects."""
+    busy = f"avg {_BY_DEVICE} ({_UTILIZATION}{chosen})"
+    return (
+        f"5 + (max {_BY_DEVICE} (neurontools_device_health{chosen}) >= {WARNING - 5})"
+        f" or {FREE_DEVICE} + (max {_BY_DEVICE} ({_HELD}{chosen}) == 0)"
+        f" or {IDLE} + ({busy} >= bool {BUSY_FROM_RATIO}) * clamp_min(round(3 * {busy}), 1)"
+        f" or {UNKNOWN} + 0 * max {_BY_DEVICE} (neurontools_device_memory_bytes{chosen})"
+    )
+
+
+def _packed(of_index: list[str]) -> str:
+    """The conditions of a host's devices as one number; device 0 is the lowest digit."""
+    return f"sum by (instance) ({' or '.join(f'{CONDITIONS**at} * {text}' for at, text in enumerate(of_index))})"
+
+
+_CHOSEN = [f'{{neuron_device_index="{index}"}}' for index in range(DIGITS)]
+DEVICE = PrometheusQuantity("instance_device:neuron_condition:code", _condition())
+DEVICES = PrometheusQuantity(
+    "instance:neuron_devices:conditions", _packed([f"{DEVICE.rule}{chosen}" for chosen in _CHOSEN])
+)
+DEVICES_UNRECORDED = _packed([f"({_condition(chosen)})" for chosen in _CHOSEN])
+
+HOST_RULES = (CORES, HELD, FREE, BUSY, HELD_UTILIZATION, STEPS, FINDINGS, DEVICE, DEVICES)
+
+
+MOST_JOBS = 50
+"""Limit on jobs. Each has at most eleven samples of about 90 bytes."""
+
+SAMPLE_OF = "of"
+"""The label that says what a sample is: a key of JOB_QUANTITIES, `SLOW_RANK`, or `JOB_COUNT`."""
+
+SLOW_RANK, JOB_COUNT = "slow_rank", "jobs"
+JOB_STATES = tuple(JobState)
+"""Job states as numbers: the index in this tuple. A lower state explains the state of the other ranks."""
+
+_RUN, _ALONE = "run_id", "instance, job_name"
+_OF_RUNS, _OF_ALONE = 'run_id!=""', 'run_id=""'
+_KEY = "run_id, instance, job_name"
+_JOB_SEVERITIES = ("notice", "warning", "critical")
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuantity:
+    """A number for each job: its rule for runs, and a function that makes the expression from labels and matcher."""
+
+    rule: str
+    made: Callable[[str, str], str]
+
+    @property
+    def of_runs(self) -> PrometheusQuantity:
+        """For jobs on several hosts."""
+        return PrometheusQuantity(self.rule, self.made(_RUN, _OF_RUNS))
+
+    @property
+    def of_alone(self) -> str:
+        """For jobs on one host."""
+        return self.made(_ALONE, _OF_ALONE)
+
+
+def _over_hosts(how: str, metric: str) -> Callable[[str, str], str]:
+    name, argument = how.partition(" ")[::2]
+    inside = f"{argument}, " if argument else ""
+    return lambda by, chosen: f"{name} by ({by}) ({inside}neurontools_job_{metric}{{{chosen}}})"
+
+
+def _mfu(by: str, chosen: str) -> str:
+    mfu, cores = f"neurontools_job_mfu_ratio{{{chosen}}}", "neurontools_job_neuroncores"
+    return f"sum by ({by}) ({mfu} * {cores}) / sum by ({by}) ({cores} and {mfu})"
+
+
+def _state(by: str, chosen: str) -> str:
+    of_each = (f'{at} * neurontools_job_state{{{chosen}, state="{state}"}}' for at, state in enumerate(JOB_STATES))
+    return f"min by ({by}) ({' or '.join(of_each)})"
+
+
+def _severity(by: str, chosen: str) -> str:
+    """The highest severity of findings on a job's processes; 0 if there are none and the hosts are judged."""
+    ranks = f"group by ({_KEY}) (neurontools_job_ranks{{{chosen}}})"
+    found = " or ".join(
+        f'{at} * group by (instance, job_name, severity) (neurontools_finding_seconds{{severity="{severity}"}})'
+        for at, severity in enumerate(_JOB_SEVERITIES, 1)
+    )
+    gravest = f"max by ({by}) ({ranks} * on (instance, job_name) group_left () max by (instance, job_name) ({found}))"
+    judged = f"max by ({by}) (0 * {ranks} * on (instance) group_left () group by (instance) (neurontools_health))"
+    return f"{gravest} or {judged}"
+
+
+JOB_QUANTITIES = {
+    "ranks": JobQuantity("run:neuron_ranks:sum", _over_hosts("sum", "ranks")),
+    "world_size": JobQuantity("run:neuron_world_size:max", _over_hosts("max", "world_size")),
+    "neuroncores": JobQuantity("run:neuron_neuroncores:sum", _over_hosts("sum", "neuroncores")),
+    "hosts": JobQuantity("run:neuron_hosts:count", _over_hosts("count", "ranks")),
+    "state": JobQuantity("run:neuron_job_state:min", _state),
+    "since_step": JobQuantity("run:neuron_seconds_since_last_step:min", _over_hosts("min", "seconds_since_last_step")),
+    "steps_per_second": JobQuantity("run:neuron_steps_per_second:min", _over_hosts("min", "steps_per_second")),
+    "step_seconds": JobQuantity("run:neuron_step_seconds:median", _over_hosts("quantile 0.5", "step_seconds")),
+    "mfu": JobQuantity("run:neuron_mfu:avg", _mfu),
+    "severity": JobQuantity("run:neuron_job_findings_severity:max", _severity),
+}
+"""By the value of SAMPLE_OF. `severity` is a number of `Severity`."""
+
+_WAIT = f"neurontools_job_rank_collective_wait_seconds{{{_OF_RUNS}}}"
+LEAST_WAIT = PrometheusQuantity("run:neuron_rank_wait:least", f"min by (run_id) ({_WAIT})")
+
+
+def _gain(least: str, world_size: str) -> str:
+    """The time that each step would gain if only the straggler were as fast as the others, as a share of the step.
+
+    The straggler is the one rank that waits least in collectives.
+    """
+    held_up = f"min by (run_id) ({_WAIT} > on (run_id) group_left () {least})"
+    return (
+        f"({held_up} - {least}) / max by (run_id) (neurontools_job_step_seconds{{{_OF_RUNS}}})"
+        f" and on (run_id) count by (run_id) ({_WAIT} == on (run_id) group_left () {least}) == 1"
+        f" and on (run_id) count by (run_id) ({_WAIT}) == {world_size}"
+    )
+
+
+def _slow(least: str, gain: str) -> str:
+    """The same with the straggler's rank, if the gain is large enough."""
+    who = f"group by (run_id, instance, rank) ({_WAIT} == on (run_id) group_left () {least})"
+    return f"{who} * on (run_id) group_left () ({gain} > {LEAST_RATIO})"
+
+
+_WORLD_SIZE = JOB_QUANTITIES["world_size"].of_runs
+GAIN = PrometheusQuantity("run:neuron_slow_rank_gain:ratio", _gain(LEAST_WAIT.rule, _WORLD_SIZE.rule))
+SLOW = PrometheusQuantity("run_rank:neuron_slow_rank_gain:ratio", _slow(LEAST_WAIT.rule, GAIN.rule))
+_SLOW_UNRECORDED = _slow(
+    f"({LEAST_WAIT.expression})", f"({_gain(f'({LEAST_WAIT.expression})', f'({_WORLD_SIZE.expression})')})"
+)
+
+JOB_RULES = (*(quantity.of_runs for quantity in JOB_QUANTITIES.values()), LEAST_WAIT, GAIN, SLOW)
+PROBED = JOB_QUANTITIES["neuroncores"].rule
+"""A series of each run if our rules are recorded."""
+
+
+def jobs_query(*, is_recorded: bool) -> str:
+    """The query for the worst jobs: stuck ones first, then those with missing ranks, then those with most cores."""
+
+    def of(name: str) -> str:
+        runs = JOB_QUANTITIES[name].of_runs
+        return f"({runs.rule if is_recorded else f'({runs.expression})'} or {JOB_QUANTITIES[name].of_alone})"
+
+    cores = of("neuroncores")
+    stuck = JOB_STATES.index(JobState.STUCK)
+    score = (
+        f"{cores} + (1e8 * ({of('state')} == bool {stuck}) or 0 * {cores})"
+        f" + (1e7 * ({of('world_size')} - {of('ranks')} > bool 0) or 0 * {cores})"
+    )
+    worst = f"topk({MOST_JOBS}, {score})"
+
+    def told(text: str, what: str) -> str:
+        return f'label_replace({text}, "{SAMPLE_OF}", "{what}", "run_id", ".*")'
+
+    # A run whose parts have several names gets the name of most of its ranks.
+    name = f"topk by (run_id) (1, sum by (run_id, job_name) (neurontools_job_ranks{{{_OF_RUNS}}}))"
+    ranks = JOB_QUANTITIES["ranks"]
+    of_runs = ranks.rule if is_recorded else f"({ranks.of_runs.expression})"
+    named = f"({of_runs} + on (run_id) group_left (job_name) 0 * {name})"
+    by_job = [told(ranks.of_alone, "ranks"), *(told(of(what), what) for what in JOB_QUANTITIES if what != "ranks")]
+    by_run = [told(named, "ranks"), told(SLOW.rule if is_recorded else f"({_SLOW_UNRECORDED})", SLOW_RANK)]
+    # `and` binds tighter than `or`: each list is limited once, by its own key.
+    bounded = (
+        f"({' or '.join(series)}) and on ({key}) {worst}" for series, key in ((by_job, _KEY), (by_run, "run_id"))
+    )
+    return " or ".join((*bounded, told(f"count({cores})", JOB_COUNT)))
+
+
+MOST_FINDINGS = 100  # per severity, longest first; further findings are only counted
 SEEN_WITHIN = "1h"
 CLOCK_SECONDS = 60
 DOWN, GONE = "down", "gone"
 FULL_RATIO = 1000
-_CORES = 600  # more than any host has: 64 devices of 8 are 512
+_CORES = 600  # more than any host has: 64 devices of 8 cores are 512
 _EACH_HOST = f"group by (instance) ({TAKEN})"
 _SEVERITIES = ("critical", "warning", "notice")
 _RECORDED_FROM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One of the numbers in a sample: its name, how many digits there are, and its expression."""
+class PackedField:
+    """One of the integers in a sample: its name, its base, and its expression."""
 
     name: str
     base: int
@@ -34,29 +267,29 @@ class Part:
 
     @property
     def unknown(self) -> int:
-        """What stands for a number that is not known."""
+        """The digit for an unknown number."""
         return self.base - 1
 
 
-class Packed:
-    """Several numbers of each host in one sample; the last is the lowest digit."""
+class PackedQuery:
+    """Several integers of each host in one sample. The last one is the lowest digit."""
 
-    def __init__(self, *parts: Part) -> None:
+    def __init__(self, *parts: PackedField) -> None:
         self.parts = parts
 
     @property
     def query(self) -> str:
-        """The expression, with a sample for each host."""
+        """The expression, with one sample per host."""
         terms, place = [], 1
         for part in reversed(self.parts):
-            # Whatever labels a rule's series have besides, here a host has one.
+            # Rules may add labels; aggregate to one sample per host.
             known = f"clamp_max(max by (instance) ({part.expression}), {part.unknown - 1})"
             terms.append(f"{place} * ({known} or {part.unknown} * {_EACH_HOST})")
             place *= part.base
         return " + ".join(reversed(terms))
 
     def read(self, value: float) -> dict[str, int | None]:
-        """The numbers by name; None is unknown."""
+        """Returns the integers by name; None is unknown."""
         if not isfinite(value) or not 0 <= value < 2**53:
             return dict.fromkeys((part.name for part in self.parts), None)
         rest = int(value)
@@ -67,19 +300,19 @@ class Packed:
         return found
 
 
-PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{quantities.DEVICES.rule}|{job_queries.PROBED}"}})'
-"""How many hosts there are, and of how many the rules are recorded."""
+PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
+"""Counts the hosts, and the hosts with recorded rules."""
 
 
 def has_rules(counts: dict[str, float]) -> bool:
-    """Whether our rules are recorded for the hosts, by the answer to PROBE; new hosts may not be yet."""
-    recorded = counts.get(quantities.DEVICES.rule, 0.0)
+    """Whether our rules are recorded, from the result of PROBE. New hosts may not have them yet."""
+    recorded = counts.get(DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
 
 
 def has_job_rules(counts: dict[str, float]) -> bool:
-    """Whether the rules of jobs are too: without any job that can't be known, and is all the same."""
-    return counts.get(job_queries.PROBED, 0.0) > 0
+    """Whether our rules for jobs are recorded. False if there are no jobs, which does not matter then."""
+    return counts.get(PROBED, 0.0) > 0
 
 
 MEANINGS = {
@@ -93,43 +326,43 @@ MEANINGS = {
     "clocks": "whose clock is wrong",
     "jobs": "which jobs there are",
 }
-"""What each query of an overview is for."""
+"""The purpose of each query, for messages."""
 
 
-class Overview:
-    """The queries of one refresh, for a Prometheus that records our rules or for one that does not."""
+class OverviewQueries:
+    """The queries of one refresh, with or without recording rules."""
 
     def __init__(self, *, is_recorded: bool, are_jobs_recorded: bool = False, are_users_wanted: bool = False) -> None:
-        def of(quantity: Quantity) -> str:
+        def of(quantity: PrometheusQuantity) -> str:
             return quantity.rule if is_recorded else quantity.expression
 
-        def thousandths(quantity: Quantity) -> str:
+        def thousandths(quantity: PrometheusQuantity) -> str:
             return f"round({FULL_RATIO} * clamp_min({of(quantity)}, 0))"
 
-        self.counts = Packed(
-            Part("neuroncore_count", _CORES, of(quantities.CORES)),
-            Part("held_neuroncore_count", _CORES, of(quantities.HELD)),
-            Part("busy_neuroncore_count", _CORES, of(quantities.BUSY)),
-            Part("free_neuroncore_count", _CORES, of(quantities.FREE)),
-            Part("job_count", _CORES, "neurontools_jobs"),
-            Part("problem_count", 100, "neurontools_warnings"),
+        self.counts = PackedQuery(
+            PackedField("neuroncore_count", _CORES, of(CORES)),
+            PackedField("held_neuroncore_count", _CORES, of(HELD)),
+            PackedField("busy_neuroncore_count", _CORES, of(BUSY)),
+            PackedField("free_neuroncore_count", _CORES, of(FREE)),
+            PackedField("job_count", _CORES, "neurontools_jobs"),
+            PackedField("problem_count", 100, "neurontools_warnings"),
         )
-        self.states = Packed(
-            Part("utilization", 10_000, thousandths(quantities.HELD_UTILIZATION)),
-            Part("mfu", 10_000, thousandths(quantities.MFU)),
-            Part("severity", 10, "neurontools_health"),
+        self.states = PackedQuery(
+            PackedField("utilization", 10_000, thousandths(HELD_UTILIZATION)),
+            PackedField("mfu", 10_000, thousandths(MFU)),
+            PackedField("severity", 10, "neurontools_health"),
             *(
-                Part(severity, 100, f"{quantities.findings_of(severity, is_recorded=is_recorded)}")
+                PackedField(severity, 100, f"{findings_of(severity, is_recorded=is_recorded)}")
                 for severity in _SEVERITIES
             ),
         )
-        devices = quantities.DEVICES.rule if is_recorded else quantities.DEVICES_UNRECORDED
+        devices = DEVICES.rule if is_recorded else DEVICES_UNRECORDED
         self.texts = {
             "identity": _IDENTITY,
             "counts": _by_user(self.counts.query) if are_users_wanted else self.counts.query,
             "states": self.states.query,
             "devices": f"max by (instance) ({devices})",
-            "steps": f"max by (instance) ({of(quantities.STEPS)})",
+            "steps": f"max by (instance) ({of(STEPS)})",
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,
@@ -144,16 +377,16 @@ _USERS = (
 
 
 def _by_user(query: str) -> str:
-    """What is asked of each host, once for each of its users, with that label: a label costs a quarter of a sample.
+    """Repeats a query for each user of a host, with the user as a label: an added label costs a quarter of a sample.
 
-    A host of which no user is known has its one sample as before.
+    A host without known users keeps its one sample.
     """
     return f"({query}) * on (instance) group_right () ({_USERS} or on (instance) {_EACH_HOST})"
 
 
 _AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
-# One of them, where an address has been given to another instance: two would fail the whole query.
+# Only one, even if the address was given to another instance: two would make the whole query fail.
 _IDENTITY = (
     f"{_AGE} * on (instance) group_left (node, instance_type, instance_id, ultraserver_id)"
     f" topk by (instance) (1, group by ({_WHO}) (instance_info)) or on (instance) {_AGE}"
@@ -165,7 +398,7 @@ _FINDINGS = " or ".join(
 )
 _SILENT = "max by (instance) (up) == 0"
 _SEEN = f"(time() - max by (instance) (max_over_time({TAKEN}[{SEEN_WITHIN}])) unless on (instance) {_EACH_HOST})"
-# Down: it is asked and doesn't answer, as far back as is looked; its jobs are those that have a neurond.
+# Down: scraped without an answer for the whole range, in a job that has some neurond.
 _NEVER = f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({TAKEN}[{SEEN_WITHIN}])))"
 _LOST = (
     f'label_replace({_SEEN} and on (instance) ({_SILENT}), "link", "{DOWN}", "instance", ".*")'

@@ -1,6 +1,6 @@
-"""A Prometheus as it is asked: one connection that is kept, limits on time and size, a line for what goes wrong.
+"""HTTP client for Prometheus: one persistent connection, limits on time and size, errors in one line.
 
-Thanos, Mimir and VictoriaMetrics are asked the same way, below the path that their address has.
+Thanos, Mimir and VictoriaMetrics work the same way, below the path in their address.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import socket
 import ssl
 import time
 import zlib
+from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from neurontools.fleet.prometheus.access import Access
 from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.formats import option_file_label, read_options
 from neurontools.util.terminal import excerpt
 from neurontools.util.version import __version__
 
-MOST_BYTES = 32 * 2**20  # of one answer, unpacked
+MOST_BYTES = 32 * 2**20  # of one answer, decompressed
 _CONNECT_SECONDS = 5.0
 _MOST_REDIRECTIONS = 3
 _LONGEST_TOLD = 160
@@ -33,34 +35,34 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class PrometheusProblem(Exception):
-    """It does not answer what was asked; the text says why, in a line."""
+    """Prometheus does not answer a query. The text is the reason, in one line."""
 
 
-class Unasked(PrometheusProblem):
-    """It could not be asked at all: what is asked next would fare no better."""
+class PrometheusUnreachable(PrometheusProblem):
+    """Prometheus cannot be reached, so further queries would fail too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PrometheusSample:
     """One series of an answer."""
 
     labels: Mapping[str, str]
-    value: float  # may be none of the numbers: NaN
+    value: float  # NaN if not finite
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The samples of an instant query, what was told of their completeness, and its size as it came."""
+class PrometheusAnswer:
+    """The samples of an instant query, warnings about their completeness, and the size as received."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[PrometheusSample, ...]
     warnings: tuple[str, ...]
     size_bytes: int
 
 
 class PrometheusServer:
-    """For one thread, but `interrupt`, which any may call."""
+    """A Prometheus server. For one thread, except `interrupt`."""
 
-    def __init__(self, url: str, access: Access) -> None:
+    def __init__(self, url: str, access: PrometheusAccess) -> None:
         self._scheme, self._host, self._port, self._path = _address(url)
         self._access = access
         self._connection: http.client.HTTPConnection | None = None
@@ -68,8 +70,8 @@ class PrometheusServer:
         if access.has_secrets and self._scheme == "http" and self._host not in _LOOPBACK:
             raise UserError("--prometheus: credentials are not sent over plain http; give an https address", EXIT_USAGE)
 
-    def query(self, text: str, seconds: float) -> Answer:
-        """The answer to an instant query within so many seconds; PrometheusProblem."""
+    def query(self, text: str, seconds: float) -> PrometheusAnswer:
+        """Runs an instant query within this time. PrometheusProblem."""
         deadline = time.monotonic() + seconds
         fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s"})
         try:
@@ -79,30 +81,30 @@ class PrometheusServer:
             raise
         except TimeoutError:
             self.close()
-            raise Unasked(f"no answer within {seconds:g} s") from None
+            raise PrometheusUnreachable(f"no answer within {seconds:g} s") from None
         except ssl.SSLCertVerificationError as error:
             self.close()
-            raise Unasked(f"its certificate is not trusted: {error.verify_message}") from None
+            raise PrometheusUnreachable(f"its certificate is not trusted: {error.verify_message}") from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Unasked(_told(error)) from None
+            raise PrometheusUnreachable(_told(error)) from None
         return _answer(status, kind, body, size_bytes)
 
     def close(self) -> None:
-        """End the connection; the next query makes another."""
+        """Closes the connection; the next query opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def interrupt(self) -> None:
-        """Have a query that is under way in another thread fail."""
+        """Makes a running query fail. From any thread."""
         connection = self._connection
         if connection is not None and connection.sock is not None:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _fetched(self, fields: str, deadline: float) -> tuple[int, str, bytes, int]:
-        """Status, media type and body; redirections within the server are followed, and no others."""
+        """Returns status, media type, body and size. Follows redirects within the server only."""
         path = f"{self._path}{_API}/query"
         for _ in range(_MOST_REDIRECTIONS):
             reply = self._asked(path, fields, deadline)
@@ -115,16 +117,16 @@ class PrometheusServer:
                 return reply.status, reply.getheader("Content-Type", ""), body, size_bytes
             path = self._redirected(path, reply.getheader("Location", ""))
             _read(reply, deadline)
-        raise Unasked("it redirects in a circle; give the address that answers")
+        raise PrometheusUnreachable("it redirects in a circle; give the address that answers")
 
     def _redirected(self, path: str, location: str) -> str:
-        """The path to ask instead; credentials go to no other server."""
+        """The path of a redirect. Credentials are never sent to another server."""
         with contextlib.suppress(ValueError):
             there = urlsplit(urljoin(f"{self._scheme}://{self._host}:{self._port}{path}", location))
             port = there.port or _PORTS.get(there.scheme)
             if (there.scheme, there.hostname, port) == (self._scheme, self._host, self._port):
                 return there.path
-        raise Unasked(
+        raise PrometheusUnreachable(
             f"it redirects to {excerpt(location, 80)}, which is not followed; give that address if it is meant"
         )
 
@@ -147,7 +149,7 @@ class PrometheusServer:
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
             if not is_kept:
                 raise
-            self.close()  # it was closed there while nothing was asked
+            self.close()  # the server has closed the idle connection
             return self._asked(path, fields, deadline)
 
     def _connected(self, deadline: float) -> http.client.HTTPConnection:
@@ -161,7 +163,7 @@ class PrometheusServer:
 
 
 def _address(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and path; UserError."""
+    """Parses an address into scheme, host, port and path. UserError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -189,7 +191,7 @@ def _left(deadline: float) -> float:
 
 
 def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]:
-    """The body, unpacked, and how many bytes it had; the deadline holds for all of it."""
+    """Reads and decompresses the body; also returns its size as received. The deadline is for all of it."""
     coding = reply.getheader("Content-Encoding", "").lower()
     unpack = zlib.decompressobj(wbits=31) if coding == "gzip" else None
     body, size_bytes = bytearray(), 0
@@ -197,7 +199,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
         _left(deadline)
         chunk = reply.read1(_CHUNK_BYTES)
         if not chunk:
-            reply.close()  # so that the connection can be used again
+            reply.close()  # so that the connection can be reused
             return bytes(body), size_bytes
         size_bytes += len(chunk)
         try:
@@ -208,11 +210,11 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
             raise PrometheusProblem(f"its answer is larger than {MOST_BYTES >> 20} MiB")
 
 
-def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> Answer:
-    """What a body says; PrometheusProblem."""
+def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusAnswer:
+    """Parses an answer. PrometheusProblem."""
     refusals = {401: "it wants credentials", 403: "it refuses these credentials"}
     if status in refusals:
-        raise Unasked(f"{refusals[status]} (status {status}); name them in --prometheus-config")
+        raise PrometheusUnreachable(f"{refusals[status]} (status {status}); name them in --prometheus-config")
     try:
         document = json.loads(body)
         if document["status"] != "success":
@@ -221,14 +223,16 @@ def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> Answer:
         found = document["data"]
         if found["resultType"] != "vector":
             raise ValueError("no vector")
-        samples = tuple([Sample(_labels(each["metric"]), _number(each["value"][1])) for each in found["result"]])
+        samples = tuple(
+            [PrometheusSample(_labels(each["metric"]), _number(each["value"][1])) for each in found["result"]]
+        )
         told = [str(line) for line in document.get("warnings") or ()]
         told += ["partial answer"] if document.get("isPartial") is True else []
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         word = excerpt(kind.partition(";")[0] or "nothing that is named", 40)
         hint = "; is the path right? Mimir's ends with /prometheus" if status == 404 else ""
-        raise Unasked(f"it is no Prometheus: status {status} with {word} at {_API}/query{hint}") from None
-    return Answer(samples, tuple(excerpt(line, _LONGEST_TOLD) for line in told[:4]), size_bytes)
+        raise PrometheusUnreachable(f"it is no Prometheus: status {status} with {word} at {_API}/query{hint}") from None
+    return PrometheusAnswer(samples, tuple(excerpt(line, _LONGEST_TOLD) for line in told[:4]), size_bytes)
 
 
 def _labels(found: object) -> dict[str, str]:
@@ -250,3 +254,82 @@ def _told(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"not reached: {error.strerror[:1].lower()}{error.strerror[1:]}"
     return f"it answers with something that is no HTTP ({type(error).__name__})"
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusAccess:
+    """Credentials for a Prometheus server. Files are read again for each connection or query."""
+
+    tenant: str | None = None  # header X-Scope-OrgID, for Mimir and Cortex
+    bearer_token_file: str | None = None
+    basic_user: str | None = None
+    basic_password_file: str | None = None
+    tls_ca: str | None = None  # authorities that sign its certificate; None: those of the system
+    tls_certificate: str | None = None  # client certificate, PEM
+    tls_key: str | None = None  # None: in the certificate file
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether requests contain a secret."""
+        return self.bearer_token_file is not None or self.basic_user is not None
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a query. UserError if a file cannot be read."""
+        found = {} if self.tenant is None else {"X-Scope-OrgID": self.tenant}
+        if self.bearer_token_file is not None:
+            found["Authorization"] = f"Bearer {_secret('bearer_token_file', self.bearer_token_file)}"
+        elif self.basic_user is not None and self.basic_password_file is not None:
+            pair = f"{self.basic_user}:{_secret('basic_password_file', self.basic_password_file)}"
+            found["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        return found
+
+    def context(self) -> ssl.SSLContext:
+        """The TLS context of a connection. UserError if a file cannot be read."""
+        try:
+            made = ssl.create_default_context(cafile=self.tls_ca)
+            made.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.tls_certificate is not None:
+                # Without a password function, OpenSSL would ask for the password of a key on the terminal.
+                made.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
+        except (OSError, ValueError) as error:
+            said = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            raise UserError(f"tls_ca, tls_certificate, tls_key: {said}; give PEM files that fit", EXIT_USAGE) from None
+        return made
+
+    def check(self) -> None:
+        """Validates the settings and reads the files once. UserError."""
+        if self.bearer_token_file is not None and self.basic_user is not None:
+            raise UserError("bearer_token_file and basic_user exclude each other; leave one out", EXIT_USAGE)
+        if (self.basic_user is None) != (self.basic_password_file is None):
+            raise UserError("basic_user and basic_password_file go together; give both", EXIT_USAGE)
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise UserError("tls_key needs tls_certificate; give both", EXIT_USAGE)
+        for name, text in (("tenant", self.tenant), ("basic_user", self.basic_user)):
+            if text is not None and not (text.isprintable() and text.isascii() and text):
+                raise UserError(f"{name}: {excerpt(text, 40)!r} is no line of ASCII", EXIT_USAGE)
+        self.headers()
+        self.context()
+
+
+def read_prometheus_access(path: str) -> PrometheusAccess:
+    """Reads a configuration file. UserError with the name of the file."""
+    usual = {field.name: field.default for field in fields(PrometheusAccess)}
+    access = PrometheusAccess(**read_options("--prometheus-config", path, usual))
+    try:
+        access.check()
+    except UserError as error:
+        raise UserError(f"{option_file_label('--prometheus-config', path)}: {error}", EXIT_USAGE) from None
+    return access
+
+
+def _secret(key: str, file: str) -> str:
+    """The one line in a file. UserError."""
+    try:
+        with Path(file).open("rb") as opened:
+            content = opened.read(4097)
+    except OSError as error:
+        raise UserError(f"{key}: {excerpt(file, 200)}: {error.strerror}; give a readable file", EXIT_USAGE) from None
+    line = content.strip()
+    if not line or len(content) > 4096 or not line.isascii() or not line.decode().isprintable():
+        raise UserError(f"{key}: {excerpt(file, 200)}: write one line of ASCII into it", EXIT_USAGE)
+    return line.decode()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from neurontools.client.history.axis import Axis
-from neurontools.client.history.events import Event, Severity
-from neurontools.client.history.quantities import Quantity
-from neurontools.client.history.series import Curve
+from neurontools.client.events import EventSeverity, HostEvent
+from neurontools.client.samples import TimeAxis
+from neurontools.client.series import Curve, HostQuantity
 from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.lines import Line, Run, cell, fit
@@ -24,7 +23,7 @@ _MIDDLE_ROWS = 5  # rows; taller plots label the middle of the scale too
 _TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 _LABEL_GAP = 4  # cells between two labels
 _NO_DATA = "no data"
-_SEVERITY_RANKS = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+_SEVERITY_RANKS = {EventSeverity.INFO: 0, EventSeverity.WARNING: 1, EventSeverity.CRITICAL: 2}
 _SEVERITY_STYLES = ("label", "warn", "bad")
 
 
@@ -33,13 +32,13 @@ class Plot:
     """A plot of one quantity. `highest` is the top of the scale (None: fits the values); `text` formats a value."""
 
     title: str
-    quantity: Quantity
+    quantity: HostQuantity
     highest: float | None
     text: Callable[[float], str]
     style: str = "spark"
 
 
-def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: Axis, width: int, height: int) -> list[Line]:
+def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: TimeAxis, width: int, height: int) -> list[Line]:
     """Stacks as many plots as fit in `height` lines, then the event line and the clock line."""
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height > _LEAST_PLOT + 1 else []
     room = height - len(foot)
@@ -94,7 +93,7 @@ def _block_column(height: int, rows: int, levels: str) -> str:
     return "".join(levels[max(0, min(unit, height - at))] for at in range(unit * (rows - 1), -1, -unit))
 
 
-def _one_plot(context: RenderContext, plot: Plot, axis: Axis, width: int, height: int) -> list[Line]:
+def _one_plot(context: RenderContext, plot: Plot, axis: TimeAxis, width: int, height: int) -> list[Line]:
     assert context.series is not None  # noqa: S101 - an axis is of a series
     curve = context.series.curve(plot.quantity, axis, 2 if context.glyphs.is_dotted else 1)
     lines = [_plot_heading(context, plot, curve, width)]
@@ -148,7 +147,7 @@ def scale_cells(width: int) -> int:
     return 20 if width >= 60 else 10 if width >= 30 else 0
 
 
-def time_axis(context: RenderContext, width: int) -> Axis | None:
+def time_axis(context: RenderContext, width: int) -> TimeAxis | None:
     """Returns the time axis of a page; None while there is no history."""
     series = context.series
     if series is None or not len(series):
@@ -162,7 +161,7 @@ def backfill_text(context: RenderContext) -> str:
     return f"loading the past{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
 
 
-def clock_line(context: RenderContext, axis: Axis, width: int) -> Line:
+def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
     """Draws clock times at round intervals."""
     cells = [" "] * axis.cells
     step = next((step for step in _TICK_SECONDS if _label_cells(step) <= step / axis.cell_seconds), 86_400)
@@ -185,7 +184,7 @@ def _label_cells(step: int) -> int:
     return (9 if step < 60 else 6) + _LABEL_GAP
 
 
-def event_line(context: RenderContext, axis: Axis, width: int) -> Line:
+def event_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
     """Draws a mark for the most severe event of each cell, and "no data" in gaps."""
     marks = event_severities(
         shown_events(context, context.pid if context.details_pid is None else context.details_pid), axis
@@ -206,7 +205,7 @@ def event_line(context: RenderContext, axis: Axis, width: int) -> Line:
     return fit(runs, width)
 
 
-def event_severities(events: tuple[Event, ...], axis: Axis) -> dict[int, int]:
+def event_severities(events: tuple[HostEvent, ...], axis: TimeAxis) -> dict[int, int]:
     """Returns the highest severity of the events in each cell, 0 to 2, by cell."""
     found: dict[int, int] = {}
     for event in reversed(events):
@@ -228,7 +227,7 @@ def event_style(gravity: int) -> str:
     return _SEVERITY_STYLES[gravity]
 
 
-def _gap_labels(axis: Axis) -> str:
+def _gap_labels(axis: TimeAxis) -> str:
     """Returns a text as wide as the axis with "no data" in each gap that has room for it."""
     steps = axis.steps()
     words = [" "] * axis.cells

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from neurontools.client.history.events import Event
+from neurontools.client.events import HostEvent
 from neurontools.model import EndedProcess, Snapshot, VcpuUsage
 from neurontools.views.drawing.figures import DeviceFilter, Figures, ProcessFigures
 from neurontools.views.drawing.glyphs import UNICODE, Glyphs
 from neurontools.views.drawing.lines import Line, Run, clip, fit
 
 if TYPE_CHECKING:
-    from neurontools.client.history.series import Series
+    from neurontools.client.series import Series
     from neurontools.driver.process_context import ProcessContext
     from neurontools.model.health import Verdict
 
@@ -59,7 +59,7 @@ class RenderContext:
     snapshot: Snapshot
     figures: Figures
     series: Series | None = None  # history up to the shown moment; None: no history
-    events: tuple[Event, ...] = ()  # up to the shown moment, oldest first
+    events: tuple[HostEvent, ...] = ()  # up to the shown moment, oldest first
     verdicts: tuple[Verdict, ...] = ()
     ended: tuple[EndedProcess, ...] = ()  # processes that ended by the shown moment
     vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU since the previous snapshot; empty: unknown
@@ -145,7 +145,7 @@ def shown_devices(context: RenderContext, pid: int | None) -> set[int] | None:
     return {device for figures in context.figures.tab_figures(pid) for device in figures.process.device_indices}
 
 
-def shown_events(context: RenderContext, pid: int | None) -> tuple[Event, ...]:
+def shown_events(context: RenderContext, pid: int | None) -> tuple[HostEvent, ...]:
     """Returns the events of a process and its devices; all events if `pid` is None."""
     devices = shown_devices(context, pid)
     if devices is None:

@@ -1,7 +1,7 @@
-"""What the next snapshot is expected to be, so that only the difference has to be written.
+"""Predicts the next snapshot, so that a recording stores only the difference.
 
-Both sides keep the same state, in steps: the writer predicts from what the reader will have, so that rounding never
-adds up. Rates are expected to be what the counters beside them say.
+Writer and reader keep the same state, in quantization steps: the writer predicts from the values that the reader will
+have, so rounding errors do not add up. Rates are predicted from the counters next to them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurontools.client.recording.codec import Buckets, Number, Path, Plan, histogram_paths, paths
+from neurontools.client.recording_codec import Buckets, Number, Path, Plan, histogram_paths, paths
 from neurontools.model import LatencyHistogram, LatencyPercentiles, execution
 from neurontools.rpc import neuron_pb2
 
-_LOG_STEPS = 2048  # to the doubling: 0.034 %
-_GROWTH_BITS = 12  # of a FLOP total's growth that are kept
+_LOG_STEPS = 2048  # steps per doubling: 0.034 %
+_GROWTH_BITS = 12  # bits of a FLOP total's growth that are kept
 _PERCENTILES = ("p0_seconds", "p1_seconds", "p25_seconds", "p50_seconds", "p75_seconds", "p99_seconds", "p100_seconds")
 _EXECUTIONS = (
     "completed_total",
@@ -38,7 +38,7 @@ _LOG, _FLOAT, _FLOP = "log", "float", "flop"
 
 
 def step_of(name: str) -> float | str | None:
-    """The step in which a number is kept, by its name: a size, a manner, or None for whole numbers, kept exactly."""
+    """Returns the quantization of a number by its name: a step size, a method, or None for exact integers."""
     if name in ("flops_per_second", *_PERCENTILES, *_TRAFFIC):
         return _LOG
     if name == "flop_total":
@@ -56,7 +56,7 @@ def step_of(name: str) -> float | str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One number: how it is kept, and the positions of those that it is expected from."""
+    """One number: its quantization, its prediction rule, and the positions of the numbers it is predicted from."""
 
     name: str
     step: float | str | None
@@ -68,7 +68,7 @@ class _Slot:
 
 
 class Predictor:
-    """The state of both sides for snapshots of one shape."""
+    """The prediction state for snapshots of one shape, the same for writer and reader."""
 
     def __init__(
         self, snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]
@@ -78,17 +78,18 @@ class Predictor:
         self.slots = _slots(found, histogram_order)
         self.order = sorted(range(len(self.slots)), key=_sort_key(found, self.slots))
         self.histogram_order = sorted(range(len(histogram_order)), key=lambda index: histogram_order[index])
-        # In steps: what the reader has; and its growth the last time.
+        # In steps: the values that the reader has, and their last growth.
         self.before: list[int | None] = []
         self.growth: list[int] = [0] * len(self.slots)
         for slot, value in zip(self.slots, numbers, strict=True):
             self.before.append(to_steps(slot.step, value))
         self.histograms = histograms
         self.histogram_growth: list[Buckets] = [{} for _ in histograms]
-        self._percentiles: dict[int, LatencyPercentiles | None] = {}  # of these growths, as far as they were asked for
+        # percentiles of the histograms' growth, computed on request
+        self._percentiles: dict[int, LatencyPercentiles | None] = {}
 
     def encode(self, numbers: list[Number], histograms: list[Buckets]) -> list[int]:
-        """The residuals of the next snapshot; the state moves on to it as the reader will see it."""
+        """Returns the residuals of the next snapshot and moves the state on to it."""
         out: list[int] = []
         self._encode_histograms(histograms, out)
         now: list[int | None] = [None] * len(self.slots)
@@ -112,7 +113,7 @@ class Predictor:
         return out
 
     def decode(self, values: list[int]) -> tuple[list[Number], list[Buckets]]:
-        """Numbers and histograms of the next snapshot; ValueError when the residuals don't fit."""
+        """Returns the numbers and histograms of the next snapshot. ValueError if the residuals do not fit."""
         position = self._decode_histograms(values)
         if len(values) - position != len(self.order):
             raise ValueError("a difference doesn't fit the snapshot before")
@@ -147,7 +148,7 @@ class Predictor:
             out.append(len(changed))
             last = 0
             for bucket in changed:
-                # The distance to the next bucket is at least 1, so it never is a zero that would end a run.
+                # The distance to the next bucket is at least 1, so it is never a zero that ends the run.
                 out.append(bucket - last + 1)
                 last = bucket
             out.extend(new.get(bucket, 0) - old.get(bucket, 0) for bucket in changed)
@@ -227,11 +228,11 @@ class Predictor:
         return before if found is None else to_steps(slot.step, getattr(found, slot.name))
 
 
-_GONE = -(2**70)  # a residual that no number has: there is no value any more
+_GONE = -(2**70)  # a residual that no number has: the value is now absent
 
 
 def _shifted(value: int) -> int:
-    """A value that was not expected at all; never 0."""
+    """Encodes a value that has no prediction; never 0."""
     return value + 1 if value >= 0 else value
 
 
@@ -240,7 +241,7 @@ def _unshifted(residual: int) -> int:
 
 
 def _rounded(residual: int, expected: int) -> tuple[int, int]:
-    """A growth to its first bits."""
+    """Rounds a growth to its first bits."""
     spare = max(0, abs(residual).bit_length() - _GROWTH_BITS)
     half = 1 << spare >> 1
     kept = (abs(residual) + half >> spare << spare) * (1 if residual >= 0 else -1)
@@ -248,7 +249,7 @@ def _rounded(residual: int, expected: int) -> tuple[int, int]:
 
 
 def to_steps(step: float | str | None, value: Number) -> int | None:
-    """A number in steps."""
+    """Quantizes a number."""
     if value is None:
         return None
     if step is None or step is _FLOP:
@@ -259,7 +260,7 @@ def to_steps(step: float | str | None, value: Number) -> int | None:
 
 
 def from_steps(step: float | str | None, value: int | None) -> Number:
-    """A number of steps as the number."""
+    """Restores a number from its steps."""
     if value is None:
         return None
     if step is None or step is _FLOP:
@@ -300,7 +301,7 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
             "sum_seconds": lambda: _Slot(name, step, "sum", histogram=histograms[(parent, at)]),
         }
         if name in makers:
-            # A message may have a number of this name without those that it is expected from elsewhere.
+            # A message may have this field without the fields that it is predicted from elsewhere.
             with contextlib.suppress(KeyError):
                 return makers[name]()
         if name in _PERCENTILES and parent:
@@ -316,6 +317,6 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
 
 
 def _sort_key(found: list[Path], slots: list[_Slot]) -> Callable[[int], tuple[object, ...]]:
-    """Numbers of the same name beside each other, which compresses better; those that need others behind them."""
+    """Groups numbers of the same name, which compress better, and puts dependent numbers last."""
     late = {"rate": 1}
     return lambda index: (late.get(slots[index].rule, 0), found[index][0], found[index][1])

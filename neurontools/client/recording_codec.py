@@ -1,29 +1,30 @@
-"""Snapshots as flat lists of numbers, and back; by the fields of the messages, so that a new field needs nothing here.
+"""Flattens snapshots into lists of numbers and restores them, by the fields of the messages. A new field needs no code
+here.
 
-The order is that of the fields' numbers, submessages in place. Texts, lists of numbers and the lengths of lists are the
-shape: while it stays the same, only numbers have to be told.
+Fields come in the order of their numbers, with submessages in place. Texts, lists of numbers and list lengths form the
+shape. While the shape stays the same, only numbers are recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
-from neurontools.client.recording.field_list import FieldList
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.wire import append_varint, decode_varint
+from neurontools.util.terminal import escape_controls
 
 Number = float | int | None
 Buckets = dict[int, int]
 Path = tuple[tuple[str, ...], tuple[int, ...]]
-"""Where a number is: the names on the way to it, and the positions in lists."""
+"""The position of a number: the field names on the way to it, and the indices in lists."""
 
 MOST_NUMBERS = 500_000
-"""Of a snapshot. Those of the largest instance have 14,000, with a process on every core."""
+"""Limit for one snapshot. The largest instance with a process on every core has 14,000."""
 
-_LONGEST_NUMBER_BITS = 640  # of the difference of two numbers, far above what real ones need
+_LONGEST_NUMBER_BITS = 640  # limit for the difference of two numbers, far above real values
 _HISTOGRAM = "LatencyHistogram"
 _INTEGERS = frozenset(
     {
@@ -38,13 +39,13 @@ _INTEGERS = frozenset(
 
 
 class Plan:
-    """How the fields of one kind of message are told: `leaves` names its numbers in order, absent parts included."""
+    """How the fields of one message type are flattened. Absent parts count too, so the order is fixed."""
 
     def __init__(self, descriptor: Descriptor, fields: FieldList) -> None:
         self.name = descriptor.name
         self.is_histogram = descriptor.name == _HISTOGRAM
-        self.scalars: list[tuple[str, bool, bool]] = []  # name, may be absent, is an integer
-        self.enums: list[tuple[str, frozenset[int]]] = []  # name, the numbers that have a meaning
+        self.scalars: list[tuple[str, bool, bool]] = []  # name, optional, integer
+        self.enums: list[tuple[str, frozenset[int]]] = []  # name, valid numbers
         self.texts: list[tuple[str, bool]] = []
         self.lists: list[str] = []
         self.parts: list[tuple[str, Plan]] = []
@@ -67,33 +68,33 @@ class Plan:
                     self.enums.append((field.name, _meant(field.enum_type)))
 
     def check(self, message: Any) -> None:
-        """ValueError where a value has no meaning in this version."""
+        """Raises ValueError for an enum value that this version does not know."""
         for name, numbers in self.enums:
             if getattr(message, name) not in numbers:
                 raise ValueError(f"{self.name}.{name} is {getattr(message, name)}, which this version doesn't know")
 
 
 def _meant(enum: EnumDescriptor) -> frozenset[int]:
-    """The numbers of an enumeration that have a meaning."""
+    """The valid numbers of an enum."""
     return frozenset(value.number for value in enum.values if not value.name.endswith("_UNSPECIFIED"))
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    """protobuf 6 brought `is_repeated`, protobuf 7 took `label` away."""
+    """Protobuf 6 added `is_repeated`; protobuf 7 removed `label`."""
     known: bool | None = getattr(field, "is_repeated", None)
     if known is not None:
         return known
-    label: int = getattr(field, "label")  # noqa: B009 - the stubs of protobuf 7 don't know it
+    label: int = getattr(field, "label")  # noqa: B009 - missing from the stubs of protobuf 7
     return label == FieldDescriptor.LABEL_REPEATED
 
 
 def snapshot_plan(fields: FieldList) -> Plan:
-    """The plan of a snapshot with these fields."""
+    """The plan for a snapshot with these fields."""
     return Plan(neuron_pb2.Snapshot.DESCRIPTOR, fields)
 
 
 class Flat:
-    """One snapshot as numbers, histograms and shape; ValueError for one of more than MOST_NUMBERS, or of no meaning."""
+    """A snapshot as numbers, histograms and shape. ValueError for more than MOST_NUMBERS or unknown enum values."""
 
     __slots__ = ("histograms", "numbers", "shape")
 
@@ -117,7 +118,7 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
     shape.extend(tuple(getattr(message, name)) for name in plan.lists)
     for name, part in plan.parts:
         numbers.append(1 if message.HasField(name) else 0)
-        # An absent part reads as one without values, so that the list has the same length with and without it.
+        # An absent part is flattened as an empty one, so that the list has the same length.
         _flatten(getattr(message, name), part, numbers, histograms, shape)
     for name, part in plan.repeated:
         items = getattr(message, name)
@@ -129,7 +130,7 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
 
 
 def fill(snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]) -> None:
-    """Write the numbers of another snapshot of the same shape into this one; ValueError where they don't fit."""
+    """Writes the numbers of another snapshot of the same shape into this one. ValueError if they do not fit."""
     _fill(snapshot, plan, iter(numbers), iter(histograms))
 
 
@@ -161,14 +162,14 @@ def _fill(message: Any, plan: Plan, numbers: Iterator[Number], histograms: Itera
 
 
 def paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
-    """The path of each number of a snapshot of this shape."""
+    """The path of each number in a snapshot of this shape."""
     found: list[Path] = []
     _paths(snapshot, plan, (), (), found)
     return found
 
 
 def histogram_paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
-    """The same for each histogram."""
+    """The path of each histogram."""
     numbers = paths(snapshot, plan)
     return [(names[:-1], at) for names, at in numbers if names[-1] == "sum_seconds"]
 
@@ -186,7 +187,7 @@ def _paths(message: Any, plan: Plan, names: tuple[str, ...], at: tuple[int, ...]
 
 
 def write_integers(values: list[int]) -> bytes:
-    """Integers as zigzag LEB128, runs of zeros told by their length."""
+    """Encodes integers as zigzag LEB128, with run lengths for zeros."""
     out = bytearray()
     zeros = 0
     for value in values:
@@ -205,12 +206,12 @@ def write_integers(values: list[int]) -> bytes:
 
 
 def read_integers(data: bytes, limit: int) -> list[int]:
-    """What `write_integers` was given; ValueError for anything else, or more than `limit` integers."""
+    """Decodes integers of `write_integers`. ValueError if malformed or more than `limit`."""
     values: list[int] = []
     position, size = 0, len(data)
     while position < size:
         value = data[position]
-        if value < 128:  # most are
+        if value < 128:  # the common case
             position += 1
         else:
             value, position = decode_varint(data, position, _LONGEST_NUMBER_BITS)
@@ -227,10 +228,65 @@ def read_integers(data: bytes, limit: int) -> list[int]:
 
 
 def parse_snapshot(data: bytes) -> neuron_pb2.Snapshot:
-    """The snapshot of a key record; ValueError when it is none."""
+    """Parses the snapshot of a key record. ValueError if it is malformed."""
     from google.protobuf.message import DecodeError
 
     try:
         return neuron_pb2.Snapshot.FromString(data)
     except DecodeError as error:
         raise ValueError(f"no snapshot: {error}") from error
+
+
+FieldList = Mapping[str, int]
+"""By message name: the highest field number."""
+
+# The fields of recordings without a field list in the header.
+FIRST: FieldList = {
+    "Snapshot": 15,
+    "Instance": 21,
+    "Device": 12,
+    "HbmStack": 3,
+    "EccCounters": 5,
+    "PowerUtilization": 4,
+    "HostMemory": 8,
+    "NeuronCore": 15,
+    "DeviceMemory": 11,
+    "StatusCounters": 24,
+    "Process": 30,
+    "LoadedModel": 7,
+    "Subgraph": 5,
+    "ExecutionCounters": 6,
+    "ErrorCounters": 6,
+    "LatencyHistogram": 3,
+    "LatencyPercentiles": 7,
+    "Attribution": 7,
+    "Host": 8,
+    "VcpuUsage": 7,
+    "PodAllocation": 5,
+}
+
+
+def _highest(descriptor: Descriptor, found: dict[str, int]) -> dict[str, int]:
+    if descriptor.name not in found:
+        found[descriptor.name] = max(field.number for field in descriptor.fields)
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                _highest(field.message_type, found)
+    return found
+
+
+CURRENT: FieldList = _highest(neuron_pb2.Snapshot.DESCRIPTOR, {})
+
+
+def field_list_of(header: Mapping[str, object]) -> FieldList:
+    """Returns the field list in the header of a recording. ValueError if it is malformed or has unknown fields."""
+    told = header.get("fields", FIRST)
+    if not isinstance(told, dict) or not all(type(number) is int for number in told.values()):
+        raise ValueError("its list of fields is wrong; nothing of it can be shown")
+    newer = sorted(name for name, number in told.items() if number > CURRENT.get(name, 0))
+    if newer:
+        names = escape_controls(", ".join(newer[:3]))
+        raise ValueError(f"it has fields of {names} that this version doesn't know; take a newer neuron-top")
+    if any(told.get(name, 0) < number for name, number in FIRST.items()):
+        raise ValueError("its list of fields lacks some that every recording has; nothing of it can be shown")
+    return told

@@ -1,4 +1,4 @@
-"""What a live view consumes: a daemon with its recent past, or a recording; the same to the view."""
+"""Feeds of a view: moments of a live daemon with its recent past, or of a recording."""
 
 from __future__ import annotations
 
@@ -10,52 +10,51 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from neurontools.client.history.moment import Moment, MomentMaker
-from neurontools.client.history.past import Past
-from neurontools.client.history.timeline import LIVE_BYTES, Timeline
+from neurontools.client.backfill import Backfill
+from neurontools.client.timeline import LIVE_BYTES, HostTimeline, Moment, MomentBuilder
 from neurontools.util.errors import UserError
 
 if TYPE_CHECKING:
     from neurontools.client.daemon_client import Client
-    from neurontools.client.recording.writer import RecordingWriter
+    from neurontools.client.recording import RecordingWriter
     from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
-_MISSED_INTERVALS = 2.5  # after a longer pause the daemon is asked for what was missed
+_MISSED_INTERVALS = 2.5  # after a longer pause, the missed moments are requested
 
 
-class Link(Enum):
-    """How a feed stands to its source."""
+class FeedState(Enum):
+    """Connection state of a feed."""
 
     CONNECTING = "connecting"
     LIVE = "live"
-    LOST = "lost"  # trying again
-    LOADING = "loading"  # of a recording
-    COMPLETE = "complete"  # a recording, to its end
+    LOST = "lost"  # retrying
+    LOADING = "loading"  # reading a recording
+    COMPLETE = "complete"  # the whole recording is read
 
 
 @dataclass(frozen=True, slots=True)
 class FeedStatus:
-    """The state of a feed; `text` says what is wrong, in a line."""
+    """The status of a feed; `text` describes the problem in one line."""
 
-    link: Link
+    link: FeedState
     text: str = ""
     since_seconds: float = 0.0  # time.monotonic() of the change
 
 
 class Feed:
-    """Moments as they come, read in a thread of its own.
+    """Reads moments in its own thread.
 
-    `drain` moves what has come into `timeline`, in the caller's thread; `notify` is called, from the feed's thread,
-    when there is something to drain or the status has changed. `close` ends the thread, also when the source is silent.
+    `drain` moves new moments into `timeline`, in the caller's thread. The feed's thread calls `notify` when there are
+    new moments or a new status. `close` ends the thread, even if the source sends nothing.
     """
 
     is_live = True
-    interval_seconds = 1.0  # between two moments
+    interval_seconds = 1.0  # time between two moments
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: HostTimeline) -> None:
         self.timeline = timeline
-        self.status = FeedStatus(Link.CONNECTING, since_seconds=time.monotonic())
+        self.status = FeedStatus(FeedState.CONNECTING, since_seconds=time.monotonic())
         self._incoming: deque[tuple[Moment, neuron_pb2.Snapshot | None]] = deque()
         self._older: deque[Sequence[Moment]] = deque()
         self._closing = threading.Event()
@@ -63,24 +62,24 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def start(self, notify: Callable[[], None]) -> None:
-        """Begin to read."""
+        """Starts the thread."""
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop reading; may be called again. Waits a moment for the thread, and never longer."""
+        """Stops reading. Waits at most a second for the thread. May be called again."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(1.0)
 
     @property
     def is_loading_past(self) -> bool:
-        """Whether more of the past is still to come than is in the timeline."""
+        """Whether more of the past is to come than the timeline has."""
         return False
 
     def drain(self) -> int:
-        """Take over what has come; how many moments that were. What is known already is passed over."""
+        """Adds new moments to the timeline; returns how many. Skips known ones."""
         timeline = self.timeline
         before = len(timeline)
         while self._incoming:
@@ -94,7 +93,7 @@ class Feed:
     def _run(self) -> None:
         raise NotImplementedError
 
-    def _set_status(self, link: Link, text: str = "") -> None:
+    def _set_status(self, link: FeedState, text: str = "") -> None:
         if self.status.link is not link or self.status.text != text:
             since = time.monotonic() if self.status.link is not link else self.status.since_seconds
             self.status = FeedStatus(link, text, since)
@@ -102,24 +101,23 @@ class Feed:
 
 
 class LiveFeed(Feed):
-    """The snapshots of a daemon; one that went away is looked for until it is back.
+    """Moments of a daemon. Reconnects until it is back.
 
-    It watches first. What the daemon remembers of before, and of the time in which it could not be watched, comes
-    beside that and as it can (`Past`).
+    Watches first. `Backfill` fetches the past, and moments missed while disconnected, at the same time.
     """
 
     def __init__(self, socket_path: str, interval_seconds: float = 1.0, *, limit_bytes: int = LIVE_BYTES) -> None:
-        super().__init__(Timeline(limit_bytes))
+        super().__init__(HostTimeline(limit_bytes))
         self.socket_path = socket_path
         self.interval_seconds = interval_seconds
         self.recorder: RecordingWriter | None = None
         self.recording_error = ""
         self._client: Client | None = None
-        self._maker = MomentMaker()
+        self._maker = MomentBuilder()
         self._latest: Moment | None = None
         self._is_past_wanted = False
         self._restart_watch = False
-        self._past = Past(socket_path, self._take_past, lambda: self.timeline.is_full)
+        self._past = Backfill(socket_path, self._take_past, lambda: self.timeline.is_full)
 
     @property
     def is_loading_past(self) -> bool:
@@ -127,14 +125,14 @@ class LiveFeed(Feed):
         return not self._is_past_wanted or self._past.is_loading
 
     def begin_with(self, message: bytes) -> None:
-        """Take a snapshot that was asked for before the feed is started, so that there is something to show at once."""
+        """Adds a snapshot before `start`, so that the view has something to show at once."""
         moment = self._maker.make(message)
         if moment is not None:
             self._latest = moment
             self.timeline.append(moment, self._maker.latest)
 
     def set_interval(self, interval_seconds: float) -> None:
-        """Change the time between two moments, from the next one on."""
+        """Sets the time between two moments, from the next one on."""
         self.interval_seconds = interval_seconds
         self._restart_watch = True
         client = self._client
@@ -142,7 +140,7 @@ class LiveFeed(Feed):
             client.close()
 
     def close(self) -> None:
-        """As in Feed; a recording is ended."""
+        """As in Feed; also closes the recording."""
         self._closing.set()
         client = self._client
         if client is not None:
@@ -174,9 +172,9 @@ class LiveFeed(Feed):
             except Closed:
                 pass
             except UserError as error:
-                self._set_status(Link.LOST, str(error))
-            except Exception as error:  # whatever a daemon sends, the view stays
-                self._set_status(Link.LOST, f"the daemon's answer can't be read: {error}")
+                self._set_status(FeedState.LOST, str(error))
+            except Exception as error:  # a malformed answer must not end the view
+                self._set_status(FeedState.LOST, f"the daemon's answer can't be read: {error}")
             finally:
                 client.close()
             if not self._restart_watch:
@@ -194,8 +192,8 @@ class LiveFeed(Feed):
             self._is_past_wanted = True
         elif moment is not None and before is not None and self._has_missed(before, moment):
             self._past.want(moment, before)
-        if moment is not None or self.status.link is not Link.LIVE:
-            self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
+        if moment is not None or self.status.link is not FeedState.LIVE:
+            self.status = FeedStatus(FeedState.LIVE, since_seconds=time.monotonic())
             self._notify()
 
     def _has_missed(self, before: Moment, moment: Moment) -> bool:
@@ -209,34 +207,34 @@ class LiveFeed(Feed):
         try:
             recorder.write(message)
         except (OSError, ValueError) as error:
-            if self.recorder is not recorder:  # who watches has ended it meanwhile
+            if self.recorder is not recorder:  # the user has stopped the recording meanwhile
                 return
             self.recorder = None
             self.recording_error = f"the recording has ended: {getattr(error, 'strerror', None) or error}"
 
 
 class ReplayFeed(Feed):
-    """A recording, read from its beginning to its end."""
+    """Moments of a recording, from its start to its end."""
 
     is_live = False
 
     def __init__(self, path: str) -> None:
-        from neurontools.client.recording.reader import RecordingReader
+        from neurontools.client.recording import RecordingReader
 
-        super().__init__(Timeline(None))
+        super().__init__(HostTimeline(None))
         self.path = path
-        self._reader = RecordingReader(path)  # UserError for what is no recording
-        self.status = FeedStatus(Link.LOADING, since_seconds=time.monotonic())
+        self._reader = RecordingReader(path)  # UserError if it is not a recording
+        self.status = FeedStatus(FeedState.LOADING, since_seconds=time.monotonic())
 
     @property
     def is_loading_past(self) -> bool:
         """As in Feed."""
-        return self.status.link is Link.LOADING
+        return self.status.link is FeedState.LOADING
 
     @property
     def loaded_ratio(self) -> float | None:
-        """How much of the recording has been read, 0 to 1; None where that can't be known."""
-        return 1.0 if self.status.link is Link.COMPLETE else self._reader.read_ratio
+        """The share of the recording that is read, 0 to 1; None if unknown."""
+        return 1.0 if self.status.link is FeedState.COMPLETE else self._reader.read_ratio
 
     def close(self) -> None:
         """As in Feed."""
@@ -244,7 +242,7 @@ class ReplayFeed(Feed):
         self._reader.close()
 
     def _run(self) -> None:
-        maker = MomentMaker()
+        maker = MomentBuilder()
         pending = 0
         try:
             for message in self._reader.messages():
@@ -258,7 +256,7 @@ class ReplayFeed(Feed):
                 if pending in (1, 20) or pending % 200 == 0:
                     self._notify()
         except UserError as error:
-            self._set_status(Link.COMPLETE, str(error))
+            self._set_status(FeedState.COMPLETE, str(error))
             return
-        self._set_status(Link.COMPLETE, self._reader.trouble)
+        self._set_status(FeedState.COMPLETE, self._reader.trouble)
         self._notify()

@@ -1,9 +1,9 @@
-"""A host's daemon at a socket of this host, by SSH: each connection to it becomes a run of the person's own ssh.
+"""SSH tunnels: local sockets that lead to daemons on other hosts. Each connection runs the user's own ssh.
 
-`ssh HOST neuron-ls --relay` talks with the daemon there over its standard input and output, and gets the connection
-itself as these: nothing is copied here. So keys, known hosts, names, jumps and sharing of connections are those of
-ssh_config(5), and no port is opened. Nothing is asked in the terminal (BatchMode). Without a shared connection of the
-person's own the second run to a host goes over the first.
+`ssh HOST neuron-ls --relay` connects its standard input and output to the daemon there. It gets the accepted connection
+itself, so nothing is copied here. Keys, known hosts, jump hosts and connection sharing follow ssh_config(5). No port is
+opened, and nothing is asked on the terminal (BatchMode). Unless the user shares connections already, later runs to a
+host share the first one's connection.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import socket
 import subprocess
 from collections.abc import Mapping
 
-from neurontools.fleet.hosts import Place
+from neurontools.fleet.hosts import HostAddress
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.terminal import excerpt
 
-SSH_VARIABLE = "NEURONTOOLS_SSH"  # the command in place of ssh, as RSYNC_RSH and GIT_SSH_COMMAND have it
-REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the command neuron-ls on the other host
-_MOST_RUNS = 4  # at a time: the summaries, and what looking at a host takes
+SSH_VARIABLE = "NEURONTOOLS_SSH"  # command to use in place of ssh, like RSYNC_RSH and GIT_SSH_COMMAND
+REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the neuron-ls command on the other host
+_MOST_RUNS = 4  # at a time: one for summaries, the others for views of the host
 _LONGEST_REASON_BYTES = 4096
 _OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
@@ -31,7 +31,7 @@ _OPTIONS = (
 
 
 def ssh_command(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The words of the local command; UserError when the variable holds none."""
+    """The words of the ssh command. UserError if the variable is empty."""
     text = environment.get(SSH_VARIABLE, "").strip() or "ssh"
     try:
         words = tuple(shlex.split(text))
@@ -40,10 +40,10 @@ def ssh_command(environment: Mapping[str, str]) -> tuple[str, ...]:
     return words
 
 
-class Tunnel:
-    """The socket that stands for the daemon of a host; for one thread. `close` ends it and all that runs over it."""
+class SshTunnel:
+    """A local socket that leads to the daemon of a host. For one thread. `close` ends it and all its ssh processes."""
 
-    def __init__(self, place: Place, directory: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: HostAddress, directory: str, environment: Mapping[str, str]) -> None:
         name = hashlib.sha256(place.address.encode()).hexdigest()[:12]
         self.path = f"{directory}/{name}"
         self._command = (
@@ -62,11 +62,11 @@ class Tunnel:
             raise
 
     def fileno(self) -> int:
-        """For a selector: readable when `accept` has something to do."""
+        """The descriptor for a selector: readable when `accept` has something to do."""
         return self._listener.fileno()
 
     def accept(self) -> None:
-        """Take a connection and run ssh for it; one too many is closed."""
+        """Accepts a connection and runs ssh for it. Closes it if too many run already."""
         try:
             connection, _ = self._listener.accept()
         except OSError:
@@ -85,16 +85,16 @@ class Tunnel:
                     stdin=connection.fileno(),
                     stdout=connection.fileno(),
                     stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for the view, and no password is asked on its terminal
+                    start_new_session=True,  # Ctrl-C must not end it, and it must not ask for a password
                 )
             except OSError:
                 return
-        assert run.stderr is not None  # noqa: S101 - it was made with a pipe
+        assert run.stderr is not None  # noqa: S101 - stderr is a pipe
         os.set_blocking(run.stderr.fileno(), False)
         self._runs.append(run)
 
     def reason(self) -> str:
-        """What the latest run said of its failure: its last line; "" when it said nothing."""
+        """The last line of the latest ssh process on stderr; "" if it wrote nothing."""
         if not self._runs:
             return ""
         stderr = self._runs[-1].stderr
@@ -106,7 +106,7 @@ class Tunnel:
         return excerpt(lines[-1].strip(), 200) if lines else ""
 
     def close(self) -> None:
-        """End it; does not wait."""
+        """Ends the tunnel without waiting."""
         self._listener.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)  # noqa: PTH108
@@ -115,7 +115,7 @@ class Tunnel:
                 run.terminate()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long at most for each of its runs to have ended, after `close`."""
+        """Waits at most this long for each ssh process to end, after `close`."""
         for run in self._runs:
             try:
                 run.wait(seconds)

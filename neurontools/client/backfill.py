@@ -1,0 +1,226 @@
+"""Backfill: fetches earlier moments and ended processes that the daemon still has in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from neurontools.client.timeline import Moment, PastMomentBuilder, is_oldest_first
+from neurontools.model import EndedProcess
+from neurontools.rpc.convert import from_message
+from neurontools.util.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from neurontools.client.daemon_client import Client
+    from neurontools.client.timeline import HostTimeline
+
+
+PIECE = 60  # moments per request; a busy host answers that in time
+# pause after each moment, as a multiple of the work on it: keeps the interpreter free for keys and drawing
+_REST_RATIO = 3.0
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.5, 8.0
+_MOST_STRETCHES = 16
+
+
+class Backfill:
+    """Fetches missing stretches of the past in pieces, newest first. Its thread runs while there is work.
+
+    `deliver` gets moments in that thread, and an empty sequence at the end. Failed requests are retried from where they
+    stopped, until `close`.
+    """
+
+    def __init__(
+        self,
+        socket_path: str,
+        deliver: Callable[[Sequence[Moment]], object],
+        is_full: Callable[[], bool] = lambda: False,
+        *,
+        rest_ratio: float = _REST_RATIO,
+    ) -> None:
+        self._socket_path = socket_path
+        self._rest_ratio = rest_ratio
+        self._deliver = deliver
+        self._is_full = is_full  # whether the timeline can hold nothing older
+        self._stretches: list[PastMomentBuilder] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._client: Client | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether something is left to fetch. From any thread."""
+        return bool(self._stretches)
+
+    def want(self, newest: Moment, oldest: Moment | None) -> None:
+        """Requests the moments between `oldest` and `newest`; None: all before `newest`. From any thread."""
+        with self._lock:
+            self._stretches.append(PastMomentBuilder(newest, oldest))
+            del self._stretches[:-_MOST_STRETCHES]
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._run, name="feed-past", daemon=True)
+                self._thread.start()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Waits until all is fetched, at most for this time."""
+        with self._lock:  # a thread that is set has been started
+            thread = self._thread
+        if thread is not None:
+            thread.join(timeout_seconds)
+
+    def close(self) -> None:
+        """Stops fetching. Waits at most a second for the thread. May be called again."""
+        self._closing.set()
+        client = self._client
+        if client is not None:
+            client.close()
+        self.join(1.0)
+
+    def _run(self) -> None:
+        retry_seconds = _FIRST_RETRY_SECONDS
+        while not self._closing.is_set():
+            with self._lock:
+                if not self._stretches:
+                    self._thread = None
+                    break
+                stretch = self._stretches[-1]
+            try:
+                is_done = self._fetch(stretch)
+                retry_seconds = _FIRST_RETRY_SECONDS
+            except UserError:
+                is_done = False
+                self._closing.wait(retry_seconds)
+                retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
+            except Exception:  # a malformed answer must not end the view; the live feed reports it
+                is_done = True
+            if is_done:
+                with self._lock:
+                    if stretch in self._stretches:
+                        self._stretches.remove(stretch)
+        if not self._closing.is_set():
+            self._deliver(())
+
+    def _fetch(self, stretch: PastMomentBuilder) -> bool:
+        """Fetches one piece; returns whether it was the last. UserError if the reply is incomplete."""
+        from neurontools.client.daemon_client import Client, Closed
+
+        received: list[bytes] = []
+        failure: UserError | None = None
+        client = self._client = Client(self._socket_path)
+        with client:
+            if self._closing.is_set():
+                return True
+            try:
+                received.extend(client.packed_past(stretch.before_sequence, PIECE))
+            except UserError as error:
+                failure = error
+            except Closed:
+                return True
+        if is_oldest_first(received):
+            # An older daemon sends the oldest first. A part of that does not connect to the known moments.
+            received = received[::-1] if failure is None else []
+        made = self._made(stretch, received)
+        if failure is not None:
+            self._deliver(made)
+            raise failure
+        is_last = stretch.is_complete or not made or len(received) != PIECE or self._is_full()
+        if is_last and not stretch.is_complete:
+            made.extend(stretch.finish())
+        self._deliver(made)
+        return is_last
+
+    def _made(self, stretch: PastMomentBuilder, received: Sequence[bytes]) -> list[Moment]:
+        found: list[Moment] = []
+        for packed in received:
+            began_seconds = time.thread_time()
+            found.extend(stretch.make(packed))
+            if stretch.is_complete or self._closing.wait(self._rest_ratio * (time.thread_time() - began_seconds)):
+                break
+        return found
+
+
+def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> list[Moment]:
+    """Returns the moments before `newest` in any order. After `within_seconds`, returns those fetched so far."""
+    found: list[Moment] = []
+    past = Backfill(socket_path, found.extend, rest_ratio=0.0)
+    past.want(newest, None)
+    past.join(within_seconds)
+    past.close()
+    return found
+
+
+MOST_KEPT = 4000
+# A snapshot lists processes that ended within the last minute, so reading one moment per step is enough.
+_STEP_SECONDS = 25.0
+
+_Key = tuple[int, float, float]
+
+
+class EndedProcessLog:
+    """The ended processes known so far. For one thread."""
+
+    def __init__(self) -> None:
+        self._ended: dict[_Key, EndedProcess] = {}
+        self._read: dict[int, float] = {}  # by step: the last moment that was read
+
+    def take(self, processes: Iterable[EndedProcess]) -> None:
+        """Adds processes that are not known yet."""
+        for process in processes:
+            self._ended.setdefault(_key(process), process)
+        for key in list(self._ended)[: max(0, len(self._ended) - MOST_KEPT)]:
+            del self._ended[key]
+
+    def read(self, timeline: HostTimeline) -> None:
+        """Adds the ended processes in moments of a timeline that were not read yet."""
+        moments = timeline.moments
+        position = 0
+        while position < len(moments):
+            step = int(moments[position].at_seconds // _STEP_SECONDS)
+            end = bisect_right(moments, (step + 1) * _STEP_SECONDS, position, key=lambda moment: moment.at_seconds)
+            last = moments[max(position, end - 1)]
+            if self._read.get(step) != last.at_seconds:
+                self._read[step] = last.at_seconds
+                self.take(from_message(EndedProcess, ended) for ended in last.message().ended)
+            position = max(position + 1, end)
+
+    def until(self, unix_seconds: float) -> tuple[EndedProcess, ...]:
+        """The processes that had ended by this time."""
+        return tuple(process for process in self._ended.values() if process.ended_at_unix_seconds <= unix_seconds)
+
+
+def _key(process: EndedProcess) -> _Key:
+    return process.pid, process.began_at_unix_seconds, process.ended_at_unix_seconds
+
+
+class EndedProcessFetch:
+    """Asks a daemon once, in its own thread, for the ended processes. `take` returns the result."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
+        self._found: tuple[EndedProcess, ...] = ()
+        self._thread = threading.Thread(target=self._run, name="ended", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> tuple[EndedProcess, ...]:
+        """Waits for the daemon's answer, then returns it like `take`."""
+        self._thread.join()
+        return self.take()
+
+    def take(self) -> tuple[EndedProcess, ...]:
+        """Returns what has come since the last call."""
+        found, self._found = self._found, ()
+        return found
+
+    def _run(self) -> None:
+        from neurontools.client.daemon_client import Client
+
+        try:
+            with Client(self._socket_path) as client:
+                self._found = client.ended().processes
+        except (UserError, ValueError):  # no connection, or an older daemon without this call
+            return

@@ -1,0 +1,297 @@
+"""Curves for plots: downsamples quantities along a time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar, cast
+
+from neurontools.client.samples import Downsampler, HostSample, Samples, TimeAxis
+
+TREND_STEP_SECONDS = 5.0
+_Step = TypeVar("_Step")
+
+
+class _Steps(Downsampler, Protocol[_Step]):
+    @property
+    def steps(self) -> dict[int, _Step]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The values of a quantity along an axis, with minimum, mean and maximum. None is unknown."""
+
+    values: tuple[float | None, ...]
+    latest: float | None
+    lowest: float | None
+    mean: float | None
+    highest: float | None
+
+
+class Series:
+    """The samples up to the shown moment: the first `count` of `samples`."""
+
+    def __init__(self, samples: Samples, count: int | None = None) -> None:
+        self._samples = samples
+        self._count = len(samples) if count is None else count
+        self._cut: dict[object, object] = {}  # steps by key, up to the shown moment
+
+    def __len__(self) -> int:
+        return self._count
+
+    def axis(self, cells: int, window_seconds: float, shown_unix_seconds: float = 0.0) -> TimeAxis:
+        """Returns a time axis of `cells` cells that covers `window_seconds` up to the shown moment."""
+        shown_seconds = self._samples[self._count - 1].at_seconds if self._count else 0.0
+        cells = max(1, cells)
+        offset_seconds = shown_unix_seconds - shown_seconds
+        return TimeAxis(self._samples, self._count, cells, window_seconds / cells, shown_seconds, offset_seconds)
+
+    def curve(self, quantity: HostQuantity, axis: TimeAxis, per_cell: int = 1) -> Curve:
+        """Returns a quantity along an axis, with `per_cell` values for each cell."""
+        step_seconds = axis.cell_seconds / per_cell
+        found = self._steps(
+            (quantity, step_seconds), partial(QuantityDownsampler, quantity, step_seconds), step_seconds
+        )
+        numbers = axis.steps(per_cell)
+        shown = [None if number is None else found.get(number) for number in numbers]
+        values = tuple(
+            None if step is None else step.highest if quantity.is_level else step.total / step.count for step in shown
+        )
+        latest = quantity.of(self._samples[self._count - 1]) if self._count else None
+        known = [found[number] for number in {number for number in numbers if number is not None} if number in found]
+        if not known:
+            return Curve(values, latest, None, None, None)
+        return Curve(
+            values,
+            latest,
+            min(step.lowest for step in known),
+            sum(step.total for step in known) / sum(step.count for step in known),
+            max(step.highest for step in known),
+        )
+
+    def core_steps(self, axis: TimeAxis) -> list[CoreStep | None]:
+        """Returns the utilization of all cores in each cell of an axis."""
+        found = self._steps(axis.cell_seconds, partial(CoreDownsampler, axis.cell_seconds), axis.cell_seconds)
+        return [None if number is None else found.get(number) for number in axis.steps()]
+
+    def core_trend(self, first: int, count: int, length: int) -> list[float | None]:
+        """Returns the mean utilization of `count` physical cores from `first` on, in the last `length` steps."""
+        if not self._count:
+            return []
+        found = self._steps(TREND_STEP_SECONDS, partial(CoreDownsampler, TREND_STEP_SECONDS), TREND_STEP_SECONDS)
+        latest = int(self._samples[self._count - 1].at_seconds // TREND_STEP_SECONDS)
+        steps = map(found.get, range(latest - length + 1, latest + 1))
+        return [None if step is None else mean_of_cores(step, first, count) for step in steps]
+
+    def _steps(self, key: object, empty: Callable[[], _Steps[_Step]], step_seconds: float) -> dict[int, _Step]:
+        """The steps of a downsampler. The last step contains only samples up to the shown moment."""
+        if key in self._cut:
+            return cast("dict[int, _Step]", self._cut[key])
+        found = self._samples.gathered(key, empty).steps
+        if 0 < self._count < len(self._samples):
+            last = int(self._samples[self._count - 1].at_seconds // step_seconds)
+            anew = empty()
+            for sample in self._samples.between(last * step_seconds, float("inf"), self._count):
+                anew.add(sample)
+            found = {**found, **anew.steps}
+        self._cut[key] = found
+        return found
+
+
+def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:
+    """The mean over some physical cores; None if all are unknown."""
+    if count == 1:
+        return step.means[first] if first < len(step.means) else None
+    known = [value for value in step.means[first : first + count] if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+@dataclass(slots=True)
+class QuantityStep:
+    """Minimum, maximum and mean of a quantity in one step."""
+
+    total: float
+    count: int
+    lowest: float
+    highest: float
+
+    def take(self, value: float) -> None:
+        """Adds a value."""
+        self.total += value
+        self.count += 1
+        if value < self.lowest:
+            self.lowest = value
+        elif value > self.highest:
+            self.highest = value
+
+
+class QuantityDownsampler:
+    """Downsamples one quantity, by step number."""
+
+    def __init__(self, quantity: HostQuantity, step_seconds: float) -> None:
+        self.steps: dict[int, QuantityStep] = {}
+        self._quantity = quantity
+        self.step_seconds = step_seconds
+
+    def add(self, sample: HostSample) -> None:
+        """Adds a sample, in any order."""
+        value = self._quantity.of(sample)
+        if value is None:
+            return
+        number = int(sample.at_seconds // self.step_seconds)
+        step = self.steps.get(number)
+        if step is None:
+            self.steps[number] = QuantityStep(value, 1, value, value)
+        else:
+            step.take(value)
+
+    def forget(self, first: int) -> None:
+        """Removes the steps before this number."""
+        _forget(self.steps, first)
+
+
+@dataclass(slots=True)
+class CoreStep:
+    """Utilization and owner of each physical core in one step. None is unknown."""
+
+    means: list[float | None]
+    owners: tuple[int, ...]
+    at_seconds: float  # of the latest sample
+    counts: list[int]
+
+
+class CoreDownsampler:
+    """Downsamples the utilization of all cores, by step number."""
+
+    def __init__(self, step_seconds: float) -> None:
+        self.steps: dict[int, CoreStep] = {}
+        self.step_seconds = step_seconds
+
+    def add(self, sample: HostSample) -> None:
+        """Adds a sample, in any order."""
+        number = int(sample.at_seconds // self.step_seconds)
+        step = self.steps.get(number)
+        values = sample.utilization_ratio
+        if step is None or len(step.means) != len(values):
+            means = [value if value == value else None for value in values]  # NaN is not itself
+            self.steps[number] = CoreStep(means, sample.owners, sample.at_seconds, [1] * len(means))
+            return
+        if sample.at_seconds > step.at_seconds:
+            step.owners, step.at_seconds = sample.owners, sample.at_seconds
+        for index, value in enumerate(values):
+            if value == value:
+                mean = step.means[index]
+                if mean is None:
+                    step.means[index], step.counts[index] = value, 1
+                else:
+                    step.counts[index] += 1
+                    step.means[index] = mean + (value - mean) / step.counts[index]
+
+    def forget(self, first: int) -> None:
+        """Removes the steps before this number."""
+        _forget(self.steps, first)
+
+
+def _forget(steps: dict[int, QuantityStep] | dict[int, CoreStep], first: int) -> None:
+    for number in [number for number in steps if number < first]:
+        del steps[number]
+
+
+@dataclass(frozen=True, slots=True)
+class HostQuantity:
+    """A plotted number of each sample. Equal quantities share a downsampler.
+
+    `first_core` and `core_count` select physical cores, `pid` a process; by default it is for the whole host. A level
+    (memory) is plotted by its maximum in each step, a rate by its mean.
+    """
+
+    name: str
+    is_level: bool
+    first_core: int = 0
+    core_count: int = 0
+    pid: int | None = None
+
+    def of(self, sample: HostSample) -> float | None:
+        """Returns the value in a sample; None is unknown."""
+        return _READ[self.name](self, sample)
+
+
+def utilization_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
+    """Mean utilization of cores, 0 to 1."""
+    return HostQuantity("utilization", False, first_core, core_count, pid)
+
+
+def memory_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
+    """Device memory in use by cores, in bytes."""
+    return HostQuantity("memory", True, first_core, core_count, pid)
+
+
+def flops_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
+    """FLOPS of cores."""
+    return HostQuantity("flops", False, first_core, core_count, pid)
+
+
+def executions_quantity(*, pid: int | None = None) -> HostQuantity:
+    """Finished executions per second."""
+    return HostQuantity("executions", False, pid=pid)
+
+
+def latency_p99_quantity(pid: int) -> HostQuantity:
+    """The 99th percentile of a process's total latency, in seconds."""
+    return HostQuantity("latency_p99", True, pid=pid)
+
+
+def _chosen(quantity: HostQuantity, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
+    """The known values of the selected cores; for a process, those of its cores."""
+    if quantity.pid is not None:
+        pid = quantity.pid
+        return [value for value, owner in zip(values, sample.owners, strict=True) if owner == pid and value == value]
+    if quantity.core_count == 1:
+        found = values[quantity.first_core : quantity.first_core + 1]
+        return found if found and found[0] == found[0] else ()
+    if quantity.core_count:
+        values = values[quantity.first_core : quantity.first_core + quantity.core_count]
+    return [value for value in values if value == value]  # NaN is not itself
+
+
+def _mean_utilization(quantity: HostQuantity, sample: HostSample) -> float | None:
+    known = _chosen(quantity, sample, sample.utilization_ratio)
+    return sum(known) / len(known) if known else None
+
+
+def _sum_of_memory(quantity: HostQuantity, sample: HostSample) -> float | None:
+    known = _chosen(quantity, sample, sample.memory_bytes)
+    return sum(known) if known else None
+
+
+def _sum_of_flops(quantity: HostQuantity, sample: HostSample) -> float | None:
+    known = _chosen(quantity, sample, sample.flops_per_second)
+    return sum(known) if known else None
+
+
+def _executions(quantity: HostQuantity, sample: HostSample) -> float | None:
+    if quantity.pid is not None:
+        return _of_process(quantity.pid, sample, sample.executions_per_second)
+    known = [value for value in sample.executions_per_second if value == value]
+    return sum(known) if known else None
+
+
+def _latency_p99(quantity: HostQuantity, sample: HostSample) -> float | None:
+    return None if quantity.pid is None else _of_process(quantity.pid, sample, sample.latency_p99_seconds)
+
+
+def _of_process(pid: int, sample: HostSample, values: Sequence[float]) -> float | None:
+    if pid not in sample.pids:
+        return None
+    value = values[sample.pids.index(pid)]
+    return value if value == value else None
+
+
+_READ: dict[str, Callable[[HostQuantity, HostSample], float | None]] = {
+    "utilization": _mean_utilization,
+    "memory": _sum_of_memory,
+    "flops": _sum_of_flops,
+    "executions": _executions,
+    "latency_p99": _latency_p99,
+}
