@@ -141,7 +141,8 @@ def test_health_reports() -> None:
     verdicts = health.verdicts(snapshot)
     lines = health_text(verdicts, snapshot).splitlines()
     assert lines[0].startswith(
-        "device 0: critical: 3 ranks wait for rank 0, PID 4194305, in one execution [synthetic] (for 6 m 30 s); see where it hangs"
+        "device 0: critical: 3 ranks wait for rank 0, PID 4194305, in one execution [synthetic] (for 6 m 30 s); "
+        "see where it hangs"
     )
     assert lines[-1] == "1 of 16 devices unhealthy"
     found = json.loads(health_json(verdicts, snapshot))
