@@ -129,7 +129,7 @@ def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
                 raise ValueError("a refusal of several lines") from refused
         if isinstance(document, dict):
             with contextlib.suppress(ValueError):  # not a record: the exporter reports it
-                metrics.take(document)
+                metrics.add_record(document)
             list(metrics.families())
 
     _many(outcome, one, seconds)

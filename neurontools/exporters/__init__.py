@@ -1,1 +1,1 @@
-"""Metrics for engines that exist: what a snapshot looks like to Prometheus, OpenMetrics and OpenTelemetry."""
+"""Exporters of snapshots: Prometheus and OpenMetrics metrics, neuron-monitor records, and Perfetto traces."""

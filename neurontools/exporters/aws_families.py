@@ -1,7 +1,7 @@
-"""The families that neuron-monitor-prometheus.py exposes: what existing dashboards, checks and collectors ask for.
+"""The families of AWS's neuron-monitor-prometheus.py, which existing dashboards, checks and collectors query.
 
-Every series has the labels of `instance_labels`; the further ones stand beside each family. The help texts are those
-that the original was seen to print, word for word: readers that keep metadata would else tell of a change.
+Every series has the labels of `instance_labels`; a comment at each family lists its other labels. The help texts are
+AWS's, word for word, because readers that store metadata would report a change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ VCPU_USAGE_PARTS = {"user": ("user", "nice"), "system": ("system", "io_wait", "i
 
 
 def instance_labels(instance_info: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """The labels of every series, from the instance_info of a record."""
+    """Returns the labels of every series, from the instance_info of a record."""
     labels = {
         "availability_zone": instance_info.get("instance_availability_zone"),
         "instance_id": instance_info.get("instance_id"),

@@ -1,6 +1,6 @@
-"""The two text formats that Prometheus scrapes: its own (0.0.4) and OpenMetrics 1.0.
+"""Metric families and their two text formats: Prometheus (0.0.4) and OpenMetrics 1.0.
 
-By hand and not by prometheus_client, which keeps an object for every series and takes many times as long.
+Does not use prometheus_client, which keeps an object for every series and takes many times as long.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset
 
 _END = CompressedPart(b"# EOF\n")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+_MAX_CACHED_TEXTS = 2048  # more than one host has of a kind; bounds the cache when processes come and go for months
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 
 class MetricKind(StrEnum):
-    """What a family of samples is."""
+    """The type of a metric family."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -34,7 +35,10 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyDefinition:
-    """A family; `name` without `_total` and `_info`, which belong to the samples. Each is made once: it is a key."""
+    """The name, type and help of a metric family; a dictionary key by identity, so create each definition once.
+
+    `name` lacks the suffixes `_total` and `_info`, which belong to the samples.
+    """
 
     name: str
     kind: MetricKind
@@ -42,19 +46,19 @@ class FamilyDefinition:
 
     @property
     def sample_name(self) -> str:
-        """The name of its samples."""
+        """The name of the samples, with their suffix."""
         return self.name + _SUFFIXES[self.kind]
 
 
 _SUFFIXES = {MetricKind.GAUGE: "", MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}
 
 Sample = tuple[str, float]
-"""The text of the labels with its braces, as `label_text` writes it, and the value."""
+"""The label text with braces, as `label_text` formats it, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """A family with its samples; `created` tells for counters since when they count, Unix time in seconds."""
+    """A metric family with its samples; `created` has the start time of each counter, Unix time in seconds."""
 
     definition: FamilyDefinition
     samples: Sequence[Sample]
@@ -62,15 +66,15 @@ class MetricFamily:
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Labels as both formats write them, sorted by name: {a="1",b="x"}; "" for none."""
+    """Formats labels for both formats, sorted by name: {a="1",b="x"}; "" without labels."""
     parts = [f'{name}="{escape_label_value(value)}"' for name, value in sorted(labels)]
     return f"{{{','.join(parts)}}}" if parts else ""
 
 
 def escape_label_value(value: str) -> str:
-    """A label value with what the formats want escaped; a lone surrogate, which has no UTF-8, becomes U+FFFD.
+    """Escapes a label value for both formats; replaces lone surrogates, which UTF-8 can't encode, by U+FFFD.
 
-    Control characters but line ends, which the formats escape, are made visible: people read metrics in terminals.
+    Also escapes control characters other than line feeds, because people read metrics in terminals.
     """
     if value.isascii() and value.isalnum():
         return value
@@ -80,27 +84,27 @@ def escape_label_value(value: str) -> str:
 
 
 def encode_text(families: Iterable[MetricFamily]) -> bytes:
-    """The families in Prometheus's text format, families without samples left out."""
+    """Encodes families in Prometheus's text format; omits families without samples."""
     return Exposition(openmetrics=False).text(families)
 
 
 def encode_openmetrics(families: Iterable[MetricFamily]) -> bytes:
-    """The families in the OpenMetrics text format, families without samples left out."""
+    """Encodes families in the OpenMetrics text format; omits families without samples."""
     return Exposition(openmetrics=True).text(families)
 
 
 class Exposition:
-    """Scrape after scrape of one exporter in one format; a family that is as it was is not written anew."""
+    """Encodes the scrapes of one exporter in one format; reuses the text of unchanged families."""
 
     def __init__(self, *, openmetrics: bool) -> None:
         self._openmetrics = openmetrics
         self._written: dict[FamilyDefinition, tuple[MetricFamily, CompressedPart]] = {}
 
     def document(self, families: Iterable[MetricFamily]) -> CompressibleDocument:
-        """The families, those without samples left out; a family is a part, the same for as long as it is as it was."""
+        """Encodes families, one document part each; unchanged families keep their part object. Omits empty families."""
         write = _openmetrics_family if self._openmetrics else _text_family
         written: dict[FamilyDefinition, tuple[MetricFamily, CompressedPart]] = {}
-        for family in families if self._openmetrics else _with_created_apart(families):
+        for family in families if self._openmetrics else _separate_created(families):
             known = self._written.get(family.definition)
             if known is None or known[0] != family:
                 known = (family, CompressedPart(write(family).encode()))
@@ -110,60 +114,60 @@ class Exposition:
         return CompressibleDocument([*parts, _END] if self._openmetrics else parts)
 
     def text(self, families: Iterable[MetricFamily]) -> bytes:
-        """The families, those without samples left out."""
+        """Encodes families as bytes; omits families without samples."""
         return self.document(families).content
 
 
-def _with_created_apart(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
-    """Families as Prometheus's own format has them: when a counter was created is a gauge beside it."""
+def _separate_created(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
+    """Moves the start times of counters into gauges of their own, as Prometheus's text format requires."""
     for family in families:
         if family.created:
             yield MetricFamily(family.definition, family.samples)
-            yield MetricFamily(_created(family.definition), family.created)
+            yield MetricFamily(_created_definition(family.definition), family.created)
         else:
             yield family
 
 
 @cache
-def _created(definition: FamilyDefinition) -> FamilyDefinition:
+def _created_definition(definition: FamilyDefinition) -> FamilyDefinition:
     return FamilyDefinition(f"{definition.name}_created", MetricKind.GAUGE, definition.help)
 
 
 def _text_family(family: MetricFamily) -> str:
     definition, name = family.definition, family.definition.sample_name
     kind = "gauge" if definition.kind is MetricKind.INFO else definition.kind.value
-    return _block(f"# HELP {name} {definition.help}\n# TYPE {name} {kind}", _lines(name, family.samples))
+    return _join_block(f"# HELP {name} {definition.help}\n# TYPE {name} {kind}", _sample_lines(name, family.samples))
 
 
 def _openmetrics_family(family: MetricFamily) -> str:
     definition = family.definition
-    lines = _lines(definition.sample_name, family.samples)
-    if family.created:  # each counter with its own, as the format wants them
-        created = _lines(f"{definition.name}_created", family.created)
+    lines = _sample_lines(definition.sample_name, family.samples)
+    if family.created:  # OpenMetrics requires each start time beside its counter
+        created = _sample_lines(f"{definition.name}_created", family.created)
         lines = [line for pair in zip(lines, created, strict=True) for line in pair]
-    return _block(
+    return _join_block(
         f"# HELP {definition.name} {definition.help}\n# TYPE {definition.name} {definition.kind.value}", lines
     )
 
 
-def _block(head: str, lines: list[str]) -> str:
+def _join_block(head: str, lines: list[str]) -> str:
     return "\n".join((head, *lines, "")) if lines else ""
 
 
-def _lines(name: str, samples: Sequence[Sample]) -> list[str]:
+def _sample_lines(name: str, samples: Sequence[Sample]) -> list[str]:
     if math.isfinite(sum([value for _, value in samples])):
         return [f"{name}{labels} {value!r}" for labels, value in samples]
-    return [f"{name}{labels} {_number(value)}" for labels, value in samples]
+    return [f"{name}{labels} {_number_text(value)}" for labels, value in samples]
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     if math.isfinite(value):
         return repr(value)
     return "NaN" if math.isnan(value) else "-Inf" if value == -math.inf else "+Inf"
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether an HTTP Accept header asks for OpenMetrics 1.0."""
+    """Whether an HTTP Accept header requests OpenMetrics 1.0."""
     return any(_is_openmetrics(part) for part in accept.split(","))
 
 
@@ -174,11 +178,8 @@ def _is_openmetrics(part: str) -> bool:
     return media == "application/openmetrics-text" and not refused and versions in ([], ["1.0.0"], ["0.0.1"])
 
 
-_MOST = 2048  # above what one host has of a kind; a bound for processes that come and go for months
-
-
 class LabelSetTexts:
-    """The texts of label sets with the same names, by their values."""
+    """Caches the texts of label sets with the same names."""
 
     def __init__(self, base: tuple[tuple[str, str], ...], names: tuple[str, ...]) -> None:
         self._base = base
@@ -186,10 +187,10 @@ class LabelSetTexts:
         self._texts: dict[tuple[str | int, ...], str] = {}
 
     def __call__(self, *values: str | int) -> str:
-        """The text of these values, in the order of the names."""
+        """Returns the label text for values in the order of the names."""
         text = self._texts.get(values)
         if text is None:
-            if len(self._texts) >= _MOST:
+            if len(self._texts) >= _MAX_CACHED_TEXTS:
                 self._texts.clear()
             labels = zip(self._names, map(str, values), strict=True)
             text = self._texts[values] = label_text((*self._base, *labels))
@@ -197,7 +198,7 @@ class LabelSetTexts:
 
 
 class LabelRowTexts:
-    """The texts of label sets that differ in the last label, which has the same few values in each of them."""
+    """Caches the texts of label sets that differ only in the last label, which has a few fixed values."""
 
     def __init__(self, base: tuple[tuple[str, str], ...], names: tuple[str, ...], last: tuple[str, ...]) -> None:
         self._base = base
@@ -206,10 +207,10 @@ class LabelRowTexts:
         self._rows: dict[tuple[str | int, ...], tuple[str, ...]] = {}
 
     def __call__(self, *values: str | int) -> tuple[str, ...]:
-        """The texts of these values, one for each value of the last name."""
+        """Returns one label text for each value of the last label."""
         row = self._rows.get(values)
         if row is None:
-            if len(self._rows) >= _MOST:
+            if len(self._rows) >= _MAX_CACHED_TEXTS:
                 self._rows.clear()
             *names, last = self._names
             labels = (*self._base, *zip(names, map(str, values), strict=True))
@@ -218,7 +219,7 @@ class LabelRowTexts:
 
 
 class LabelTexts:
-    """Label sets that all have the same base labels."""
+    """Caches label texts that share the same base labels."""
 
     def __init__(self, base: tuple[tuple[str, str], ...] = ()) -> None:
         self.base = base
@@ -226,14 +227,14 @@ class LabelTexts:
         self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], LabelRowTexts] = {}
 
     def named(self, *names: str) -> LabelSetTexts:
-        """Those with the base and these names."""
+        """Returns the cache for the base labels and these names."""
         texts = self._texts.get(names)
         if texts is None:
             texts = self._texts[names] = LabelSetTexts(self.base, names)
         return texts
 
     def rows(self, *names: str, last: tuple[str, ...]) -> LabelRowTexts:
-        """Those with the base and these names, the last of which has each of these values."""
+        """Returns the cache for the base labels and these names; the last name has the fixed values `last`."""
         rows = self._rows.get((names, last))
         if rows is None:
             rows = self._rows[names, last] = LabelRowTexts(self.base, names, last)
@@ -241,15 +242,15 @@ class LabelTexts:
 
 
 class Exporter(Protocol):
-    """What has metrics."""
+    """A source of metrics."""
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """The metrics in a format, the same object for as long as they are the same."""
+        """Returns the encoded metrics; the same object while they are unchanged."""
         ...
 
 
 def metrics_page(exporter: Exporter) -> Handler:
-    """The page for these metrics."""
+    """Returns the HTTP handler for these metrics; the Accept header selects the format."""
 
     def page(request: HttpRequest) -> HttpResponse:
         openmetrics = wants_openmetrics(request.header("accept"))

@@ -1,4 +1,4 @@
-"""Families of our own about health: verdicts, findings with their reasons, what the driver tells of sick hardware."""
+"""The neurontools_… families on health: severities, findings with their reasons, and the driver's error counters."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CORE_ERRORS = FamilyDefinition(
 
 
 def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
-    """The families of a snapshot; nothing of what is not known, and of the driver nothing where it is simulated."""
+    """Yields the families of a snapshot; unknown values have no samples, and simulated hosts no driver families."""
     health: list[Sample] = []
     counts: dict[str, int] = {}
     of_device, of_kind = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
@@ -97,11 +97,11 @@ def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFam
     yield MetricFamily(INJECTED_FAULT, injected)
 
 
-def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> Iterator[MetricFamily]:
+def _finding_families(snapshot: Snapshot, health_state: Health, label: LabelTexts) -> Iterator[MetricFamily]:
     of_host, of_finding = label.named("finding"), label.named(*_FINDING)
-    gravest = judged.findings[0] if judged.findings else None
+    gravest = health_state.findings[0] if health_state.findings else None
     severity = gravest.severity if gravest is not None else Severity.OK
-    is_known = severity > Severity.NOTICE or not judged.unknown_device_indices
+    is_known = severity > Severity.NOTICE or not health_state.unknown_device_indices
     kind = gravest.kind if gravest is not None else ""
     yield MetricFamily(HEALTH, [(of_host(kind), int(severity))] if is_known else [])
     found = [
@@ -120,7 +120,7 @@ def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> 
             ),
             age_seconds(finding, snapshot),
         )
-        for finding in judged.findings
+        for finding in health_state.findings
     ]
     yield MetricFamily(FINDING, found)
 
@@ -137,9 +137,9 @@ def _driver_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
     resets: dict[int, tuple[int, int]] = {}
     rows = label.rows("neuroncore", _DEVICE, "error", last=_ERRORS)
     for group in logical_cores(snapshot):
-        told = [_read_errors(core.status) for core in group.cores if core.status is not None]
-        if told:
-            for text, each in zip(rows(group.index, group.device_index), zip(*told, strict=True), strict=True):
+        readings = [_read_errors(core.status) for core in group.cores if core.status is not None]
+        if readings:
+            for text, each in zip(rows(group.index, group.device_index), zip(*readings, strict=True), strict=True):
                 known = [count for count in each if count is not None]
                 errors += [(text, sum(known))] if known else []
         for core in group.cores:

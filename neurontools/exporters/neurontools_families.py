@@ -1,4 +1,4 @@
-"""Families of our own, `neurontools_…`: idle cores, owners, all memory categories, MFU, power, health."""
+"""The neurontools_… families on cores, devices, processes, training and jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 _DEVICE = "neuron_device_index"
 _CORE_LABELS = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
-_PROCESS = ("pid",)  # all else that tells a process is in the info, which is joined by it
+_PROCESS = ("pid",)  # the info family, joined by PID, has all other labels of a process
 _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
-_MAX_COMMAND_CHARACTERS = 128  # a label stays in the index of Prometheus for as long as the process has series there
+_MAX_COMMAND_CHARACTERS = 128  # Prometheus keeps labels in its index as long as the series exist
 
 
 def _gauge(name: str, text: str) -> FamilyDefinition:
@@ -93,7 +93,7 @@ def neurontools_families(
     peak_flops_per_core: float | None,
     label: LabelTexts,
 ) -> Iterator[MetricFamily]:
-    """The families of a snapshot; `holders` use the runtime; cores are logical, by the LNC of the host."""
+    """Yields the families of a snapshot. `holders` are the processes that use the runtime. Cores are logical."""
     yield from _core_families(snapshot, peak_flops_per_core, label)
     owners, candidates = _owner_samples(snapshot, label)
     yield MetricFamily(CORE_OWNER, owners)
@@ -112,9 +112,9 @@ def neurontools_families(
     yield MetricFamily(DEVICES, [(alone, len(snapshot.devices))])
     yield MetricFamily(WARNINGS, [(alone, len(snapshot.warnings))])
     of_warning = label.named("warning")
-    # A number of seconds would make a series of its own every second.
-    told = dict.fromkeys(strip_durations(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
-    yield MetricFamily(WARNING, [(of_warning(warning), 1) for warning in told])
+    # A changing number of seconds in a label would create a new series every second.
+    warnings = dict.fromkeys(strip_durations(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
+    yield MetricFamily(WARNING, [(of_warning(warning), 1) for warning in warnings])
     yield MetricFamily(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
 
 
@@ -172,7 +172,7 @@ def _add_memory(samples: list[Sample], group: LogicalNeuronCore, texts: tuple[st
 
 
 def _add_counters(samples: dict[FamilyDefinition, list[Sample]], group: LogicalNeuronCore, text: str) -> None:
-    """Busy time and executions of a logical core are those of each of its physical cores; FLOPs are shared out."""
+    """Each physical core of a logical core has its full busy time and executions, but only a part of its FLOPs."""
     cores = group.cores
     busy = [core.busy_seconds_total for core in cores if core.busy_seconds_total is not None]
     if busy:
@@ -186,7 +186,7 @@ def _add_counters(samples: dict[FamilyDefinition, list[Sample]], group: LogicalN
 
 
 def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
-    """Owners of cores, those that were concluded marked so, and candidates."""
+    """The owners of cores, with inferred ones marked, and the candidates."""
     by_pid = {process.pid: process for process in snapshot.processes}
     of_owner, of_inferred = label.named(*_CORE_LABELS, *_OWNER), label.named(*_CORE_LABELS, *_OWNER, "inferred")
     owners: list[Sample] = []
@@ -207,7 +207,7 @@ def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample],
 
 
 def _owner_values(process: Process) -> tuple[str | int, ...]:
-    """The values of _OWNER: who a process is; "" where there is no such thing."""
+    """The label values for _OWNER; "" if a process lacks one."""
     of = process.attribution
     if of is None:
         return (process.pid, process.user or "", process.tag, "", "", "", "")
@@ -236,7 +236,7 @@ def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
             if stack.used_bytes is not None:
                 samples[STACK_USED].append((text, stack.used_bytes))
         sizes = zip(host_memory_rows(device.index), _read_host_memory(device.host_memory), strict=True)
-        # On a simulated host they are all 0.
+        # All sizes are 0 on a simulated host.
         samples[DEVICE_HOST_MEMORY].extend((text, size_bytes) for text, size_bytes in sizes if size_bytes)
         counts = zip(ecc_rows(device.index), _read_ecc(device.ecc), strict=True)
         samples[DEVICE_ECC].extend((text, count) for text, count in counts if count is not None)
@@ -256,7 +256,7 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
     for process in holders:
         text = of_process(process.pid)
         samples[PROCESS].append((of_identity(*_owner_values(process), *_identity_values(process)), 1))
-        if process.core_indices:  # else which are its own is unknown
+        if process.core_indices:  # otherwise its cores are unknown
             samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
         used = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
         if used:
@@ -267,7 +267,7 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
             samples[PROCESS_RESIDENT].append((text, process.resident_bytes))
         if process.cpu_user_seconds_total is not None and process.cpu_system_seconds_total is not None:
             samples[PROCESS_CPU].append((text, process.cpu_user_seconds_total + process.cpu_system_seconds_total))
-        if snapshot.source is SourceKind.SIMULATED or process.models:  # a driver doesn't tell of models
+        if snapshot.source is SourceKind.SIMULATED or process.models:  # the driver doesn't list models
             samples[PROCESS_MODELS].append((text, len(process.models)))
         samples[PROCESS_REPORTING].append((text, int(process.reporting)))
     for definition, values in samples.items():
@@ -287,7 +287,7 @@ _PROCESS_FAMILIES = (
 
 
 def _identity_values(process: Process) -> tuple[str | int, ...]:
-    """The values of _IDENTITY."""
+    """The label values for _IDENTITY."""
     of = process.attribution
     return (
         "" if process.uid is None else process.uid,
@@ -339,7 +339,7 @@ _TRAINING_DEFINITIONS = tuple(
 
 
 def training_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
-    """The families of these processes; one whose runtime does not count these has no samples.
+    """Yields the training families; a process whose runtime doesn't count them has no samples.
 
     `now_seconds` is the CLOCK_MONOTONIC of the snapshot.
     """
@@ -368,7 +368,7 @@ def training_families(holders: list[Process], now_seconds: float, label: LabelTe
     yield MetricFamily(_PROCESS_SINCE_STEP, since_step)
 
 
-_MOST_JOBS = 32  # those with most cores; each has nine series, and one more a rank
+_MOST_JOBS = 32  # the largest ones; each has nine series, and one per rank
 _JOB_LABELS = ("job_name", "run_id")
 
 
@@ -406,7 +406,7 @@ _JOB_FAMILIES = (
 
 
 def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
-    """The number of jobs, and the families of those that have several ranks, on this host or others."""
+    """Yields the number of jobs, and the families of jobs with several ranks, on this host or others."""
     samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _JOB_FAMILIES}
     found = running_jobs(snapshot)
     yield MetricFamily(JOB_COUNT, [(label.named()(), len(found))])

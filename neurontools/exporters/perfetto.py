@@ -1,6 +1,7 @@
-"""Packets of a Perfetto trace: tracks, slices, instants and counters, each encoded by itself.
+"""Perfetto traces of snapshots: a track for each core, process, counter and finding.
 
-A trace is nothing but its packets one after the other, so a file can be written as they come.
+A trace is a sequence of independent packets, so a file can be written incrementally. Each snapshot states all current
+values. Unchanged values cost nothing, changed values become packets, and missing values end their slice or counter.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from neurontools.util.units import ranges_text
 
 _PACKET = 1  # of Trace
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _TRACK_DESCRIPTOR, _CLOCK_SNAPSHOT = 8, 10, 11, 60, 6  # of TracePacket
-_REALTIME, _BOOTTIME = 1, 6  # of BuiltinClock; timestamps are of BOOTTIME where a packet says nothing else
+_REALTIME, _BOOTTIME = 1, 6  # of BuiltinClock; BOOTTIME is the default clock of timestamps
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # of TrackEvent.Type
 _EXPLICIT = 3  # of ChildTracksOrdering
-_OF_ONE_SEQUENCE = encode_uint(_SEQUENCE, 1)  # Perfetto takes events only from a sequence that is told
+_OF_ONE_SEQUENCE = encode_uint(_SEQUENCE, 1)  # Perfetto ignores events without a sequence id
 _DOUBLE_COUNTER_VALUE = bytes((0xE1, 0x02))  # the tag of field 44, fixed64
 _double = struct.Struct("<d").pack
 
 
 class CounterUnit(IntEnum):
-    """What a counter counts, as Perfetto has it; anything else has a name of its own."""
+    """Perfetto's units of counters; any other unit is a string."""
 
     COUNT = 2
     BYTES = 3
 
 
 def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
-    """Which time of day a moment of the trace was."""
+    """Encodes the time of day of a trace time."""
     clocks = b"".join(
         encode_bytes(1, encode_uint(1, clock) + encode_uint(2, time))
         for clock, time in ((_BOOTTIME, at_ns), (_REALTIME, at_unix_ns))
@@ -54,12 +55,12 @@ def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
 
 
 def track_packet(uuid: int, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> bytes:
-    """A track for slices and instants, or one that only has tracks below it, which are ordered by rank."""
+    """Encodes a track for slices and instants, or a group of tracks; `rank` orders it within its parent."""
     return _descriptor(_track_fields(uuid, name, parent, rank, description))
 
 
 def process_packet(uuid: int, pid: int, name: str, command: str) -> bytes:
-    """The track of a process, with those below it."""
+    """Encodes the track of a process, which groups its other tracks."""
     process = encode_uint(1, pid) + encode_string(2, command) + encode_string(6, name)
     return _descriptor(_track_fields(uuid, name) + encode_bytes(3, process))
 
@@ -67,47 +68,47 @@ def process_packet(uuid: int, pid: int, name: str, command: str) -> bytes:
 def counter_packet(
     uuid: int, name: str, unit: CounterUnit | str, *, parent: int = 0, rank: int = 0, description: str = ""
 ) -> bytes:
-    """A track of numbers. Those of one parent and one unit share the scale."""
+    """Encodes a counter track; counters of one parent and unit share their scale."""
     counter = encode_uint(3, unit) if isinstance(unit, CounterUnit) else encode_string(6, unit)
     return _descriptor(_track_fields(uuid, name, parent, rank, description) + encode_bytes(8, counter))
 
 
 def begin_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
-    """A slice begins; it lasts until `end_packet`, and slices of a track lie within each other."""
+    """Begins a slice, which `end_packet` ends; slices of a track nest."""
     return _event_packet(_BEGIN, at_ns, track, name, category, notes)
 
 
 def end_packet(at_ns: int, track: int) -> bytes:
-    """The slice that began last on this track ends."""
+    """Ends the innermost open slice of a track."""
     return _event(at_ns, encode_uint(9, _END) + encode_uint(11, track))
 
 
 def instant_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
-    """Something that took no time."""
+    """Encodes an event without duration."""
     return _event_packet(_INSTANT, at_ns, track, name, category, notes)
 
 
 def value_prefix(track: int) -> bytes:
-    """What all values of one counter have in common, for `value_packet`."""
+    """Encodes the constant part of a counter's values, for `value_packet`."""
     return encode_uint(9, _COUNTER) + encode_uint(11, track) + _DOUBLE_COUNTER_VALUE
 
 
 def value_packet(timestamp: bytes, prefix: bytes, value: float) -> bytes:
-    """A value of a counter from now on; `timestamp` as `timestamp_field` has it, the same for all of one moment."""
+    """Encodes a new value of a counter; `timestamp` is from `timestamp_field`."""
     event = prefix + _double(value)
     return _packet(timestamp + encode_bytes(_TRACK_EVENT, event))
 
 
 def timestamp_field(at_ns: int) -> bytes:
-    """The beginning of every event of one moment."""
+    """Encodes the start of every event of one time."""
     return encode_uint(_TIMESTAMP, at_ns) + _OF_ONE_SEQUENCE
 
 
 def _event_packet(kind: int, at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
     event = encode_uint(9, kind) + encode_uint(11, track) + encode_string(22, category) + encode_string(23, name)
     for key, value in notes.items():
-        told = encode_string(6, value) if isinstance(value, str) else encode_uint(3, value)
-        event += encode_bytes(4, encode_string(10, key) + told)
+        encoded = encode_string(6, value) if isinstance(value, str) else encode_uint(3, value)
+        event += encode_bytes(4, encode_string(10, key) + encoded)
     return _event(at_ns, event)
 
 
@@ -138,7 +139,7 @@ _NO_NOTES: Mapping[str, str | int] = {}
 
 
 class _CounterTrack:
-    """A counter: what its values begin with, the latest of them, and the moment in which it was told."""
+    """A counter track: the prefix of its values, its latest value, and the last snapshot that had it."""
 
     __slots__ = ("moment", "prefix", "value")
 
@@ -149,7 +150,7 @@ class _CounterTrack:
 
 
 class _SliceTrack:
-    """A track of slices: what its open slice says, and the moment in which that was told."""
+    """A slice track: the text of its open slice, and the last snapshot that had it."""
 
     __slots__ = ("moment", "text", "uuid")
 
@@ -160,31 +161,31 @@ class _SliceTrack:
 
 
 class TraceTracks:
-    """Collects the packets of a trace; `take` hands them over. Keys say which track is meant; texts are fit to show.
+    """Collects the packets of a trace, until `take_packets` returns them. Keys identify tracks.
 
-    `slice_count`, `value_count` and `instant_count` tell what is in the packets.
+    Texts must be printable. `slice_count`, `value_count` and `instant_count` count the contents of all packets.
     """
 
     def __init__(self) -> None:
         self.slice_count = self.value_count = self.instant_count = 0
         self._packets: list[bytes] = []
         self._groups: dict[Hashable, int] = {}
-        self._curves: dict[Hashable, _CounterTrack] = {}
+        self._counters: dict[Hashable, _CounterTrack] = {}
         self._slices: dict[Hashable, _SliceTrack] = {}
         self._moment = 0
         self._at_ns = 0
         self._timestamp = b""
         self._last_uuid = 0
 
-    def begin(self, at_seconds: float, at_unix_seconds: float | None = None) -> None:
-        """A moment begins, later than the one before; with its time of day where that is to be told."""
+    def begin_snapshot(self, at_seconds: float, at_unix_seconds: float | None = None) -> None:
+        """Begins a snapshot, later than the previous one; a time of day adds a clock packet."""
         self._moment += 1
-        self._go_to(at_seconds)
+        self._set_time(at_seconds)
         if at_unix_seconds is not None:
             self._packets.append(clock_packet(self._at_ns, round(at_unix_seconds * _NS_PER_SECOND)))
 
     def group(self, key: Hashable, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> int:
-        """The number of a track that others are below, made when it is first named."""
+        """Returns the id of a group of tracks; creates the group at its first use."""
         uuid = self._groups.get(key)
         if uuid is None:
             uuid = self._groups[key] = self._new_uuid()
@@ -192,18 +193,18 @@ class TraceTracks:
         return uuid
 
     def process(self, key: Hashable, pid: int, name: str, command: str) -> int:
-        """The same of a process."""
+        """Returns the id of the track of a process; creates it at its first use."""
         uuid = self._groups.get(key)
         if uuid is None:
             uuid = self._groups[key] = self._new_uuid()
             self._packets.append(process_packet(uuid, pid, name, command))
         return uuid
 
-    def has(self, key: Hashable) -> bool:
-        """Whether there is such a counter by now."""
-        return key in self._curves
+    def has_counter(self, key: Hashable) -> bool:
+        """Whether the counter exists."""
+        return key in self._counters
 
-    def value(
+    def set_counter(
         self,
         key: Hashable,
         value: float | None,
@@ -214,21 +215,21 @@ class TraceTracks:
         rank: int = 0,
         description: str = "",
     ) -> None:
-        """What a counter shows in this moment; None: it is not known."""
+        """Sets the value of a counter in this snapshot; None is unknown. Creates the counter at its first use."""
         if value is None:
             return
-        curve = self._curves.get(key)
-        if curve is None:
+        counter = self._counters.get(key)
+        if counter is None:
             uuid = self._new_uuid()
             self._packets.append(counter_packet(uuid, name, unit, parent=parent, rank=rank, description=description))
-            curve = self._curves[key] = _CounterTrack(value_prefix(uuid))
-        curve.moment = self._moment
-        if curve.value != value:
-            curve.value = value
+            counter = self._counters[key] = _CounterTrack(value_prefix(uuid))
+        counter.moment = self._moment
+        if counter.value != value:
+            counter.value = value
             self.value_count += 1
-            self._packets.append(value_packet(self._timestamp, curve.prefix, value))
+            self._packets.append(value_packet(self._timestamp, counter.prefix, value))
 
-    def lasting(
+    def set_slice(
         self,
         key: Hashable,
         text: str,
@@ -239,9 +240,9 @@ class TraceTracks:
         parent: int = 0,
         rank: int = 0,
     ) -> None:
-        """What holds in this moment; a slice for as long as it is told with the same text.
+        """Sets the open slice of a track; the slice lasts while snapshots set the same text.
 
-        It lies on a track of its own, or on the group of this key where there is one.
+        Uses the group with this key if it exists, or else a track of its own.
         """
         slices = self._slices.get(key)
         if slices is None:
@@ -255,35 +256,35 @@ class TraceTracks:
             self.slice_count += 1
             self._packets.append(begin_packet(self._at_ns, slices.uuid, text, category, notes))
 
-    def instant(self, track: int, text: str, category: str, notes: Mapping[str, str | int] = _NO_NOTES) -> None:
-        """Something happened."""
+    def add_instant(self, track: int, text: str, category: str, notes: Mapping[str, str | int] = _NO_NOTES) -> None:
+        """Adds an event without duration."""
         self.instant_count += 1
         self._packets.append(instant_packet(self._at_ns, track, text, category, notes))
 
     def end(self) -> None:
-        """The moment ends, and with it all that wasn't told in it."""
+        """Ends the snapshot, and all slices and counters that it did not set."""
         for slices in self._slices.values():
             if slices.text is not None and slices.moment != self._moment:
                 slices.text = None
                 self._packets.append(end_packet(self._at_ns, slices.uuid))
-        for curve in self._curves.values():
-            if curve.value is not None and curve.moment != self._moment:
-                curve.value = None
-                self._packets.append(value_packet(self._timestamp, curve.prefix, _NO_VALUE))
+        for counter in self._counters.values():
+            if counter.value is not None and counter.moment != self._moment:
+                counter.value = None
+                self._packets.append(value_packet(self._timestamp, counter.prefix, _NO_VALUE))
 
     def end_all(self, at_seconds: float) -> None:
-        """Nothing is known from then on."""
+        """Ends all slices and counters at a time."""
         self._moment += 1
-        self._go_to(at_seconds)
+        self._set_time(at_seconds)
         self.end()
 
-    def take(self) -> bytes:
-        """The packets since the last time."""
+    def take_packets(self) -> bytes:
+        """Returns the packets since the last call."""
         packets = b"".join(self._packets)
         self._packets.clear()
         return packets
 
-    def _go_to(self, at_seconds: float) -> None:
+    def _set_time(self, at_seconds: float) -> None:
         self._at_ns = max(self._at_ns, round(at_seconds * _NS_PER_SECOND))
         self._timestamp = timestamp_field(self._at_ns)
 
@@ -302,7 +303,7 @@ _CATEGORY_ENDING = "_bytes"
 
 
 class HostTrace:
-    """Makes the packets of a trace of snapshots that come in their order; `tracks` counts what is in it."""
+    """Converts snapshots, in order, to the packets of a trace; `tracks` counts its contents."""
 
     def __init__(self) -> None:
         self.tracks = TraceTracks()
@@ -310,19 +311,19 @@ class HostTrace:
         self._pause_seconds: float | None = None
         self._interval_seconds = 0.0
 
-    def add(self, at_seconds: float, snapshot: Snapshot, events: Iterable[HostEvent]) -> bytes:
-        """The packets of one more moment, and of what has happened since the one before.
+    def add_snapshot(self, at_seconds: float, snapshot: Snapshot, events: Iterable[HostEvent]) -> bytes:
+        """Returns the packets of a snapshot, and of the events since the previous one.
 
-        `at_seconds`: when that was, by the clock of the host that nobody sets.
+        `at_seconds` is the time of the snapshot by the monotonic clock of the host.
         """
         tracks = self.tracks
         is_first = self._last_seconds is None
         self._end_at_gap(at_seconds, snapshot.interval_seconds)
         self._last_seconds, self._interval_seconds = at_seconds, snapshot.interval_seconds
-        happened = tuple(events)
-        is_clock_set = any(event.kind == "clock" for event in happened)
-        tracks.begin(at_seconds, snapshot.taken_at_unix_seconds if is_first or is_clock_set else None)
-        self._add_events(happened)
+        new_events = tuple(events)
+        is_clock_set = any(event.kind == "clock" for event in new_events)
+        tracks.begin_snapshot(at_seconds, snapshot.taken_at_unix_seconds if is_first or is_clock_set else None)
+        self._add_events(new_events)
         self._add_findings(snapshot)
         self._add_host(snapshot)
         cores: dict[int, list[LogicalNeuronCore]] = {}
@@ -335,14 +336,14 @@ class HostTrace:
             for rank in job.ranks:
                 self._add_process(rank)
         tracks.end()
-        return tracks.take()
+        return tracks.take_packets()
 
     def end(self) -> bytes:
-        """The last packets: what the last moment tells holds for one interval, as before a gap."""
-        self._end_knowledge()
-        return self.tracks.take()
+        """Returns the last packets; the last values hold for one more interval, as before a gap."""
+        self._end_all_tracks()
+        return self.tracks.take_packets()
 
-    def _end_knowledge(self) -> None:
+    def _end_all_tracks(self) -> None:
         if self._last_seconds is not None:
             self.tracks.end_all(self._last_seconds + self._interval_seconds)
 
@@ -350,31 +351,31 @@ class HostTrace:
         if self._last_seconds is not None:
             pause_seconds, usual_seconds = at_seconds - self._last_seconds, self._pause_seconds
             if usual_seconds is not None and pause_seconds > _GAP_PAUSES * max(usual_seconds, interval_seconds):
-                self._end_knowledge()
+                self._end_all_tracks()
             self._pause_seconds = pause_seconds
 
     def _add_events(self, events: Iterable[HostEvent]) -> None:
         for event in events:
-            track = self.tracks.group("events", "Events", parent=self._health())
+            track = self.tracks.group("events", "Events", parent=self._health_group())
             places = (("pid", event.pid), ("device", event.device_index), ("core", event.core_index))
             notes: dict[str, str | int] = {"severity": event.severity}
             notes |= {name: number for name, number in places if number is not None}
-            self.tracks.instant(track, event.text, event.kind, notes)
+            self.tracks.add_instant(track, event.text, event.kind, notes)
 
     def _add_findings(self, snapshot: Snapshot) -> None:
         for finding in snapshot.health.findings if snapshot.health is not None else ():
             notes = {"severity": finding.severity.name.lower(), "action": escape_controls(finding.action)}
-            self.tracks.lasting(
+            self.tracks.set_slice(
                 ("finding", finding.identity),
                 escape_controls(finding.reason[:_LONGEST_TEXT]),
                 "finding",
                 notes,
                 track=_finding_name(finding),
-                parent=self._health(),
+                parent=self._health_group(),
                 rank=1,
             )
 
-    def _health(self) -> int:
+    def _health_group(self) -> int:
         return self.tracks.group("health", "Events and health", rank=_EVENTS)
 
     def _add_host(self, snapshot: Snapshot) -> None:
@@ -382,15 +383,15 @@ class HostTrace:
         group = tracks.group("host", "Host", rank=_HOST)
         usage = host.vcpu_average
         busy = None if usage is None else 100.0 * max(0.0, 1.0 - usage.idle_ratio - usage.io_wait_ratio)
-        tracks.value("vcpu", busy, "vCPUs busy", "%", parent=group)
-        tracks.value("memory", host.memory_used_bytes, "memory in use", CounterUnit.BYTES, parent=group, rank=1)
+        tracks.set_counter("vcpu", busy, "vCPUs busy", "%", parent=group)
+        tracks.set_counter("memory", host.memory_used_bytes, "memory in use", CounterUnit.BYTES, parent=group, rank=1)
         for interface in host.network_interfaces:
             name = escape_controls(interface.name)
             for direction, rate in (
                 ("received", interface.received_bytes_per_second),
                 ("sent", interface.sent_bytes_per_second),
             ):
-                tracks.value(("net", name, direction), rate, f"{name} {direction}", "B/s", parent=group, rank=2)
+                tracks.set_counter(("net", name, direction), rate, f"{name} {direction}", "B/s", parent=group, rank=2)
 
     def _add_device(
         self, device: Device, cores: list[LogicalNeuronCore], processes: dict[int, Process], snapshot: Snapshot
@@ -405,12 +406,12 @@ class HostTrace:
         memory = memory_categories(sum_device_memory(core.memory for each in cores for core in each.cores))
         for rank, (field, size) in enumerate(memory.items()):
             key = ("hbm", index, field)
-            if size or tracks.has(key):
+            if size or tracks.has_counter(key):
                 name = field.removesuffix(_CATEGORY_ENDING).replace("_", " ")
-                tracks.value(key, size, f"HBM: {name}", CounterUnit.BYTES, parent=group, rank=1000 + rank)
+                tracks.set_counter(key, size, f"HBM: {name}", CounterUnit.BYTES, parent=group, rank=1000 + rank)
         if device.power is not None:
             power = 100.0 * device.power.average_ratio
-            tracks.value(("power", index), power, "power of its maximum", "%", parent=group, rank=2000)
+            tracks.set_counter(("power", index), power, "power of its maximum", "%", parent=group, rank=2000)
 
     def _add_core(self, core: LogicalNeuronCore, processes: dict[int, Process], device: int) -> None:
         tracks, name = self.tracks, f"NeuronCore {core.index}"
@@ -420,13 +421,13 @@ class HostTrace:
             text = " and ".join(map(_process_name, owners)) or f"PID {ranges_text(core.owner_pids)}"
             if core.is_owner_inferred:
                 text += " (inferred)"
-            tracks.lasting(("core", core.index), text, "owner", {"pid": core.owner_pids[0]})
+            tracks.set_slice(("core", core.index), text, "owner", {"pid": core.owner_pids[0]})
         utilization, flops = core.utilization_ratio, core.flops_per_second
         percent = None if utilization is None else 100.0 * utilization
-        tracks.value(("busy", core.index), percent, f"{name} busy", "%", parent=track)
-        tracks.value(("flops", core.index), flops, f"{name} FLOPS", "FLOPS", parent=track, rank=1)
+        tracks.set_counter(("busy", core.index), percent, f"{name} busy", "%", parent=track)
+        tracks.set_counter(("flops", core.index), flops, f"{name} FLOPS", "FLOPS", parent=track, rank=1)
         size = core.memory.total_bytes
-        tracks.value(("memory", core.index), size, f"{name} HBM", CounterUnit.BYTES, parent=track, rank=2)
+        tracks.set_counter(("memory", core.index), size, f"{name} HBM", CounterUnit.BYTES, parent=track, rank=2)
 
     def _add_process(self, rank: Rank) -> None:
         process, tracks = rank.process, self.tracks
@@ -439,9 +440,9 @@ class HostTrace:
         notes = {"tag": escape_controls(process.tag[:_LONGEST_TEXT])}
         if process.job is not None:
             notes["job"] = escape_controls(process.job.name[:_LONGEST_TEXT])
-        tracks.lasting((key, "held"), text, "process", notes, track="NeuronCores", parent=track)
+        tracks.set_slice((key, "held"), text, "process", notes, track="NeuronCores", parent=track)
         for place, (title, value, unit) in enumerate(_process_values(rank), 1):
-            tracks.value((key, title), value, title, unit, parent=track, rank=place)
+            tracks.set_counter((key, title), value, title, unit, parent=track, rank=place)
 
 
 def _process_values(rank: Rank) -> list[tuple[str, float | None, CounterUnit | str]]:
@@ -470,7 +471,7 @@ def _process_name(process: Process) -> str:
 
 
 def _script_name(process: Process) -> str:
-    """What it runs; Perfetto itself adds the PID of a process."""
+    """The script of a process; Perfetto itself adds the PID."""
     name = escape_controls(script_text(process.command)[:_LONGEST_TEXT]) or "unknown command"
     return f"{name} (synthetic)" if process.synthetic and "synthetic" not in name else name
 

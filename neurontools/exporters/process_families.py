@@ -1,4 +1,4 @@
-"""What prometheus_client tells of the exporting process itself: process_* and python_*."""
+"""The process_* and python_* families of the exporting process, as prometheus_client has them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STAT = Path("/proc/self/stat")
 _DESCRIPTORS = Path("/proc/self/fd")
-# Positions in /proc/self/stat behind the name of the command: proc(5).
+# Positions in /proc/self/stat after the command name: proc(5).
 _USER, _SYSTEM, _START, _VIRTUAL, _RESIDENT = 11, 12, 19, 20, 21
 
 
 def process_families() -> Iterator[MetricFamily]:
-    """The families of this process, now; empty ones where there is no /proc."""
+    """Yields the current families of this process; they are empty without /proc."""
     values: dict[str, float] = {}
     try:
         stat = _STAT.read_text("ascii", "replace").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""A snapshot as metrics: the families that AWS's exporter has, then our own. Pure but for remembered label texts."""
+"""Converts snapshots to metrics: AWS's families and our own, with counters that survive ended processes."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ _ErrorCounts = tuple[int, ...]
 
 
 class HostErrorTotals:
-    """Counts by type, of all processes since it was made.
+    """Sums the execution errors of all processes by type, including ended ones.
 
-    A process that fails mostly ends with its error: what it had counted is in what a snapshot tells of those that have
-    ended, and stays in the sum. Show it snapshots in order, one a minute at least.
+    A failed process usually ends with its error, and a snapshot lists ended processes for a minute. So pass snapshots
+    in order, at least one a minute.
     """
 
     def __init__(self, counting_since_unix_seconds: float) -> None:
         self._since = counting_since_unix_seconds
-        self._by_pid: dict[int, _ErrorCounts] = {}  # of those that are there, or ended within the last minute
+        self._by_pid: dict[int, _ErrorCounts] = {}  # running processes, and those that ended within the last minute
         self._gone = _NO_ERRORS
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Takes in what a snapshot tells."""
-        told: dict[int, _ErrorCounts] = {}
+        """Adds the counts of a snapshot."""
+        current: dict[int, _ErrorCounts] = {}
         everybody: list[Process | EndedProcess] = [*snapshot.processes, *snapshot.ended]
         for process in everybody:
             counts = _NO_ERRORS if process.errors is None else _read_errors(process.errors)
-            before = told.get(process.pid) or self._by_pid.get(process.pid, _NO_ERRORS)
-            told[process.pid] = counts if counts == before else tuple(map(max, before, counts))
+            before = current.get(process.pid) or self._by_pid.get(process.pid, _NO_ERRORS)
+            current[process.pid] = counts if counts == before else tuple(map(max, before, counts))
         for pid, counts in self._by_pid.items():
-            if pid not in told:
+            if pid not in current:
                 self._gone = tuple(map(add, self._gone, counts))
-        self._by_pid = told
+        self._by_pid = current
 
     def family(self) -> MetricFamily:
-        """The counts as they are now."""
+        """Returns the family with the current sums."""
         totals = self._gone
         for counts in self._by_pid.values():
             totals = tuple(map(add, totals, counts))
@@ -71,33 +71,38 @@ _ProcessKey = tuple[int, float | None]
 @dataclass(frozen=True, slots=True)
 class _TagCounts:
     processes: Mapping[_ProcessKey, _Counts]
-    ended: _Counts  # what those had counted that have ended while others went on
+    ended: _Counts  # the counts of ended processes of the tag
     since_unix_seconds: float
 
 
 class TagTotals:
-    """The counts of all processes of a tag, those that have ended included while any goes on.
+    """Sums the counts of all processes of a tag, including ended ones as long as one still runs.
 
-    Without these the sum would fall when one ends, and whoever reads it would take the rest for counted anew.
+    Without the ended ones, the sum would fall when a process ends, and readers would see a counter reset.
     """
 
     def __init__(self) -> None:
         self._tags: dict[str, _TagCounts] = {}
 
-    def total(self, told: Mapping[str, Iterable[tuple[Process, float, _Counts]]]) -> dict[str, tuple[_Counts, float]]:
-        """By tag: its counts, and since when they count; of each process is told since when, and its counts."""
-        self._tags = {tag: _add_snapshot(self._tags.get(tag), list(processes)) for tag, processes in told.items()}
+    def update_totals(
+        self, current: Mapping[str, Iterable[tuple[Process, float, _Counts]]]
+    ) -> dict[str, tuple[_Counts, float]]:
+        """Updates the sums from the processes of each tag, with their start times and counts.
+
+        Returns the sums and the start time of each tag, Unix time in seconds.
+        """
+        self._tags = {tag: _add_snapshot(self._tags.get(tag), list(processes)) for tag, processes in current.items()}
         return {
             tag: (_sum_counts((known.ended, *known.processes.values())), known.since_unix_seconds)
             for tag, known in self._tags.items()
         }
 
 
-def _add_snapshot(before: _TagCounts | None, told: list[tuple[Process, float, _Counts]]) -> _TagCounts:
-    now = {_process_key(process): counts for process, _, counts in told}
-    since = min(since for _, since, _ in told)
+def _add_snapshot(before: _TagCounts | None, current: list[tuple[Process, float, _Counts]]) -> _TagCounts:
+    now = {_process_key(process): counts for process, _, counts in current}
+    since = min(since for _, since, _ in current)
     if before is None:
-        return _TagCounts(now, (0,) * len(told[0][2]), since)
+        return _TagCounts(now, (0,) * len(current[0][2]), since)
     gone = [counts for who, counts in before.processes.items() if who not in now]
     return _TagCounts(now, _sum_counts((before.ended, *gone)), min(since, before.since_unix_seconds))
 
@@ -126,17 +131,17 @@ _STATUS_TYPES = (
 
 
 class SnapshotMetrics:
-    """Families of the snapshots of one host, one after the other.
+    """Converts the snapshots of one host, in order, to metric families.
 
-    `counting_since_unix_seconds` is when counters began whose beginning isn't known: the start of the daemon. With
-    `untagged_together` processes that were given no tag have one, "untagged", in place of their PIDs.
+    `counting_since_unix_seconds`, the start of the daemon, is the start time of counters without a known one. With
+    `untagged_together`, all processes without a tag share the tag "untagged" instead of their PIDs.
     """
 
     def __init__(self, counting_since_unix_seconds: float, *, untagged_together: bool = False) -> None:
         self._since = counting_since_unix_seconds
         self._untagged_together = untagged_together
         self._totals = {part: TagTotals() for part in _COUNTERS}
-        self._labels = LabelTexts()  # of the original's families
+        self._labels = LabelTexts()  # for AWS's families
         self._own_labels = LabelTexts()
 
     def families(
@@ -145,7 +150,7 @@ class SnapshotMetrics:
         before: Snapshot | None,
         peak_flops_per_core: float | None,
     ) -> Iterator[MetricFamily]:
-        """All families. `before` is the snapshot of the tick before; `peak_flops_per_core` is of a physical core."""
+        """Yields all families. `before` is the snapshot of the previous tick; the peak is per physical core."""
         base = instance_labels(instance_info(snapshot.instance))
         if base != self._labels.base:
             self._labels = LabelTexts(base)
@@ -189,7 +194,7 @@ class SnapshotMetrics:
     def _process_families(
         self, by_tag: dict[str, list[Process]], snapshot: Snapshot, before: Snapshot | None
     ) -> Iterator[MetricFamily]:
-        """Families by tag. Processes may share one (ranks of a job do): their counts add up."""
+        """The families by tag; counts of processes that share a tag, such as ranks of a job, add up."""
         label = self._labels
         used: list[Sample] = []
         vcpu: list[Sample] = []
@@ -205,7 +210,7 @@ class SnapshotMetrics:
                 known_sizes = [size for size in sizes if size is not None]
                 if known_sizes:
                     used.append((text, sum(known_sizes)))
-            # An invented process spends no vCPU time; that is known.
+            # A synthetic process uses no vCPU time.
             ratios = [(0.0, 0.0) if process.synthetic else _read_vcpu(process) for process in processes]
             for text, mode in zip(vcpu_rows(tag), zip(*ratios, strict=True), strict=True):
                 if vcpu_count and None not in mode:
@@ -227,19 +232,19 @@ class SnapshotMetrics:
         label_name: str,
         part_name: str,
     ) -> MetricFamily:
-        """A family of the counters of a part of the processes; nothing of those that don't tell it."""
+        """The family of the counters in one part of the processes; skips processes without that part."""
         kinds, read = _COUNTERS[part_name]
         rows = self._labels.rows("runtime_tag", label_name, last=kinds)
-        told: dict[str, list[tuple[Process, float, tuple[int, ...]]]] = {}
+        processes_by_tag: dict[str, list[tuple[Process, float, tuple[int, ...]]]] = {}
         for tag, processes in by_tag.items():
             for process in processes:
                 part = getattr(process, part_name)
                 if part is not None:
                     since = counted_since_unix_seconds(process, snapshot) or self._since
-                    told.setdefault(tag, []).append((process, since, read(part)))
+                    processes_by_tag.setdefault(tag, []).append((process, since, read(part)))
         totals: list[Sample] = []
         created: list[Sample] = []
-        for tag, (counts, since) in self._totals[part_name].total(told).items():
+        for tag, (counts, since) in self._totals[part_name].update_totals(processes_by_tag).items():
             texts = rows(tag)
             totals.extend(zip(texts, counts, strict=True))
             created.extend([(text, since) for text in texts])
@@ -290,7 +295,7 @@ _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CAT
 
 
 def _neuron_host_bytes(process: Process) -> int | None:
-    """Host memory in the categories that the original shows; None when none is known."""
+    """The host memory in the categories of neuron-monitor; None if unknown."""
     memory = process.host_memory
     sizes = (memory.application_memory_bytes, memory.constants_bytes, memory.dma_buffers_bytes, memory.tensors_bytes)
     known_sizes = [size for size in sizes if size is not None]
@@ -298,13 +303,13 @@ def _neuron_host_bytes(process: Process) -> int | None:
 
 
 def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int | None:
-    """Device memory in the categories that the original shows; None when none is known."""
+    """The device memory in the categories of neuron-monitor; None if unknown."""
     sizes = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
     return sum(sizes) if sizes else None
 
 
 def _shared_latency(processes: list[Process], before: Snapshot | None) -> LatencyPercentiles | None:
-    """The latency of processes that share a tag, over the last tick; None when nothing ran."""
+    """The latency of processes that share a tag, over the last tick; None without executions."""
     if len(processes) == 1:
         return processes[0].total_latency
     earlier = {p.pid: p for p in before.processes} if before is not None else {}
@@ -315,7 +320,7 @@ def _shared_latency(processes: list[Process], before: Snapshot | None) -> Latenc
             continue
         try:
             recent = execution.subtract_histograms(process.total_latency_histogram, past.total_latency_histogram)
-        except ValueError:  # its reporter began anew
+        except ValueError:  # its reporter restarted
             continue
         for index, count in zip(recent.bucket_indices, recent.bucket_counts, strict=True):
             counts[index] = counts.get(index, 0) + count

@@ -75,10 +75,10 @@ def test_what_cannot_be_meant(document: Any, text: str) -> None:
 NO_DURATION = 'not a duration; write a number with a unit (ms, s, m, h), such as "5s" or "1m30s"'
 SYSTEM_TYPES = "it can be vcpu_usage, memory_info, neuron_hw_counters"
 PROBLEMS: dict[str, Any] = {
-    f'period is "soon": {NO_DURATION}; 5 s is taken': {"period": "soon"},
-    'period is 5: write a duration in quotes, such as "5s"; 5 s is taken': {"period": 5},
-    'period is "0s": it can be 10ms to 24h; 5 s is taken': {"period": "0s"},
-    'period is "25h": it can be 10ms to 24h; 5 s is taken': {"period": "25h"},
+    f'period is "soon": {NO_DURATION}; 5 s is used': {"period": "soon"},
+    'period is 5: write a duration in quotes, such as "5s"; 5 s is used': {"period": 5},
+    'period is "0s": it can be 10ms to 24h; 5 s is used': {"period": "0s"},
+    'period is "25h": it can be 10ms to 24h; 5 s is used': {"period": "25h"},
     'neuron_runtimes[0].metrics[0].type is "memory_info" and is left out; it can be neuroncore_counters, memory_used, '
     "neuron_runtime_vcpu_usage, execution_stats": {"neuron_runtimes": [{"metrics": [{"type": "memory_info"}]}]},
     f"system_metrics[1].type is missing and is left out; {SYSTEM_TYPES}": {"system_metrics": [VCPU, {}]},
@@ -88,8 +88,8 @@ PROBLEMS: dict[str, Any] = {
     'system_metrics[1].type is "vcpu_usage" for the second time; the first one counts': {
         "system_metrics": [VCPU, VCPU]
     },
-    'neuroncores_in_use is 7: it can be "devices" or "held"; "devices" is taken': {"neuroncores_in_use": 7},
-    f'system_metrics[0].period is "x": {NO_DURATION}; 2 s is taken': {
+    'neuroncores_in_use is 7: it can be "devices" or "held"; "devices" is used': {"neuroncores_in_use": 7},
+    f'system_metrics[0].period is "x": {NO_DURATION}; 2 s is used': {
         "period": "2s",
         "system_metrics": [VCPU | {"period": "x"}],
     },
@@ -203,7 +203,7 @@ def test_schedule(lengths: list[float], steps: list[float]) -> None:
     for step in (0.0, *steps):
         now = max(now + step, schedule.next_seconds) if step < 3 else now + step
         is_due = schedule.next_seconds <= now
-        due = schedule.take(now)
+        due = schedule.take_due(now)
         assert bool(due) == is_due
         for key in due:
             assert isinstance(key, int)
@@ -215,5 +215,5 @@ def test_schedule(lengths: list[float], steps: list[float]) -> None:
 
 def test_schedule_without_groups_has_its_own_period() -> None:
     schedule = GroupSchedule((), 0.0, 5.0)
-    assert schedule.take(0.0) == frozenset()
+    assert schedule.take_due(0.0) == frozenset()
     assert schedule.next_seconds == 5.0

@@ -29,7 +29,7 @@ def moments(instance_type: str, scenario: str, count: int) -> list[Snapshot]:
 
 def traced(snapshots: list[Snapshot]) -> Read:
     trace = HostTrace()
-    content = b"".join(trace.add(each.taken_at_seconds, each, ()) for each in snapshots)
+    content = b"".join(trace.add_snapshot(each.taken_at_seconds, each, ()) for each in snapshots)
     return read(content + trace.end())
 
 
@@ -73,8 +73,8 @@ def test_what_has_not_changed_takes_no_room() -> None:
     first, *_ = moments("trn1.2xlarge", "steady", 2)
     still = [replace(first, taken_at_seconds=first.taken_at_seconds + second) for second in range(100)]
     once, often = HostTrace(), HostTrace()
-    short = once.add(still[0].taken_at_seconds, still[0], ()) + once.end()
-    long = b"".join(often.add(each.taken_at_seconds, each, ()) for each in still) + often.end()
+    short = once.add_snapshot(still[0].taken_at_seconds, still[0], ()) + once.end()
+    long = b"".join(often.add_snapshot(each.taken_at_seconds, each, ()) for each in still) + often.end()
     assert len(long) == len(short)
 
 

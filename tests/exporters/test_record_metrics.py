@@ -45,10 +45,10 @@ def put(document: Any, path: tuple[str | int, ...], value: Any) -> Any:
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:12])
 def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> None:
     sane, metrics = RecordMetrics(lambda: 0.0), RecordMetrics(lambda: 0.0)
-    sane.take(make_record())
+    sane.add_record(make_record())
     document = make_record()
     document["system_data"]["memory_info"]["memory_used_bytes"] = odd
-    (problem,) = metrics.take(document)
+    (problem,) = metrics.add_record(document)
     assert problem.what == "memory_used_bytes is left out where it makes no sense"
     assert len(problem.detail) < 100
     expected = {name: value for name, value in samples(sane).items() if "system_memory_used_bytes" not in name}
@@ -65,7 +65,7 @@ def test_whatever_stands_anywhere_the_metrics_can_be_written() -> None:
         metrics = RecordMetrics(lambda: 0.0)
         if path == ("instance_info",):
             with pytest.raises(ValueError, match="it has no instance_info"):
-                metrics.take(document)
+                metrics.add_record(document)
             continue
-        metrics.take(document)
+        metrics.add_record(document)
         assert samples(metrics)["neurontools_odd_record_values_total"] in "012"

@@ -62,7 +62,7 @@ class RecordExposition:
                 raise ValueError("not a JSON object")
             with self._lock:
                 self._texts.clear()
-                return self._metrics.take(record)
+                return self._metrics.add_record(record)
         except (ValueError, RecursionError) as error:
             return [RecordProblem("a line is skipped", str(error))]
 

@@ -211,7 +211,7 @@ def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str])
         snapshot = from_message(Snapshot, message)
         if before is None:
             check_device_filter(narrowed, snapshot)
-        file.write(trace.add(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
+        file.write(trace.add_snapshot(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
         before = neuron_pb2.Snapshot()
         before.CopyFrom(message)  # the reader changes the one that it has given
     file.write(trace.end())

@@ -1,1 +1,1 @@
-"""The records of neuron-monitor: what they hold, as a pure function of two snapshots and a configuration."""
+"""The records of neuron-monitor: pure functions of two snapshots and a configuration."""

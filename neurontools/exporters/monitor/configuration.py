@@ -1,6 +1,6 @@
-"""The configuration of neuron-monitor: which metric groups, of which processes, how often.
+"""The configuration of neuron-monitor: the metric groups, their processes, and their periods.
 
-Read by hand and not by pydantic: the command runs for as long as the host, and what it imports stays in memory.
+Does not use pydantic: the command runs as long as the host, and its imports stay in memory.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LONGEST_TEXT = 64
 
 
 class InvalidDuration(ValueError):
-    """A text that is no duration; says why."""
+    """A text that is not a duration; the message says why."""
 
 
 def parse_duration(text: str) -> float:
-    """The seconds of a Go duration; the original doesn't know fractions such as "1.0s", which are right in Go."""
+    """Parses a Go duration such as "1m30s" to seconds; also fractions, which AWS's neuron-monitor rejects."""
     position = 0
     seconds = 0.0
     if len(text) <= _LONGEST_TEXT:
@@ -52,7 +52,7 @@ _OF_DEVICES, _HELD = "devices", "held"  # neuroncores_in_use
 
 @dataclass(frozen=True, slots=True)
 class MetricGroup:
-    """A metric group that is wanted, and how often."""
+    """A configured metric group and its period."""
 
     type: str
     period_seconds: float
@@ -60,13 +60,13 @@ class MetricGroup:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSelection:
-    """Metric groups of the processes whose tag has a match of `tag_filter` anywhere in it; None: of all."""
+    """Metric groups for processes whose tag contains a match of `tag_filter`; None: for all processes."""
 
     tag_filter: re.Pattern[str] | None
     metrics: tuple[MetricGroup, ...]
 
     def selects(self, tag: str) -> bool:
-        """Whether a process of this tag is meant."""
+        """Whether the entry selects processes with this tag."""
         return self.tag_filter is None or self.tag_filter.search(tag) is not None
 
 
@@ -74,8 +74,8 @@ class RuntimeSelection:
 class MonitorConfiguration:
     """A whole configuration.
 
-    `lists_held_cores_only`: a process lists no NeuronCores of its devices but those it holds. `problems`: what of it
-    can't be had and is left out, which whoever wrote it should know. `notes`: keys in it that mean nothing.
+    With `lists_held_cores_only`, a process lists only the NeuronCores that it holds, not all of its devices.
+    `problems` are warnings about invalid parts, which are left out. `notes` name keys without a meaning.
     """
 
     period_seconds: float
@@ -88,14 +88,14 @@ class MonitorConfiguration:
 
     @classmethod
     def everything(cls, period_seconds: float = DEFAULT_PERIOD_SECONDS) -> MonitorConfiguration:
-        """All metric groups of all processes: what holds without a file."""
+        """Returns the default: all metric groups of all processes."""
         runtime_groups = tuple(MetricGroup(name, period_seconds) for name in RUNTIME_GROUPS)
         system_groups = tuple(MetricGroup(name, period_seconds) for name in SYSTEM_GROUPS)
         return cls(period_seconds, (RuntimeSelection(None, runtime_groups),), system_groups)
 
 
 def read_configuration(file: str) -> MonitorConfiguration:
-    """The configuration in a file; UserError names the file, the key and what it may be."""
+    """Reads a configuration file; raises UserError with the file, the key and its allowed values."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
@@ -119,20 +119,19 @@ def read_configuration(file: str) -> MonitorConfiguration:
 
 
 class InvalidConfiguration(ValueError):
-    """A configuration that can't be meant; the text names the key and what it may be."""
+    """A configuration with an error that can't be skipped; the text names the key and its allowed values."""
 
 
 def parse_configuration(document: object) -> MonitorConfiguration:
-    """The configuration that a decoded JSON document holds; InvalidConfiguration.
+    """Parses a decoded JSON document; raises InvalidConfiguration.
 
-    A metric type that there is not and a period that is none are problems of their own place: the rest goes on, as
-    with the original.
+    As in AWS's neuron-monitor, an unknown metric type or an invalid period only affects its own entry.
     """
     return _ConfigurationParser().configuration(document)
 
 
 class _ConfigurationParser:
-    """One reading of a document, and what was found to tell on the way."""
+    """Parses one configuration and collects its warnings."""
 
     def __init__(self) -> None:
         self._problems: list[str] = []
@@ -180,7 +179,7 @@ class _ConfigurationParser:
         text = item.get("period")
         if text is None:
             return inherited_seconds
-        instead = f"; {inherited_seconds:g} s is taken"
+        instead = f"; {inherited_seconds:g} s is used"
         place = _join_path(path, "period")
         if not isinstance(text, str):
             self._problems.append(f'{place} is {_quote_value(text)}: write a duration in quotes, such as "5s"{instead}')
@@ -196,15 +195,15 @@ class _ConfigurationParser:
         return seconds
 
     def _lists_held_cores_only(self, root: Mapping[str, object]) -> bool:
-        """Our own key: which NeuronCores a process lists."""
+        """Our extension: which NeuronCores a process lists."""
         value = root.get("neuroncores_in_use", _OF_DEVICES)
         if value not in (_OF_DEVICES, _HELD):
-            choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is taken'
+            choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is used'
             self._problems.append(f"neuroncores_in_use is {_quote_value(value)}: {choice}")
         return value == _HELD
 
     def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
-        """Our own key: true, or an object with a period, adds neuron_k8s_info to the records."""
+        """Our extension: true, or an object with a period, adds neuron_k8s_info to the records."""
         value = root.get("k8s_info")
         if value is None or value is False:
             return None
@@ -228,7 +227,7 @@ def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None
 
 
 def _object_list(parent: Mapping[str, object], path: str, key: str) -> list[tuple[str, Mapping[str, object]]]:
-    """The objects of an array, each with its place; none where there is no such key."""
+    """The objects of an array with their paths; none without the key."""
     value = parent.get(key)
     if value is None:
         return []
@@ -246,7 +245,7 @@ def _expect_object(value: object, place: str) -> Mapping[str, object]:
 
 
 def _check_keys(item: Mapping[str, object], path: str, allowed: Sequence[str], notes: list[str]) -> None:
-    """The original skips keys it doesn't know. One that looks like a slip of a known key can't be meant."""
+    """Rejects likely misspellings of a known key; AWS's neuron-monitor skips all unknown keys."""
     for key in item:
         if key in allowed:
             continue

@@ -1,7 +1,7 @@
-"""The metric groups of one process.
+"""The metric groups of a record: those of a process, those of the host, and neuron_k8s_info.
 
-What is unknown is 0 where the format has a whole number: AWS's own exporter ends at null, and others sum what is there.
-Where nothing of a group is known its `error` says so, which makes them skip the group.
+An unknown number is 0 where the format has an integer, because AWS's exporter fails on null and other readers sum the
+numbers. If a whole group is unknown, its `error` says so, and readers skip the group.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ _CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runti
 _SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
 _NO_ERRORS = {name.removesuffix("_total"): 0 for name in ErrorCounters.__slots__}
 _NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters.__slots__}
-_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of the original
+_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in AWS's order
 
 
 def runtime_report(
     process: Process, periods: dict[str, RecordPeriod], *, lists_held_cores_only: bool = False
 ) -> RuntimeReport:
-    """The metric groups of a process, each over its own period, sorted by name as the original has them.
+    """Returns the metric groups of a process, each over its own period, sorted by name as in AWS's records.
 
-    It lists all NeuronCores of its devices, as the original was seen to, or those it holds, as its guide says.
+    Lists all NeuronCores of the process's devices, as AWS's neuron-monitor does, or only those it holds, as AWS's guide
+    says.
     """
     writers = _RUNTIME_WRITERS | {
         NEURONCORE_COUNTERS: partial(_neuroncore_counters, lists_held_cores_only=lists_held_cores_only)
@@ -106,11 +107,11 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
         work = period.work_rates(process, position)
         if work is None:
             rates = [period.core_rates(core, process) for core in physical]
-        else:  # each physical core of a logical one is as busy as that, and has a share of its FLOPs
+        else:  # physical cores are as busy as their logical core, and share its FLOPs
             rates = [(work[0], work[1] / len(physical)) for _ in physical]
         known = [busy for busy, _ in rates if busy is not None]
         if not known and snapshot.source == SourceKind.SYSFS:
-            continue  # not in use, as far as can be told, is not idle
+            continue  # unknown utilization is not 0
         utilization = 100.0 * sum(known) / len(known) if known else 0.0
         by_physical = {core.index: 100.0 * (busy or 0.0) for core, (busy, _) in zip(physical, rates, strict=True)}
         yield (
@@ -120,7 +121,7 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
 
 
 def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
-    """The NeuronCores of its devices that it does not hold, which it does not drive: readers look cores up by index."""
+    """The unheld NeuronCores of its devices, with 0, because readers look cores up by index."""
     per_device, lnc = _cores_per_device(process, snapshot), process.logical_neuroncore_config
     held = set(process.neuroncore_indices)
     return {
@@ -136,8 +137,7 @@ def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters
 def _core_counters(
     process: Process, snapshot: Snapshot, utilization: float, by_physical: Mapping[int, float], flops: float
 ) -> CoreCounters:
-    """The entry of a logical core: percentages, of the physical ones too where it has several; FLOPS, whole as the
-    original has them."""
+    """The entry of a logical core: its utilization and integer FLOPS, and the utilization of its physical cores."""
     whole = round(flops)
     entry: CoreCounters = {"neuroncore_utilization": utilization, "flops": whole, "effective_flops": whole}
     base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
@@ -192,14 +192,14 @@ def _core_memory(process: Process, snapshot: Snapshot) -> Iterable[tuple[str, Co
 
 
 def _physical_cores(process: Process, position: int, snapshot: Snapshot) -> list[NeuronCore]:
-    """The physical cores, those that are there, of a logical core by its position among those of the process."""
+    """The existing physical cores of the logical core at a position in the process's list of cores."""
     lnc = process.logical_neuroncore_config
     indices = process.core_indices[position * lnc : (position + 1) * lnc]
     return [core for index in indices if (core := snapshot.core(index)) is not None]
 
 
 def _cores_per_device(process: Process, snapshot: Snapshot) -> int:
-    """Logical cores of a device, as the process has them."""
+    """The logical cores per device at the LNC of the process."""
     return max(1, snapshot.instance.physical_cores_per_device // process.logical_neuroncore_config)
 
 
@@ -216,7 +216,7 @@ def _model_entry(model: LoadedModel, cores_per_device: int) -> LoadedModelEntry:
 
 
 def _subgraph_entry(subgraph: Subgraph, cores_per_device: int) -> SubgraphEntry:
-    """The core is counted on its device, as in the original's guide: index 0 on device 12."""
+    """The core index is relative to its device, as in AWS's guide: index 0 on device 12."""
     host, device = _host_breakdown(subgraph.host_memory), _subgraph_device_breakdown(subgraph.device_memory)
     return {
         "memory_used_bytes": {
@@ -230,7 +230,7 @@ def _subgraph_entry(subgraph: Subgraph, cores_per_device: int) -> SubgraphEntry:
 
 
 def _runtime_vcpu_usage(process: Process, period: RecordPeriod) -> RuntimeVcpuUsage:
-    # An invented process spends no vCPU time; that is known.
+    # A synthetic process uses no vCPU time.
     user, system = (0.0, 0.0) if process.synthetic else period.vcpu_ratios(process)
     vcpu_count = period.now.host.vcpu_count
     if user is None or system is None or not vcpu_count:
@@ -248,12 +248,12 @@ _RUNTIME_WRITERS: dict[str, Callable[[Process, RecordPeriod], object]] = {
 
 
 def _measured_seconds(process: Process, period: RecordPeriod) -> float:
-    """How long that took what a process tells of itself; of one that is silent, how long nothing came."""
+    """The seconds that the reports of a process cover; of a silent process, the whole period."""
     return period.seconds if _missing_report_error(process, period.now) else period.seconds_of(process)
 
 
 def _missing_report_error(process: Process, snapshot: Snapshot) -> str:
-    """Why nothing is known of what a process does now; "" when it is."""
+    """Why the current state of a process is unknown; "" if it is known."""
     if process.reporting or snapshot.source == SourceKind.SYSFS:
         return ""
     if process.measured_at_seconds is None:
@@ -263,7 +263,7 @@ def _missing_report_error(process: Process, snapshot: Snapshot) -> str:
 
 
 def _late_report_error(process: Process, snapshot: Snapshot) -> str:
-    """Why nothing is said of what a process executed in this period: its report is late and will be in a later one."""
+    """The error for a late report, whose numbers will be in a later record."""
     if snapshot.source == SourceKind.SYSFS:
         return ""
     return f"PID {process.pid} has not reported since the record before: what it executed is in a later one"
@@ -317,12 +317,12 @@ _ECC_COUNTERS = (
     "mem_uncorrected",
     "sram_uncorrected",
     "sram_corrected",
-)  # in the order of the original
+)  # in AWS's order
 _NO_VCPU_USAGE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def system_data(periods: dict[str, RecordPeriod]) -> SystemData:
-    """The metric groups of the host, each over its own period, sorted by name as the original has them."""
+    """Returns the metric groups of the host, each over its own period, sorted by name as in AWS's records."""
     return cast(SystemData, {name: _SYSTEM_WRITERS[name](periods[name]) for name in sorted(periods)})
 
 
@@ -367,9 +367,10 @@ def _device_ecc(device: Device, before: Device | None) -> DeviceEcc:
     counts = {"neuron_device_index": device.index}
     for name in _ECC_COUNTERS:
         kind, _, outcome = name.partition("_")
-        now = getattr(device.ecc, f"{name}_total") or 0  # not counted by every driver; the format has whole numbers
+        # The format requires integers, and not every driver counts all events.
+        now = getattr(device.ecc, f"{name}_total") or 0
         earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
-        # A counter that fell was reset when the driver was loaded again.
+        # A smaller counter was reset by reloading the driver.
         counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
     return cast(DeviceEcc, counts)
 
@@ -386,7 +387,7 @@ _SYSTEM_WRITERS: dict[str, Callable[[RecordPeriod], object]] = {
 
 
 def instance_info(instance: Instance) -> InstanceInfo:
-    """instance_info: "" for what is not known."""
+    """Returns instance_info; "" is unknown."""
     info: InstanceInfo = {
         "instance_name": instance.instance_name or "",
         "instance_id": instance.instance_id or "",
@@ -404,7 +405,7 @@ def instance_info(instance: Instance) -> InstanceInfo:
 
 
 def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
-    """neuron_hardware_info; cores are logical, under the LNC of the host."""
+    """Returns neuron_hardware_info; cores are logical, at the LNC of the host."""
     lnc = instance.logical_neuroncore_config
     return {
         "neuron_device_type": instance.device_type or "",
@@ -419,19 +420,19 @@ def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
 
 
 def neuron_k8s_info(period: RecordPeriod) -> NeuronK8sInfo:
-    """The pods as the kubelet has given them cores and devices, and those whose processes hold some all the same."""
+    """Returns the pods that the kubelet gave cores or devices, and pods whose processes hold some without it."""
     cores: dict[int, K8sUser] = {}
     devices: dict[int, K8sUser] = {}
     snapshot = period.now
     per_device = snapshot.instance.physical_cores_per_device // snapshot.instance.logical_neuroncore_config
     for allocation in snapshot.pod_allocations:
-        who = allocation.pod_name, allocation.pod_namespace, allocation.container_name
+        pod = allocation.pod_name, allocation.pod_namespace, allocation.container_name
         given = {*allocation.neuroncore_indices}
         for device in allocation.device_indices:
-            _add_user(devices, device, *who)
+            _add_user(devices, device, *pod)
             given |= set(range(device * per_device, (device + 1) * per_device))
         for core in given:
-            _add_user(cores, core, *who)
+            _add_user(cores, core, *pod)
     _add_processes(snapshot, cores, devices)
     return {
         "period": period.seconds,
@@ -444,18 +445,18 @@ def neuron_k8s_info(period: RecordPeriod) -> NeuronK8sInfo:
 def _add_processes(snapshot: Snapshot, cores: dict[int, K8sUser], devices: dict[int, K8sUser]) -> None:
     lnc = snapshot.instance.logical_neuroncore_config
     for process in snapshot.processes:
-        of = process.attribution
-        if of is None or of.pod_name is None or not process.core_indices:
+        attribution = process.attribution
+        if attribution is None or attribution.pod_name is None or not process.core_indices:
             continue
-        who = of.pod_name, of.pod_namespace or "", of.container_name or ""
+        pod = attribution.pod_name, attribution.pod_namespace or "", attribution.container_name or ""
         for core in sorted({index // lnc for index in process.core_indices}):
-            _add_user(cores, core, *who)
+            _add_user(cores, core, *pod)
         for device in process.device_indices:
-            _add_user(devices, device, *who)
+            _add_user(devices, device, *pod)
 
 
 def _add_user(users: dict[int, K8sUser], index: int, pod_name: str, namespace: str, container_name: str) -> None:
-    """The first pod counts: a core has one; its containers are listed."""
+    """A core belongs to the first pod only; lists the containers of that pod."""
     user = users.setdefault(index, {"pod_name": pod_name, "namespace": namespace, "container_name": []})
     is_same = user["pod_name"] == pod_name and user["namespace"] == namespace
     if is_same and container_name and container_name not in user["container_name"]:

@@ -1,4 +1,4 @@
-"""What happened between two snapshots: the exact growth of counters, matched by process and core."""
+"""The period of a record: the exact increase of counters between two snapshots, matched by process and core."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from neurontools.model.host import vcpu_usage_between
 from neurontools.model.snapshot import CountKey, count_key, counters_continue
 
 LONGEST_AWAY_SECONDS = 600.0
-"""A process that has not told anything for so long is not waited for any more."""
+"""A baseline forgets an absent process after this time without a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBaseline:
-    """The snapshot of the record before, and since when records are made.
+    """The snapshot of the previous record, and the start of the series of records.
 
-    `away` has processes as they were last seen, which a daemon that was restarted since has not seen yet: they attach
-    anew within seconds, and what they did meanwhile belongs into the next record that has them.
+    `away` has the last states of processes that have not attached to a restarted daemon yet. They attach within
+    seconds, and their work since then belongs to the next record that has them.
     """
 
     snapshot: Snapshot
-    began_seconds: float  # taken_at_seconds of the first snapshot that records were compared with
+    began_seconds: float  # taken_at_seconds of the first baseline
     away: Mapping[CountKey, Process] = field(default_factory=dict)
 
     @classmethod
     def first(cls, snapshot: Snapshot) -> RecordBaseline:
-        """The baseline that a series of records begins with."""
+        """Returns the baseline for the start of a series of records."""
         return cls(snapshot, snapshot.taken_at_seconds)
 
     def after(self, now: Snapshot) -> RecordBaseline:
-        """The baseline that a record of `now` leaves behind."""
+        """Returns the baseline for the record that follows the record of `now`."""
         return RecordBaseline(now, self.began_seconds, self._away(now))
 
     def _away(self, now: Snapshot) -> Mapping[CountKey, Process]:
@@ -62,9 +62,9 @@ class RecordBaseline:
 
 
 class RecordPeriod:
-    """The time from a baseline to `now`, two moments of one host; without one nothing is known of it: 0 seconds.
+    """The changes of counters between a baseline and the snapshot `now` of the same host; 0 seconds without a baseline.
 
-    A baseline that is later than `now` is none: clocks began anew, on another host or after a restart of it.
+    Ignores a baseline later than `now`, because the clock restarted: on another host, or after a reboot.
     """
 
     def __init__(self, now: Snapshot, baseline: RecordBaseline | None) -> None:
@@ -80,7 +80,7 @@ class RecordPeriod:
         self._cores = {core.index: core for core in self.before.cores} if self.before else {}
 
     def process_before(self, process: Process) -> Process | None:
-        """The same process when it was last seen; None when it was not attached yet, or nothing is known of then."""
+        """Returns the earlier state of a process; None if it was not attached then, or its state is unknown."""
         earlier = self._processes.get(process.pid)
         if earlier is not None and counters_continue(earlier, process):
             return earlier
@@ -88,11 +88,10 @@ class RecordPeriod:
         return None if key is None else self._away.get(key)
 
     def seconds_of(self, process: Process) -> float:
-        """How long that took what is told of a process here: its counts, and what its cores did.
+        """Returns the time that the counts of a process and its cores cover.
 
-        That is from its report before the period to its latest one, and not from snapshot to snapshot, between which
-        anything from no report to several may come. One that began within the period took all of it, and so did one
-        that has not reported.
+        It spans from the last report before the period to the latest report, because the number of reports between two
+        snapshots varies. It is the whole period for a process that started in it or has not reported.
         """
         earlier = self.process_before(process)
         if earlier is None or earlier.measured_at_seconds is None or process.measured_at_seconds is None:
@@ -101,23 +100,22 @@ class RecordPeriod:
         return seconds if seconds > 0 else self.seconds
 
     def has_report(self, process: Process) -> bool:
-        """Whether a process has reported in the period; where it hasn't, nothing can be said of it."""
+        """Whether a process has reported in the period; without a report its work is unknown."""
         earlier = self.process_before(process)
         return earlier is None or earlier.measured_at_seconds != process.measured_at_seconds
 
     def _counted_here(self, process: Process) -> bool:
-        """Whether all that a process without an earlier state has counted belongs to this period.
+        """Whether all counts of a process without an earlier state belong to this period.
 
-        What it counted before the first of these records does not: it had been attached to an earlier daemon, or to
-        none.
+        Counts from before the first record don't: the process was attached to an earlier daemon, or to none.
         """
         since_seconds = process.counted_since_seconds
         return self.before is not None and (since_seconds is None or since_seconds >= self._began_seconds)
 
     def counts(self, name: str, process: Process) -> dict[str, int] | None:
-        """By counter, without `_total`: what the process counted in `executions` or `errors` in the period.
+        """Returns the increase of each counter in `executions` or `errors`, by its name without `_total`.
 
-        A process that began to count within the period counted all of it there. None where nobody tells.
+        All counts of a process that started in the period belong to it. None if the process doesn't report them.
         """
         now: ExecutionCounters | ErrorCounters | None = getattr(process, name)
         if now is None:
@@ -132,7 +130,7 @@ class RecordPeriod:
         }
 
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
-        """Percentiles of `total_latency` or `device_latency` in the period; None when nothing ran."""
+        """Returns percentiles of `total_latency` or `device_latency` in the period; None without executions."""
         earlier = self.process_before(process)
         if earlier is None and not self._counted_here(process):
             known: LatencyPercentiles | None = getattr(process, name)
@@ -142,15 +140,15 @@ class RecordPeriod:
             past: LatencyHistogram = getattr(earlier, f"{name}_histogram")
             if past == histogram:
                 return None
-            with contextlib.suppress(ValueError):  # the reporter began anew: all there is came since
+            with contextlib.suppress(ValueError):  # the reporter restarted, so the whole histogram is new
                 histogram = execution.subtract_histograms(histogram, past)
         return execution.latency_percentiles(histogram)
 
     def work_rates(self, process: Process, position: int) -> tuple[float, float] | None:
-        """Share of the period (0..1) that a process spent in executions on one of its logical cores, and its FLOPS.
+        """Returns the busy share (0..1) and the FLOPS of a process on one of its logical cores.
 
-        By its own count, in which no earlier owner of the core is and which a restart of the daemon does not end. None
-        where it doesn't tell, or not of the whole period.
+        Uses the counters of the process: they exclude earlier owners of the core, and survive a restart of the daemon.
+        None if the process doesn't report them for the whole period.
         """
         if position >= len(process.core_work) or not self.has_report(process):
             return None
@@ -167,19 +165,19 @@ class RecordPeriod:
         return None if busy is None or flop is None or seconds <= 0 else (min(1.0, busy / seconds), flop / seconds)
 
     def core_rates(self, core: NeuronCore, owner: Process) -> tuple[float | None, float | None]:
-        """Share of the period that a physical core spent in executions (0..1), and its FLOPS; None where unknown."""
+        """Returns the busy share (0..1) and the FLOPS of a physical core; None is unknown."""
         earlier = self._cores.get(core.index)
         derived = core.utilization_ratio, core.flops_per_second
         if earlier is None or core.measured_at_seconds is None or not self._is_one_count_of_cores():
             return derived
         is_held_on = earlier.owner_pid == core.owner_pid
-        if earlier.owner_pid is None or (is_held_on and earlier.measured_at_seconds is None):  # nobody had told of it
-            if not self._counted_here(owner):  # it is older than the period: how long it was seen there is not known
+        if earlier.owner_pid is None or (is_held_on and earlier.measured_at_seconds is None):  # no report about it yet
+            if not self._counted_here(owner):  # older than the period, so its share of it is unknown
                 return derived
             seconds = self.seconds_of(owner)
         elif is_held_on and self.process_before(owner) and earlier.measured_at_seconds is not None:
             seconds = core.measured_at_seconds - earlier.measured_at_seconds
-        else:  # others held it in between: what is theirs can't be told apart
+        else:  # another process held the core in between, and its work is inseparable
             return derived
         if seconds <= 0:
             return derived
@@ -191,13 +189,13 @@ class RecordPeriod:
         )
 
     def _is_one_count_of_cores(self) -> bool:
-        """Whether the counters of cores went on through the period: a daemon that simulates them begins anew."""
+        """Whether core counters continued through the period; a restarted simulation resets them."""
         return (
             self.before is not None and self.before.cores_counted_since_seconds == self.now.cores_counted_since_seconds
         )
 
     def vcpu_ratios(self, process: Process) -> tuple[float | None, float | None]:
-        """vCPUs that a process kept busy in the period, in user and in system mode; 2.0 is two vCPUs."""
+        """Returns the vCPUs that a process kept busy, in user and in system mode; 2.0 is two vCPUs."""
         earlier = self.process_before(process)
         if earlier is None or self.seconds <= 0:
             return process.vcpu_user_ratio, process.vcpu_system_ratio
@@ -209,10 +207,10 @@ class RecordPeriod:
         )
 
     def vcpu_usage(self) -> tuple[VcpuUsage | None, tuple[VcpuUsage, ...], float]:
-        """How the host's vCPUs spent the period: on average, each by index, and the seconds that this is about.
+        """Returns the average vCPU usage of the host, that of each vCPU, and the seconds they cover.
 
-        Without times at both ends (the first record of all, a recording of an older daemon) it is about the daemon's
-        last interval, if that is known.
+        Without vCPU times at both ends (the first record, or a recording of an older daemon), they cover the daemon's
+        last interval, if known.
         """
         host = self.now.host
         usage = vcpu_usage_between(host.vcpu_times, self.before.host.vcpu_times) if self.before else None

@@ -1,6 +1,7 @@
-"""A neuron-monitor record as types: every key of the original's format and what it holds.
+"""The types of a neuron-monitor record, the names of its metric groups, and its JSON Schema.
 
-Annotations are not postponed here: NotRequired would not be seen in them.
+The schema shows the class names and docstrings of the types. No `from __future__ import annotations` here: it hides
+NotRequired from `__required_keys__`.
 """
 
 import types
@@ -27,12 +28,12 @@ Percentiles = dict[str, float]
 
 
 CoreCounters = dict[str, float | dict[str, dict[str, float]]]
-"""Of a core neuroncore_utilization (percent), flops and effective_flops (a second, whole), and where two physical cores
-make a logical one, by its version ("v3d") the neuroncore_utilization of each physical core ("nc_v3.0")."""
+"""neuroncore_utilization (percent), flops and effective_flops (integers per second) of a core. A logical core of two
+physical cores adds the neuroncore_utilization of each ("nc_v3.0"), under its version ("v3d")."""
 
 
 class NeuronCoreCounters(TypedDict):
-    """neuroncore_counters: the cores of the devices of a process by global logical index, or those it holds alone."""
+    """neuroncore_counters: the cores of the devices of a process, or only those it holds, by global logical index."""
 
     period: float
     neuroncores_in_use: dict[str, CoreCounters]
@@ -62,14 +63,14 @@ class ExecutionSummary(TypedDict):
 
 
 class LatencyStats(TypedDict):
-    """Latencies within the period; null when nothing ran."""
+    """Latencies within the period; null without executions."""
 
     total_latency: Percentiles | None
     device_latency: Percentiles | None
 
 
 class ExecutionStats(TypedDict):
-    """execution_stats; `error` says why where nobody tells whose the executions are, and the counts are 0 then."""
+    """execution_stats; if the executions of the process are unknown, `error` says why and the counts are 0."""
 
     period: float
     error_summary: ErrorSummary
@@ -209,9 +210,9 @@ class MemoryInfo(TypedDict):
 
 
 class DeviceEcc(TypedDict):
-    """ECC events of one device: those within the period, in the first record those since the driver was loaded.
+    """ECC events of one device within the period; in the first record, since the driver was loaded.
 
-    0 for what the driver does not count, such as corrected events before Trainium2.
+    0 for events that the driver does not count, such as corrected events before Trainium2.
     """
 
     neuron_device_index: int
@@ -230,7 +231,7 @@ class HwCounters(TypedDict):
 
 
 class CpuShares(TypedDict):
-    """How vCPU time was spent, percent."""
+    """Shares of vCPU time by mode, percent."""
 
     user: float
     nice: float
@@ -260,7 +261,7 @@ class SystemData(TypedDict, total=False):
 
 
 class InstanceInfo(TypedDict):
-    """The instance; "" for what is not known."""
+    """The instance; "" is unknown."""
 
     instance_name: str
     instance_id: str
@@ -324,7 +325,7 @@ _SCALARS: dict[object, dict[str, Any]] = {
 
 
 def record_schema() -> dict[str, Any]:
-    """The schema (draft 2020-12) that every line of neuron-monitor meets."""
+    """Returns the JSON Schema (draft 2020-12) of every line of neuron-monitor."""
     definitions: dict[str, Any] = {}
     reference = _type_schema(Record, definitions)
     return {
@@ -348,7 +349,7 @@ def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if not is_typeddict(hint):
         raise TypeError(f"no schema for {hint!r}")
     if hint.__name__ not in definitions:
-        definitions[hint.__name__] = {}  # stands for itself while its parts are made
+        definitions[hint.__name__] = {}  # ends the recursion of self-references
         definitions[hint.__name__] = _object_schema(hint, definitions)
     return {"$ref": f"#/$defs/{hint.__name__}"}
 

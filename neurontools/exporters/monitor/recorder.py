@@ -1,4 +1,4 @@
-"""Makes record after record: keeps what each metric group was last compared with."""
+"""Makes the records of neuron-monitor: schedules the metric groups, and keeps the baseline of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neurontools.model import Host, Process, Snapshot
 
 
 class GroupKey(NamedTuple):
-    """A metric group of a configuration: of which of its runtime entries, -1 for the host, and its type."""
+    """A configured metric group: the index of its runtime entry (-1 for the host), and its type."""
 
     selection: int
     type: str
@@ -31,7 +31,7 @@ K8S = GroupKey(-2, "neuron_k8s_info")
 
 
 def group_periods(configuration: MonitorConfiguration) -> Iterator[tuple[GroupKey, float]]:
-    """Every metric group of a configuration with its period in seconds."""
+    """Yields the metric groups of a configuration with their periods in seconds."""
     for index, selection in enumerate(configuration.runtimes):
         for group in selection.metrics:
             yield GroupKey(index, group.type), group.period_seconds
@@ -47,10 +47,10 @@ def make_record(
     before: Callable[[GroupKey], RecordBaseline | None],
     is_due: Callable[[GroupKey], bool] = lambda _: True,
 ) -> Record:
-    """The record of a snapshot: the groups that are due, each since the baseline that `before` tells for it.
+    """Makes the record of a snapshot: the due groups, each over the period since its baseline (`before`).
 
-    A group that is not due is left out, so that nobody counts its numbers twice. A process that several runtime
-    entries select is listed once; where they have the same group, the first entry counts.
+    Omits groups that are not due, so that readers don't count their numbers twice. Lists a process once, even if
+    several runtime entries select it; for a group in several of them, the first entry counts.
     """
     periods: dict[int, RecordPeriod] = {}
 
@@ -77,7 +77,7 @@ def make_record(
 
 
 def uses_devices(process: Process) -> bool:
-    """Whether it is a runtime and no observer; which cores are its own need not be known."""
+    """Whether a process uses the Neuron runtime, even if its cores are unknown."""
     return bool(process.core_indices) or process.runtime_version is not None
 
 
@@ -87,7 +87,7 @@ def _selected(
     due: list[GroupKey],
     period: Callable[[GroupKey], RecordPeriod],
 ) -> dict[str, RecordPeriod] | None:
-    """The groups of a process that are due, with their periods; None when no runtime entry means it."""
+    """The due groups of a process with their periods; None if no runtime entry selects it."""
     selections = [index for index, selection in enumerate(configuration.runtimes) if selection.selects(process.tag)]
     if not selections:
         return None
@@ -114,7 +114,7 @@ def _runtime_data(
     }
 
 
-_EARLY_SECONDS = 0.002  # due within this is due now: a sleep may end a little early
+_EARLY_SECONDS = 0.002  # tolerance, because a sleep may end a little early
 
 
 @dataclass(slots=True)
@@ -124,12 +124,12 @@ class _DueTime:
 
 
 class GroupSchedule:
-    """The next time of each key; all are due at the start. Times that were missed are not made up for."""
+    """The next due time of each key. All keys are due at the start; missed times are skipped."""
 
     def __init__(
         self, periods: Iterable[tuple[object, float]], start_seconds: float, idle_period_seconds: float
     ) -> None:
-        """`idle_period_seconds`: how often there is to be a record where there is no key at all."""
+        """`idle_period_seconds` is the period of records if there are no keys."""
         self._due = {key: _DueTime(period_seconds, start_seconds) for key, period_seconds in periods}
         self._idle = _DueTime(idle_period_seconds, start_seconds)
 
@@ -139,12 +139,12 @@ class GroupSchedule:
         return min((due.at_seconds for due in self._due.values()), default=self._idle.at_seconds)
 
     def shift(self, seconds: float) -> None:
-        """Puts everything off by so much; less than 0: brings it forward."""
+        """Moves all due times later; earlier for negative seconds."""
         for due in (*self._due.values(), self._idle):
             due.at_seconds += seconds
 
-    def take(self, now_seconds: float, shortest_seconds: float = 0.0) -> frozenset[object]:
-        """The keys that are due now; each is due again a period later, or `shortest_seconds` if that is longer."""
+    def take_due(self, now_seconds: float, shortest_seconds: float = 0.0) -> frozenset[object]:
+        """Returns the due keys, and schedules each a period later, at least `shortest_seconds`."""
         taken = set()
         for key, due in self._due.items() if self._due else [(None, self._idle)]:
             if due.at_seconds <= now_seconds + _EARLY_SECONDS:
@@ -160,7 +160,7 @@ class GroupSchedule:
 def make_outage_record(
     last: Snapshot, configuration: MonitorConfiguration, error: str, is_due: Callable[[GroupKey], bool]
 ) -> Record:
-    """A record without processes whose groups hold nothing but `error`; `last` tells the instance."""
+    """Makes a record without processes, whose groups have only `error`; `last` provides the instance."""
     empty = replace(last, processes=(), devices=(), host=Host())
     made = make_record(empty, configuration, lambda _: None, is_due)
     for group in cast(dict[str, dict[str, object]], made["system_data"]).values():
@@ -169,7 +169,7 @@ def make_outage_record(
 
 
 class MonitorRecorder:
-    """The records of one configuration; times are seconds of the clock that the snapshots' taken_at_seconds are of."""
+    """Makes the records of one configuration; times use the clock of the snapshots' `taken_at_seconds`."""
 
     def __init__(self, configuration: MonitorConfiguration, start_seconds: float) -> None:
         self._configuration = configuration
@@ -184,38 +184,35 @@ class MonitorRecorder:
 
     @property
     def periods_seconds(self) -> tuple[float, ...]:
-        """The periods of the metric groups: how far back the first record looks."""
+        """The periods of the metric groups, which are also the periods of the first record."""
         return tuple(sorted({seconds for _, seconds in group_periods(self._configuration)}))
 
     def begin(self, past: Snapshot, period_seconds: float) -> None:
-        """Takes a snapshot from before the first record, with which the groups of this period are to be compared."""
+        """Sets an earlier snapshot as the first baseline of the groups with this period."""
         for key, seconds in group_periods(self._configuration):
             if seconds == period_seconds and key.type != HW_COUNTERS:
                 self._before[key] = RecordBaseline.first(past)
 
     def fits(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is of the moment that the next record is for, as nearly as the interval allows.
-
-        The one that the last record was made from is of no other moment.
-        """
+        """Whether a snapshot is within half an interval of the next record, and newer than the last record's."""
         taken_at_seconds = snapshot.taken_at_seconds
         if self._last is not None and taken_at_seconds == self._last.taken_at_seconds:
             return False
         return taken_at_seconds >= self.next_seconds - snapshot.interval_seconds / 2
 
     def make(self, now: Snapshot) -> Record:
-        """The record of a snapshot, with the groups that are due.
+        """Makes the record of a snapshot, with the due groups.
 
-        What is due later moves along with when snapshots are really taken: a second early or late today would else
-        be a second too many or too few in every period.
+        Shifts the schedule by the actual time of the snapshot. Otherwise one early or late snapshot would lengthen or
+        shorten every later period.
         """
         late_seconds = now.taken_at_seconds - self.next_seconds
         if abs(late_seconds) <= now.interval_seconds:
             self._schedule.shift(late_seconds)
         # A period shorter than the daemon's interval can't be met.
-        due = self._schedule.take(now.taken_at_seconds, now.interval_seconds)
+        due = self._schedule.take_due(now.taken_at_seconds, now.interval_seconds)
         made = make_record(now, self._configuration, self._before.get, due.__contains__)
-        following: dict[int, RecordBaseline] = {}  # groups of one baseline go on having one
+        following: dict[int, RecordBaseline] = {}  # groups that shared a baseline keep sharing one
         for key, _ in group_periods(self._configuration):
             if key in due:
                 earlier = self._before.get(key)
@@ -226,8 +223,8 @@ class MonitorRecorder:
         return made
 
     def make_outage(self, error: str, now_seconds: float) -> Record | None:
-        """The record for a moment at which no snapshot could be had; None before there was any."""
-        due = self._schedule.take(now_seconds)
+        """Makes the record for a time without a snapshot; None before the first snapshot."""
+        due = self._schedule.take_due(now_seconds)
         if self._last is None:
             return None
         return make_outage_record(self._last, self._configuration, error, due.__contains__)
