@@ -174,10 +174,6 @@ def _wait(processes: FleetProcesses, while_fd: int | None) -> None:
             )
 
 
-if __name__ == "__main__":
-    main()
-
-
 USUAL_MIX = (
     "trn1.32xlarge/steady=8,trn1.32xlarge=3,trn2.48xlarge/steady=5,trn2u.48xlarge/training-ramp=4,"
     "inf2.48xlarge=2,trn1.32xlarge/stuck-core=1,trn2.48xlarge/ecc-burst=1"
@@ -367,3 +363,7 @@ def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
     except BrokenPipeError:
         pass  # it has ended, and says why
     return child
+
+
+if __name__ == "__main__":
+    main()

@@ -74,10 +74,6 @@ async def _serve(all_settings: list[Settings]) -> int:
     return 1 if failure else 0
 
 
-if __name__ == "__main__":
-    main()
-
-
 # Whoever injects it is answered before.
 _LAST_WORDS_SECONDS = 0.2
 
@@ -122,3 +118,7 @@ def _later(fault: FaultRequest, seconds: float) -> FaultRequest:
 async def _follow(ending: asyncio.Event, gone: asyncio.Event) -> None:
     await ending.wait()
     gone.set()
+
+
+if __name__ == "__main__":
+    main()

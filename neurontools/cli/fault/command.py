@@ -232,10 +232,6 @@ def _excerpt(word: str) -> str:
     return error_excerpt(word)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _MOST_BYTES = 2**20
 
 
@@ -337,3 +333,7 @@ def _open_regular(path: str, flags: int) -> int:
         os.close(descriptor)
         raise IsADirectoryError(21, "it is a directory")
     return descriptor
+
+
+if __name__ == "__main__":
+    main()
