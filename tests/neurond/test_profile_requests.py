@@ -116,7 +116,7 @@ def test_processes_without_cores_or_requests_can_not_be_profiled(
     loaded = start_daemon("--simulate", "trn1.2xlarge", "--load", "steady")
     invented = wait_until(lambda: next((each.pid for each in loaded.snapshot().processes if each.synthetic), None))
     code, text = refused(loaded.socket, invented)
-    assert (code, "invented by the synthetic load" in text) == (EXIT_FAILURE, True)
+    assert (code, "belongs to the synthetic load" in text) == (EXIT_FAILURE, True)
     code, text = refused(str(socket_directory / "none.sock"))
     assert (code, "no monitor daemon at unix:" in text) == (EXIT_NO_DAEMON, True)
 

@@ -1,7 +1,7 @@
-"""The door of the API socket: it knows by the kernel who comes in, and lets nobody in for more than their share.
+"""Proxies the API socket: identifies each client by the kernel's credentials and applies its limits.
 
-grpcio can't tell who a peer is, nor hold one back. So it listens on a socket that only this process can reach, and the
-gate passes the bytes of each client on to it.
+grpcio can neither identify a peer nor limit it. So it listens on a socket that only this process can reach, and the
+proxy relays the bytes of each client.
 """
 
 from __future__ import annotations
@@ -20,34 +20,31 @@ from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimite
 from neurontools.net.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
-_LOOK_EVERY_SECONDS = 2e-3  # for who has gone: a flood that is refused may not make it a work of its own
+_CHECK_EVERY_SECONDS = 2e-3  # for clients that have gone: a flood must not make this check expensive
 
 
 class ConnectionProxy:
-    """Lets clients in to a server that listens on another Unix socket."""
+    """Accepts clients and relays them to a server on another Unix socket."""
 
     def __init__(self, peers: PeerLimiter) -> None:
         self._peers = peers
         self._server = ProxiedServer[PeerCredentials](peers)
-        self._farewell = GoawaySender()
+        self._goaway = GoawaySender()
         self._accepting: Acceptor | None = None
         self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
-        self._looked_seconds: dict[int, float] = {}  # when, by user
+        self._checked_seconds: dict[int, float] = {}  # last check for closed clients, by user
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
-        """Lets in who connects to a listening socket, which belongs to this object from here on.
-
-        The server listens on `inner_path`.
-        """
+        """Accepts clients on a listening socket, which it owns from here on. The server listens on `inner_path`."""
         self._server.open(inner_path)
-        self._accepting = Acceptor(listener, self._take, name="the API", refuse=send_goaway)
+        self._accepting = Acceptor(listener, self._accept, name="the API", refuse=send_goaway)
 
     def who(self, peer_name: str) -> PeerCredentials | None:
-        """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
+        """The client behind grpcio's name of a peer; None when the connection has ended."""
         return self._server.who(peer_name)
 
     def close(self) -> None:
-        """Lets nobody in any more and ends all connections."""
+        """Stops accepting and closes all connections."""
         if self._accepting is not None:
             self._accepting.close()
         for connection, (waiting, _) in self._waiting.items():
@@ -55,9 +52,9 @@ class ConnectionProxy:
             connection.close()
         self._waiting.clear()
         self._server.close()
-        self._farewell.close()
+        self._goaway.close()
 
-    def _take(self, connection: socket.socket, _address: object) -> None:
+    def _accept(self, connection: socket.socket, _address: object) -> None:
         try:
             who = read_peer_credentials(connection)
         except OSError:
@@ -65,32 +62,32 @@ class ConnectionProxy:
             return
         wait_seconds = self._peers.spend(who, CONNECTION_WORK)
         try:
-            self._take_place(who)
+            self._count_connection(who)
         except LimitReached as limit:
-            self._farewell.refuse(connection, str(limit))
+            self._goaway.refuse(connection, str(limit))
             return
         if wait_seconds > 0:
             loop = asyncio.get_running_loop()
-            waiting = loop.call_later(wait_seconds, self._let_in_late, connection, who)
+            waiting = loop.call_later(wait_seconds, self._connect_delayed, connection, who)
             self._waiting[connection] = waiting, who
         else:
-            self._let_in(connection, who)
+            self._connect(connection, who)
 
-    def _take_place(self, who: PeerCredentials) -> None:
-        """Counts one more connection, if need be in the place of one whose client has gone."""
+    def _count_connection(self, who: PeerCredentials) -> None:
+        """Counts a connection. At the limit it first closes the user's connections whose clients have gone."""
         try:
             self._peers.take(who, ResourceKind.CONNECTION)
         except LimitReached:
-            if not self._close_left(who.uid):
+            if not self._close_abandoned(who.uid):
                 raise
             self._peers.take(who, ResourceKind.CONNECTION)
 
-    def _close_left(self, uid: int) -> int:
-        """Closes the connections of a user whose clients have gone, which nobody has noticed yet; how many."""
+    def _close_abandoned(self, uid: int) -> int:
+        """Closes a user's connections whose clients have gone, before the relays notice. Returns how many."""
         now_seconds = asyncio.get_running_loop().time()
-        if now_seconds - self._looked_seconds.get(uid, 0.0) < _LOOK_EVERY_SECONDS:
+        if now_seconds - self._checked_seconds.get(uid, 0.0) < _CHECK_EVERY_SECONDS:
             return 0
-        self._looked_seconds[uid] = now_seconds
+        self._checked_seconds[uid] = now_seconds
         relays = [relay for relay, who in self._server.relays() if who.uid == uid]
         waiting = [connection for connection, (_, who) in self._waiting.items() if who.uid == uid]
         gone = closed_by_peer([*(relay.client for relay in relays), *waiting])
@@ -105,25 +102,25 @@ class ConnectionProxy:
                 self._peers.give_back(who, ResourceKind.CONNECTION)
         return len(gone)
 
-    def _let_in_late(self, connection: socket.socket, who: PeerCredentials) -> None:
+    def _connect_delayed(self, connection: socket.socket, who: PeerCredentials) -> None:
         del self._waiting[connection]
         if is_closed_by_peer(connection):
             connection.close()
             self._peers.give_back(who, ResourceKind.CONNECTION)
         else:
-            self._let_in(connection, who)
+            self._connect(connection, who)
 
-    def _let_in(self, client: socket.socket, who: PeerCredentials) -> None:
+    def _connect(self, client: socket.socket, who: PeerCredentials) -> None:
         try:
             self._server.connect(client, who, Relay)
         except OSError as error:
             self._peers.give_back(who, ResourceKind.CONNECTION)
-            self._farewell.refuse(client, f"the daemon can take no more connections now: {error.strerror}")
+            self._goaway.refuse(client, f"the daemon can take no more connections now: {error.strerror}")
 
 
-_TOLD_AT_ONCE = 32
+_MOST_CLOSING = 32
 _TIME_TO_READ_SECONDS = 1.0
-# HTTP/2 frames (RFC 9113, section 6): empty SETTINGS, and the head of GOAWAY.
+# HTTP/2 frames (RFC 9113, section 6): an empty SETTINGS frame, and constants of GOAWAY.
 _SETTINGS_FRAME = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _GOAWAY = 7
 _ENHANCE_YOUR_CALM = 11
@@ -131,45 +128,45 @@ _LAST_STREAM = 2**31 - 1
 
 
 class GoawaySender:
-    """Those that are refused, until they are closed. Belongs to the event loop's thread."""
+    """Sends GOAWAY to refused clients and closes them a second later. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._told: deque[tuple[float, socket.socket]] = deque()  # and when each is closed
+        self._refused: deque[tuple[float, socket.socket]] = deque()  # with the time to close it
         self._closing: asyncio.TimerHandle | None = None
 
     def refuse(self, connection: socket.socket, reason: str) -> None:
-        """Says why, and closes later."""
+        """Sends the reason and closes the connection later."""
         send_goaway(connection, reason)
         self.close_later(connection)
 
     def close_later(self, connection: socket.socket) -> None:
-        """Closes a connection that was told why: what the client writes to a closed socket would be its error."""
+        """Closes a connection later: an earlier close would replace the reason by a write error of the client."""
         loop = asyncio.get_running_loop()
-        if len(self._told) == _TOLD_AT_ONCE:
-            self._told.popleft()[1].close()
-        self._told.append((loop.time() + _TIME_TO_READ_SECONDS, connection))
+        if len(self._refused) == _MOST_CLOSING:
+            self._refused.popleft()[1].close()
+        self._refused.append((loop.time() + _TIME_TO_READ_SECONDS, connection))
         if self._closing is None:
-            self._closing = loop.call_later(_TIME_TO_READ_SECONDS, self._close_told, loop)
+            self._closing = loop.call_later(_TIME_TO_READ_SECONDS, self._close_due, loop)
 
     def close(self) -> None:
-        """Closes all of them."""
+        """Closes all refused connections."""
         if self._closing is not None:
             self._closing.cancel()
-        for _, connection in self._told:
+        for _, connection in self._refused:
             connection.close()
-        self._told.clear()
+        self._refused.clear()
 
-    def _close_told(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One timer for all: a flood that is refused leaves no timer for each of its connections."""
-        while self._told and self._told[0][0] <= loop.time():
-            self._told.popleft()[1].close()
-        self._closing = loop.call_at(self._told[0][0], self._close_told, loop) if self._told else None
+    def _close_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Closes all that are due. One timer serves all, so a flood of refusals needs no timer each."""
+        while self._refused and self._refused[0][0] <= loop.time():
+            self._refused.popleft()[1].close()
+        self._closing = loop.call_at(self._refused[0][0], self._close_due, loop) if self._refused else None
 
 
 def send_goaway(connection: socket.socket, reason: str) -> None:
-    """Tells an HTTP/2 client why it is not let in.
+    """Sends an HTTP/2 client the reason for a refusal.
 
-    Of a call that was certainly not looked at, grpcio would think no worse than to ask again, at once and without end.
+    The last stream id is the highest: grpcio retries calls above it at once and without end.
     """
     last_stream_and_error = _LAST_STREAM.to_bytes(4) + _ENHANCE_YOUR_CALM.to_bytes(4)
     payload = last_stream_and_error + reason.encode()
@@ -177,23 +174,23 @@ def send_goaway(connection: socket.socket, reason: str) -> None:
     try:
         connection.send(_SETTINGS_FRAME + goaway)
         connection.shutdown(socket.SHUT_WR)
-    except OSError:  # it is gone already
+    except OSError:  # it has gone
         return
 
 
-# What a client sends is weighed a piece at a time, so that a flood can't run up a large debt with one of them.
+# A small piece per read, so that one read of a flood can't run up a large debt.
 _weighed = memoryview(bytearray(2**13))
 _answered = memoryview(bytearray(2**16))
 
 
 class Relay:
-    """Passes bytes until an end closes. `spend` is told the work in what the client sent and returns the seconds that
-    nothing more is read from it; `on_end` is called once, when both ends are closed.
+    """Relays bytes between a client and the server until one end closes.
 
-    What an end doesn't take at once is kept, and no more is read for it: one piece at most waits in either direction.
+    `spend` takes the cost of the client's bytes and returns how many seconds to stop reading from it. `on_end` is
+    called once, after both ends are closed. At most one piece waits in either direction.
     """
 
-    _piece: ClassVar = _weighed  # what is read of a client at a time
+    _piece: ClassVar = _weighed  # the buffer for reads from the client
     _not_now: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
 
     __slots__ = ("_client", "_down", "_is_open", "_loop", "_on_end", "_rest", "_server", "_spend", "_up", "_weight")
@@ -215,7 +212,7 @@ class Relay:
         self._rest: asyncio.TimerHandle | None = None
         self._is_open = True
         self._loop = asyncio.get_running_loop()
-        # What waits in buffers for a slow reader is old when it reads it.
+        # A large send buffer would hold old data for a slow client.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(_answered))
         self._loop.add_reader(client.fileno(), self._read_client)
         self._loop.add_reader(server.fileno(), self._read_server)
@@ -235,7 +232,6 @@ class Relay:
 
     @property
     def client(self) -> socket.socket:
-        """The connection of the client."""
         return self._client
 
     def _read_client(self) -> None:
@@ -255,7 +251,7 @@ class Relay:
 
     def _rested(self) -> None:
         self._rest = None
-        if is_closed_by_peer(self._client):  # what it asked for before it left is for nobody
+        if is_closed_by_peer(self._client):  # nobody waits for its pending requests
             self.close()
         else:
             self._read_client_again()
@@ -286,7 +282,7 @@ class Relay:
             self._loop.add_reader(self._server.fileno(), self._read_server)
 
     def _received(self, end: socket.socket, piece: memoryview) -> memoryview:
-        """What an end has sent, in `piece`; empty where there is nothing now. An end that is closed closes both."""
+        """Reads into `piece`; empty when nothing is there. A closed end closes the relay."""
         try:
             size = end.recv_into(piece)
         except self._not_now:
@@ -298,7 +294,7 @@ class Relay:
         return piece[:size]
 
     def _sent(self, end: socket.socket, data: memoryview) -> bytes:
-        """Sends what an end takes and returns the rest; an end that is gone closes both."""
+        """Sends what fits and returns the rest. A closed end closes the relay."""
         try:
             return bytes(data[end.send(data) :])
         except self._not_now:
@@ -309,12 +305,12 @@ class Relay:
 
 
 def is_closed_by_peer(connection: socket.socket) -> bool:
-    """Whether the other end is closed, however much of what it sent hasn't been read."""
+    """Whether the peer has closed its end, even with unread data."""
     return bool(closed_by_peer([connection]))
 
 
 def closed_by_peer(connections: Sequence[socket.socket]) -> set[socket.socket]:
-    """Those whose other end is closed, of connections that are open here; one question to the kernel."""
+    """The connections whose peer has closed its end, with one poll(2)."""
     poll = select.poll()
     by_number = {connection.fileno(): connection for connection in connections}
     for number in by_number:
@@ -327,7 +323,7 @@ R = TypeVar("R", bound=Relay)
 
 
 class ProxiedServer(Generic[P]):
-    """A server on a Unix socket, and the connections to it. Belongs to the event loop's thread."""
+    """A server on a Unix socket, and the relays to it. Belongs to the event loop's thread."""
 
     def __init__(self, peers: PeerLimiter) -> None:
         self._peers = peers
@@ -339,27 +335,27 @@ class ProxiedServer(Generic[P]):
         return len(self._relays)
 
     def open(self, path: str) -> None:
-        """The server listens on this path, which nobody finds any more afterwards: a descriptor alone leads to it."""
+        """Opens the server's socket and removes its file, so that no other process can connect."""
         self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         Path(path).unlink()
 
     def who(self, peer_name: str) -> P | None:
-        """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
+        """As in `ConnectionProxy`."""
         return self._names.get(peer_name)
 
     def relays(self) -> list[tuple[Relay, P]]:
-        """The open connections, and whose each is."""
+        """The open relays with their clients."""
         return [(relay, self._names[name]) for relay, name in self._relays.items()]
 
     def connect(self, client: socket.socket, who: P, kind: type[R]) -> R:
-        """Passes a client's bytes on from here on; its place among the connections is given back at the end.
+        """Relays a client to the server. When it ends, it is no longer counted as a connection.
 
-        OSError when there can be no more connections; the client is still the caller's then, and so is its place.
+        Raises OSError when no connection is possible; the client then stays counted and open.
         """
         server: socket.socket | None = None
         try:
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            server.bind("")  # the kernel gives it a name that nobody else has (unix(7), autobind)
+            server.bind("")  # the kernel assigns a unique name (unix(7), autobind)
             server.connect(f"/proc/self/fd/{self._descriptor}")
         except OSError:
             if server is not None:
@@ -372,7 +368,7 @@ class ProxiedServer(Generic[P]):
         return relay
 
     def close(self) -> None:
-        """Ends all connections, and there will be no more."""
+        """Closes all connections and the server's socket."""
         for relay in list(self._relays):
             relay.close()
         if self._descriptor >= 0:
@@ -389,13 +385,13 @@ _HEADER_BYTES = 9
 _HEADERS = 1
 CALL_COST = 1.0
 FRAME_COST = 0.05
-BYTE_COST = 1.0 / 2**8  # to read a report takes a microsecond a byte
+BYTE_COST = 1.0 / 2**8  # parsing a report takes one microsecond per byte
 
 
 class RequestCost:
-    """Weighs the bytes of one client as they come: one for each call it begins, little for every other frame and byte.
+    """Computes the cost of a client's bytes from HTTP/2 frames (RFC 9113, section 4.1).
 
-    A call that is cancelled as soon as it is made weighs as much as any other.
+    A HEADERS frame begins a call and costs 1; other frames and bytes cost little. A cancelled call costs the same.
     """
 
     __slots__ = ("_header", "_skip")
@@ -405,7 +401,7 @@ class RequestCost:
         self._skip = _PREFACE_BYTES
 
     def weigh(self, data: memoryview) -> float:
-        """The work in the next bytes, in calls."""
+        """The cost of the next bytes, in calls."""
         size = len(data)
         work = size * BYTE_COST
         position = self._skip

@@ -1,4 +1,4 @@
-"""The API over the network: what only reads, over TLS, to those whose certificates are named."""
+"""The API over TLS: read-only calls for clients with an allowed certificate, and the proxy in front of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.terminal import excerpt
 
 _BACKLOG = 256
-_MOST_REQUEST_BYTES = 2**16  # of questions alone
+_MOST_REQUEST_BYTES = 2**16  # requests for reading are small
 _IDLE_MILLISECONDS = 300_000  # a connection without a call
 _REFUSALS_KEPT_PER_HOUR = 120
 
@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 _tell = RateLimitedLogger(_log, logging.WARNING)
 
 Keep = Callable[[str, float, Mapping[str, object]], None]
-"""Is given an event, when it was, and what is to be said of it."""
+"""Takes an event, its Unix time and its fields."""
 
 
 class NetworkApi:
-    """MonitorService and health, without anything that changes the host or attaches to it.
+    """Serves MonitorService and health over TLS. Belongs to the event loop's thread.
 
-    Belongs to the event loop's thread. UserError when a file of [tls] is wrong. `keep` notes who was refused.
+    `keep` records refused clients. Raises UserError when a file of [tls] is wrong.
     """
 
     def __init__(self, settings: Settings, monitor: MonitorService, most_files: int, keep: Keep) -> None:
@@ -82,7 +82,7 @@ class NetworkApi:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, files: SocketFiles) -> None:
-        """Begins to serve; UserError when the address can't be had."""
+        """Starts to serve. Raises UserError when it can't listen on the address."""
         host, port = listen_address(self._address)
         try:
             opened = await listeners(host, port, backlog=_BACKLOG)
@@ -106,17 +106,17 @@ class NetworkApi:
         await self._server.stop(patience_seconds)
 
     def _on_refused(self, who: Mapping[str, object]) -> None:
-        """Tells of somebody who was not let in: to the log and what is kept, neither of which they may flood."""
+        """Logs and records a refused client, both rate-limited."""
         _tell("the API over TLS refused %s: %s", " ".join(str(who[key]) for key in who if key != "why"), who["why"])
         if self._kept.try_take(time.monotonic()):
             self._keep("network_refused", time.time(), who)
 
 
 class _LocalOnlyServices(grpc.GenericRpcHandler):
-    """Says of the other services that they are not on the network, rather than that there are none."""
+    """Answers calls of the other services with PERMISSION_DENIED instead of UNIMPLEMENTED."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """The handler of a method."""
+        """Returns the handler of a method."""
         if not handler_call_details.method.startswith("/neurontools."):
             return None
 
@@ -127,30 +127,32 @@ class _LocalOnlyServices(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(refuse)
 
 
-HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # that are under way, or have not begun
+HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # in progress or waiting
 HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each costs this process a millisecond or two
 HANDSHAKE_SECONDS = 10.0
 _RENEW_SECONDS = 1.0
-_DEAD_MILLISECONDS = 60_000  # without a sign of life of a host that should give one
+_DEAD_MILLISECONDS = 60_000  # without an acknowledgement
 _LONGEST_TEXT = 200
 
 
 class ConnectionOutcome(StrEnum):
-    """What became of a connection; the values are those of a label."""
+    """The outcome of a connection; the values are label values of a metric."""
 
     ADMITTED = "admitted"
-    NOT_ALLOWED = "not_allowed"  # a certificate that is right, without a name that is allowed
-    NO_CERTIFICATE = "no_certificate"  # none, or one that is wrong
-    NO_HANDSHAKE = "no_handshake"  # not TLS, another version of it, or the client broke off
+    NOT_ALLOWED = "not_allowed"  # a valid certificate without an allowed name
+    NO_CERTIFICATE = "no_certificate"  # none, or an invalid one
+    NO_HANDSHAKE = "no_handshake"  # not TLS, a wrong version, or the client closed
     TIMED_OUT = "timed_out"
-    CROWDED_OUT = "crowded_out"  # by those that came later
+    CROWDED_OUT = "crowded_out"  # replaced by later connections
     AT_LIMIT = "at_limit"
 
 
 class TlsConnectionProxy:
-    """Lets readers in to a server that listens on a Unix socket. Belongs to the event loop's thread.
+    """Accepts TLS clients and relays them to a server on a Unix socket. Belongs to the event loop's thread.
 
-    `on_refused` is told the fields of what is to be kept of a refusal: who it was, and why.
+    grpcio can verify certificates too, but limits neither handshakes nor clients. Until its certificate is verified, a
+    connection counts against the limits of handshakes, then against those of its name and address. `on_refused` takes
+    the address and reason of each refusal.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class TlsConnectionProxy:
         self._subjects = allowed_subjects
         self._on_refused = on_refused
         self._server = ProxiedServer[NetworkPeer](peers)
-        self._farewell = GoawaySender()
+        self._goaway = GoawaySender()
         self._acceptors: list[Acceptor] = []
         self._waiting = ConnectionLimiter(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
         self._turnstile = RateLimiter(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
@@ -175,21 +177,21 @@ class TlsConnectionProxy:
 
     @property
     def open_count(self) -> int:
-        """The connections that are let in."""
+        """The number of accepted clients."""
         return len(self._server)
 
     def open(self, listeners: list[socket.socket], inner_path: str) -> None:
-        """Lets in who connects to these listening sockets, which belong to this object from here on."""
+        """Accepts clients on these listening sockets, which it owns from here on."""
         self._server.open(inner_path)
         for listener in listeners:
-            self._acceptors.append(Acceptor(listener, self._take, name="the API over TLS"))
+            self._acceptors.append(Acceptor(listener, self._accept, name="the API over TLS"))
 
     def who(self, peer_name: str) -> NetworkPeer | None:
-        """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
+        """The client behind grpcio's name of a peer; None when the connection has ended."""
         return self._server.who(peer_name)
 
     def renew(self) -> None:
-        """Looks for certificates that have changed. Who was let in by other authorities has to come again."""
+        """Loads changed certificate files. When the client CA changed, all clients have to reconnect."""
         self._looked_seconds = time.monotonic()
         authorities = self._tls.authorities
         if self._tls.renew() and self._tls.authorities != authorities:
@@ -197,22 +199,22 @@ class TlsConnectionProxy:
                 relay.close()
 
     def allow(self, allowed_subjects: Subjects) -> None:
-        """Goes by these names from here on; connections of those that see less or nothing now end."""
+        """Applies new roles, and closes connections of clients whose role changed."""
         self._subjects = allowed_subjects
         for relay, who in self._server.relays():
             if allowed_subjects.known([who.name]) != (who.name, who.role):
                 relay.close()
 
     def close(self) -> None:
-        """Lets nobody in any more and ends all connections."""
+        """Stops accepting and closes all connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         for task in self._tasks:
             task.cancel()
         self._server.close()
-        self._farewell.close()
+        self._goaway.close()
 
-    def _take(self, connection: socket.socket, address: Any) -> None:
+    def _accept(self, connection: socket.socket, address: Any) -> None:
         if time.monotonic() - self._looked_seconds >= _RENEW_SECONDS:
             self.renew()
         task: asyncio.Task[None] | None = None
@@ -222,22 +224,22 @@ class TlsConnectionProxy:
                 task.cancel()
 
         place = self._waiting.enter(client_key(address[0]), make_room)
-        if place is None:  # it can't be: nobody's is busy here
+        if place is None:  # can't happen: every waiting connection can be replaced
             connection.close()
             return
-        task = asyncio.get_running_loop().create_task(self._let_in(connection, str(place.peer)))
+        task = asyncio.get_running_loop().create_task(self._handshake_and_admit(connection, str(place.peer)))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             place.leave()
             if task.cancelled():
-                connection.close()  # here too, for a task that was cancelled before it began
+                connection.close()  # also when the task was cancelled before it started
                 self.outcomes[ConnectionOutcome.CROWDED_OUT] += 1
 
         task.add_done_callback(ended)
 
-    async def _let_in(self, connection: socket.socket, address: str) -> None:
+    async def _handshake_and_admit(self, connection: socket.socket, address: str) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 secured = await self._secured(connection, address)
@@ -246,13 +248,13 @@ class TlsConnectionProxy:
         except _Refused as refused:
             self.outcomes[ConnectionOutcome.NO_CERTIFICATE] += 1
             self._on_refused({"address": address, "why": str(refused)})
-        except OSError:  # that of TLS is one
+        except OSError:  # includes TLS errors
             self.outcomes[ConnectionOutcome.NO_HANDSHAKE] += 1
         else:
             self.outcomes[self._admit(secured, address)] += 1
 
     async def _secured(self, connection: socket.socket, address: str) -> ssl.SSLSocket:
-        """The connection behind its handshake; OSError closes it."""
+        """Performs the TLS handshake. Closes the connection on OSError."""
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)
             _set_tcp_options(connection)
@@ -266,7 +268,7 @@ class TlsConnectionProxy:
                 await _shake_hands(secured)
             except ssl.SSLError as error:
                 closing.pop_all()
-                self._farewell.close_later(secured)  # it must have the time to read what TLS says of it
+                self._goaway.close_later(secured)  # leaves the client time to read the TLS alert
                 why = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
                 if "CERTIFICATE" in (error.reason or ""):
                     raise _Refused(why) from None
@@ -275,35 +277,35 @@ class TlsConnectionProxy:
             return secured
 
     def _admit(self, secured: ssl.SSLSocket, address: str) -> ConnectionOutcome:
-        """Lets a client in whose certificate has been verified, if that is to be."""
+        """Relays a client with a verified certificate if its name is allowed and no limit is reached."""
         certificate = secured.getpeercert() or {}
         names = subject_names(certificate)
         known = self._subjects.known(names)
         if known is None:
-            told = excerpt(", ".join(names), _LONGEST_TEXT) or "it has none"
-            self._on_refused({"address": address, "names": told, "why": "no name is allowed"})
-            self._farewell.refuse(
-                secured, f"no name of your certificate may read here ({told}); add it to tls.summary or tls.full"
+            shown = excerpt(", ".join(names), _LONGEST_TEXT) or "it has none"
+            self._on_refused({"address": address, "names": shown, "why": "no name is allowed"})
+            self._goaway.refuse(
+                secured, f"no name of your certificate may read here ({shown}); add it to tls.summary or tls.full"
             )
             return ConnectionOutcome.NOT_ALLOWED
         who = NetworkPeer(address, *known)
         try:
             self._peers.take(who, ResourceKind.CONNECTION)
         except LimitReached as limit:
-            self._farewell.refuse(secured, str(limit))
+            self._goaway.refuse(secured, str(limit))
             return ConnectionOutcome.AT_LIMIT
         try:
             relay = self._server.connect(secured, who, TlsRelay)
         except OSError as error:
             self._peers.give_back(who, ResourceKind.CONNECTION)
-            self._farewell.refuse(secured, f"the daemon can take no more connections now: {error.strerror}")
+            self._goaway.refuse(secured, f"the daemon can take no more connections now: {error.strerror}")
             return ConnectionOutcome.AT_LIMIT
         relay.end_after(ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time())
         return ConnectionOutcome.ADMITTED
 
 
 class _Refused(Exception):
-    """A client that shows no certificate, or a wrong one; the text says what is wrong with it."""
+    """The client has no valid certificate; the message says why."""
 
 
 async def _shake_hands(secured: ssl.SSLSocket) -> None:
@@ -318,7 +320,7 @@ async def _shake_hands(secured: ssl.SSLSocket) -> None:
 
 
 def _set_tcp_options(connection: socket.socket) -> None:
-    """Has the kernel notice when the host at the other end is gone without a word, and send small pieces at once."""
+    """Detects dead hosts with TCP keepalive, and disables Nagle's algorithm."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
@@ -326,11 +328,11 @@ def _set_tcp_options(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
 
 
-_weighed = memoryview(bytearray(2**14))  # a whole record: nothing that is decrypted waits where no selector sees it
+_weighed = memoryview(bytearray(2**14))  # one TLS record, so that no decrypted data waits unseen by the selector
 
 
 class TlsRelay(Relay):
-    """As `Relay`; the client is a `ssl.SSLSocket` behind its handshake."""
+    """A relay whose client is an `ssl.SSLSocket` after its handshake."""
 
     _piece: ClassVar = _weighed
     _not_now: ClassVar = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -338,11 +340,11 @@ class TlsRelay(Relay):
     __slots__ = ("_end",)
 
     def end_after(self, seconds: float) -> None:
-        """Closes both ends when this time is over; to be called once."""
+        """Closes the relay after this time; call it once."""
         self._end = self._loop.call_later(max(0.0, seconds), self.close)
 
     def close(self) -> None:
-        """Closes both ends; the client is told that this is the end of what there is."""
+        """Closes both ends, with a TLS close_notify to the client."""
         if self._is_open:
             self._end.cancel()
         if self._is_open and isinstance(self._client, ssl.SSLSocket):
@@ -353,13 +355,13 @@ class TlsRelay(Relay):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPeer:
-    """A reader. Its limits are those of its address and those of its name."""
+    """A client over the network. Its limits are those of its address and of its certificate name."""
 
-    address: str  # that one host has to itself
-    name: str  # in its certificate, by which it has its role
+    address: str
+    name: str  # the certificate name that gives it its role
     role: Role
 
     @property
     def accounts(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """Whose limits hold for it."""
+        """As in `Peer`."""
         return ("address", self.address), ("subject", self.name)

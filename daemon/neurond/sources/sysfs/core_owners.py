@@ -1,7 +1,7 @@
-"""What the processes executed, from the counters of the cores they hold.
+"""Finds the processes that use the devices, and attributes the counters of cores to them.
 
-The driver counts by core and not by process. A process that is known to hold a core is credited with what the core
-counts from the moment the two were first seen together.
+The driver counts per core, not per process. A process gets the growth of a core's counters since the first reading in
+which it held the core.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neurontools.model import (
     sum_host_memory,
 )
 
-# The driver's counters behind each outcome and each kind of error.
+# The driver counters of each outcome and each kind of error.
 _OUTCOMES: dict[str, tuple[str, ...]] = {
     "completed_total": ("success_total",),
     "completed_with_err_total": ("execute_completed_with_error_total",),
@@ -59,21 +59,21 @@ _ERRORS: dict[str, tuple[str, ...]] = {
         "hw_repairable_hbm_ue_error_total",
     ),
 }
-# Host memory of a device that its runtimes have; the other categories are the driver's own.
+# Categories of a device's host memory that belong to runtimes; the others are the driver's own.
 _RUNTIME_HOST_MEMORY = frozenset(("application_memory_bytes", "constants_bytes", "dma_buffers_bytes", "tensors_bytes"))
-# Outcomes of executions that inference_count, which is of the successful ones, leaves out.
+# Failed executions: inference_count has only the successful ones.
 _FAILED = tuple(name for field, names in _OUTCOMES.items() if field != "completed_total" for name in names)
 
 
 def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) -> tuple[Process, ...]:
-    """The processes with their host memory, where they alone use all of their devices: the driver counts by device."""
+    """Adds host memory to processes that alone use all of their devices, because the driver counts per device."""
     users: dict[int, int] = {}
     for process in processes:
         for index in process.device_indices if process.runtime_version is not None else ():
             users[index] = users.get(index, 0) + 1
     memory_of = {device.index: device.host_memory for device in devices}
 
-    def whole(process: Process) -> Process:
+    def with_sum(process: Process) -> Process:
         of = [memory_of[index] for index in process.device_indices if index in memory_of]
         if not of or process.runtime_version is None or any(users[index] > 1 for index in process.device_indices):
             return process
@@ -81,11 +81,11 @@ def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) ->
         kept = {name: size for name, size in sums.items() if name in _RUNTIME_HOST_MEMORY}
         return replace(process, host_memory=replace(process.host_memory, **kept))
 
-    return tuple(map(whole, processes))
+    return tuple(map(with_sum, processes))
 
 
 def execution_counters(inferences: int | None, status: StatusCounters) -> int | None:
-    """Finished executions of a core, whatever their outcome; None when one of the outcomes is unknown."""
+    """Finished executions of a core, successful or not; None when a counter is unknown."""
     total = inferences
     for name in _FAILED:
         failed: int | None = getattr(status, name)
@@ -96,25 +96,25 @@ def execution_counters(inferences: int | None, status: StatusCounters) -> int | 
 
 
 class CounterAttribution:
-    """Credits processes with what their cores count. Call `credited` once a round with everybody."""
+    """Attributes counter growth to processes. Call `attribute` once per round with all processes."""
 
     def __init__(self) -> None:
         self._baselines: dict[int, dict[int, StatusCounters]] = {}
 
-    def credited(
-        self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], pacing: GilYield
+    def attribute(
+        self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], gil_yield: GilYield
     ) -> tuple[Process, ...]:
-        """The processes with their executions and errors; unchanged where those can't be told. `cores` by index."""
+        """Adds executions and errors where they are known. `cores` are by index."""
         self._baselines = {
             process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
         }
-        made = []
+        attributed = []
         for process in processes:
-            made.append(self._credited(process, cores))
-            pacing.step()
-        return tuple(made)
+            attributed.append(self._attribute_process(process, cores))
+            gil_yield.step()
+        return tuple(attributed)
 
-    def _credited(self, process: Process, cores: Mapping[int, NeuronCore]) -> Process:
+    def _attribute_process(self, process: Process, cores: Mapping[int, NeuronCore]) -> Process:
         held = [cores[index] for index in process.core_indices if index in cores]
         known = {core.index: core.status for core in held if core.status is not None}
         if not known:
@@ -128,7 +128,7 @@ class CounterAttribution:
             start = baseline.setdefault(core, counters)
             logical.setdefault(core // lnc, []).append(_since(start, counters))
         for parts in logical.values():
-            # The physical cores behind a logical one run the same executions: they count once.
+            # The physical cores of a logical one run the same executions, so these count once.
             for field, names in _OUTCOMES.items():
                 executions[field] += max(_sum(part, names) for part in parts)
             for field, names in _ERRORS.items():
@@ -145,7 +145,7 @@ _STATUS_FIELDS = tuple(field.name for field in fields(StatusCounters))
 
 
 def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
-    """The growth of each counter; one that was cleared in between counts from nothing."""
+    """The growth of each counter; a counter that was reset grows from 0."""
     grown = {}
     for name in _STATUS_FIELDS:
         before, after = getattr(start, name) or 0, getattr(now, name) or 0
@@ -154,7 +154,7 @@ def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
 
 
 def _are_known(cores: Iterable[StatusCounters], counters: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether the driver tells all of these counters of all of these cores: what it doesn't tell is not 0."""
+    """Whether the driver has all of these counters for all of these cores. A missing counter is not 0."""
     return all(getattr(core, name) is not None for core in cores for names in counters.values() for name in names)
 
 
@@ -162,17 +162,17 @@ def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:
     return sum(getattr(counters, name) or 0 for name in names)
 
 
-# A process may load the runtime after it opened its first device: for so many rounds it is asked again.
+# A process may load the runtime after it opened a device, so it is read again in this many rounds.
 _UNDECIDED_ROUNDS = 30
 
 
 class FoundProcesses:
-    """Call `refresh` once a round. `holding` is who holds which cores, as of the latest one."""
+    """Finds the processes that have devices open. Call `refresh` once per round; `holding` is its result by core."""
 
-    def __init__(self, roots: Roots, directories: list[DeviceDirectory], pacing: GilYield) -> None:
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory], gil_yield: GilYield) -> None:
         self._roots = roots
-        self._pacing = pacing
-        self._tracker = OwnerTracker(OwnerScan(roots, directories), pacing)
+        self._gil_yield = gil_yield
+        self._tracker = OwnerTracker(OwnerScan(roots, directories), gil_yield)
         self._known: dict[int, FoundProcess] = {}
         self._rounds: dict[int, int] = {}
         self._boot = read_boot_time(roots.proc)
@@ -181,15 +181,15 @@ class FoundProcesses:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to tell when processes could not be looked into."""
+        """A warning when processes are hidden from this user."""
         return self._tracker.warnings
 
-    def use(self, directories: list[DeviceDirectory]) -> None:
-        """Goes on with these devices."""
-        self._tracker.use(OwnerScan(self._roots, directories))
+    def use_devices(self, directories: list[DeviceDirectory]) -> None:
+        """Continues with these devices."""
+        self._tracker.use_scan(OwnerScan(self._roots, directories))
 
     def refresh(self, instance: Instance) -> tuple[Process, ...]:
-        """The processes now, by PID."""
+        """Returns the processes by PID."""
         self._tracker.refresh(whole=self._is_first)
         self._is_first = False
         owners = self._tracker.owners
@@ -199,14 +199,14 @@ class FoundProcesses:
         for devices in owners:
             process = self._process(devices)
             times = process.times()
-            if times is None:  # another process has the PID by now, or none
+            if times is None:  # the process has ended, and another one may have its PID
                 del self._known[process.pid]
                 process = self._process(devices)
                 times = process.times()
                 if times is None:
                     continue
             found.append((process, devices, times))
-            self._pacing.step()
+            self._gil_yield.step()
         lnc = instance.logical_neuroncore_config
         self.holding = HeldCores([part[:2] for part in found], instance.physical_cores_per_device, lnc)
         return tuple(
@@ -238,37 +238,37 @@ _YOUNG_ROUNDS = 120
 
 
 class OwnerTracker:
-    """Call `refresh` once a round. `hidden` is how many processes are not for us to look into."""
+    """Tracks which processes have devices open. Reads new and known processes often, and the others in turn."""
 
-    def __init__(self, scan: OwnerScan, pacing: GilYield) -> None:
+    def __init__(self, scan: OwnerScan, gil_yield: GilYield) -> None:
         self._scan = scan
-        self._pacing = pacing
+        self._gil_yield = gil_yield
         self._owners: dict[int, tuple[int, ...]] = {}
         self._ages: dict[int, int] = {}
         self._hidden: set[int] = set()
         self._turn = 0
 
-    def use(self, scan: OwnerScan) -> None:
-        """Goes on with another scan, after devices came or went."""
+    def use_scan(self, scan: OwnerScan) -> None:
+        """Continues with another scan after devices came or went."""
         self._scan = scan
 
     @property
     def owners(self) -> list[OpenDevices]:
-        """The owners as of the latest round, by PID."""
+        """The processes with open devices, by PID."""
         return [OpenDevices(pid, devices) for pid, devices in sorted(self._owners.items())]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to tell when processes could not be looked into."""
+        """A warning when processes are hidden from this user."""
         return (hidden_processes_warning(len(self._hidden)),) if self._hidden else ()
 
     @property
     def sees_all(self) -> bool:
-        """Whether no process is hidden from us."""
+        """Whether no process is hidden from this user."""
         return not self._hidden
 
     def refresh(self, *, whole: bool = False) -> None:
-        """Looks again; with `whole` at every process."""
+        """Reads the processes that are due; all of them with `whole`."""
         present = self._scan.pids()
         alive = set(present)
         for pid in self._ages.keys() - alive:
@@ -278,19 +278,19 @@ class OwnerTracker:
         for pid in alive:
             age = self._ages[pid] = self._ages.get(pid, -1) + 1
             if not whole and (pid in self._owners or _is_due(age)):
-                self._look(pid)
-        self._look_in_turn(present, whole)
+                self._scan_process(pid)
+        self._scan_in_turn(present, whole)
 
-    def _look_in_turn(self, present: list[int], whole: bool) -> None:
+    def _scan_in_turn(self, present: list[int], whole: bool) -> None:
         ending = time.monotonic() + _ROUND_SECONDS
         for count in range(len(present)):
             self._turn = (self._turn + 1) % len(present)
-            self._look(present[self._turn])
+            self._scan_process(present[self._turn])
             if not whole and count % 8 == 7 and time.monotonic() > ending:
                 return
 
-    def _look(self, pid: int) -> None:
-        self._pacing.step()
+    def _scan_process(self, pid: int) -> None:
+        self._gil_yield.step()
         devices = self._scan.devices_of(pid)
         if devices is None:
             self._hidden.add(pid)
@@ -304,5 +304,5 @@ class OwnerTracker:
 
 
 def _is_due(age: int) -> bool:
-    """Whether a process of this age in rounds is looked at out of turn: each round at first, then every fourth."""
+    """Whether a process of this age in rounds is read out of turn: every round at first, then every fourth."""
     return age < _NEW_ROUNDS or (age < _YOUNG_ROUNDS and age % 4 == 0)

@@ -1,4 +1,4 @@
-"""Reads one device: its own files and those of its cores, as often as asked."""
+"""Reads the counter files of devices and cores, and yields the GIL between them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
-# A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
+# A negative total: memory was freed after a write had reset its counter.
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16
-# Counters that moved and now stand still may only wait for the driver's next update. For so long they count as
-# measured when they moved, so that a busy core is not shown as idle in one interval and as twice as busy in the next.
+# The driver updates counters at intervals. A counter that stops for less than this keeps its earlier measuring time;
+# otherwise a busy core would look idle in one interval and twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
 
 _MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
@@ -63,7 +63,7 @@ _TEXT_PATHS = (POWER_UTILIZATION, UNHEALTHY_COMPONENTS)
 
 
 def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[list[str], list[str]]:
-    """The files that are read of a device and of each core, by their places of today."""
+    """The paths to read for a device and for each core, as in the newest driver."""
     of_device = {file.path for file in files_for_driver(DEVICE_FILES, driver_version, generation)}
     of_core = {file.path for file in files_for_driver(CORE_FILES, driver_version, generation)}
     return (
@@ -78,9 +78,9 @@ def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[lis
 
 @dataclass(frozen=True, slots=True)
 class CoreReading:
-    """The counters of one core; `time_in_use` is raw.
+    """The counters of one core; `time_in_use` has the driver's unit.
 
-    `measured_at_seconds` is when they were read, or a little earlier: see `_PATIENCE_SECONDS`.
+    `measured_at_seconds` may be a little earlier than the read: see `_PATIENCE_SECONDS`.
     """
 
     memory: DeviceMemory
@@ -94,12 +94,12 @@ class CoreReading:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether somebody has memory on the core, beyond what the driver itself needs."""
+        """Whether a process has memory on the core, beyond the driver's own."""
         return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)
 
 
 class DeviceReader:
-    """One device; `cores[position]` is the physical core at each logical position, `places` where its files are."""
+    """Reads one device. `cores` are its physical cores by logical position, `places` the locations of its files."""
 
     def __init__(
         self,
@@ -107,20 +107,20 @@ class DeviceReader:
         cores: list[int],
         places: FileLocations,
         budget: DescriptorBudget,
-        pacing: GilYield,
+        gil_yield: GilYield,
         *,
         may_be_replaced: bool,
     ) -> None:
         self.directory = directory
         self.places = places
-        self._pacing = pacing
+        self._gil_yield = gil_yield
         places = self.places
         read_of_cores = [path for path in _CORE_PATHS if path in places.core]
         self._slots = [read_of_cores.index(path) if path in places.core else -1 for path in _CORE_PATHS]
         at = [places.core[path] for path in read_of_cores]
         before = {place[0] for place in at}
         self._cores_name = f"neuron{directory.index}"
-        if len(before) == 1:  # where all are below one directory, the cores share the rest of their paths
+        if len(before) == 1:  # all files of a core are below one directory
             beginning = before.pop()
             self._cores_name += f"/{beginning}*"
             behind = [place[1][1:] for place in at]
@@ -140,32 +140,32 @@ class DeviceReader:
 
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
-        """All counter files with the name of their directory, for what went wrong."""
+        """All counter files, with the name of their directory for messages."""
         return [(f"neuron{self.directory.index}", self._own), *((self._cores_name, core) for core in self._cores)]
 
     @property
     def lacks_files(self) -> bool:
-        """Whether a file that was there is not any more, or a core has none of its own."""
+        """Whether a file has vanished, or a core has no files."""
         return any(files.is_missing for _, files in self.files)
 
     def read_device(self) -> tuple[HostMemory, EccCounters]:
-        """Host memory by category and ECC events."""
+        """Reads host memory by category, and ECC events."""
         values = dict(zip(self._own_paths, self._own.read(), strict=True))
         host = {field: _size(values.get(path)) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
         ecc = {field: values.get(path) for field, path in zip(ECC_COUNTERS.values(), _ECC_PATHS, strict=True)}
         return HostMemory(**host), EccCounters(**ecc)
 
     def read_power(self) -> PowerUtilization | None:
-        """Power of the last full minute; None when the driver has none."""
+        """Reads the power of the last full minute; None when unknown."""
         return parsed_power(self._text(POWER_UTILIZATION, 256))
 
     def read_health(self) -> ReportedHealth | None:
-        """The components the driver calls unhealthy; None when it doesn't say."""
+        """Reads the components that the driver calls unhealthy; None when unknown."""
         text = self._text(UNHEALTHY_COMPONENTS, 512)
         return None if text is None else parsed_health(text)
 
     def read_cores(self) -> list[CoreReading]:
-        """The counters of all cores by logical position. A core that didn't change has equal parts."""
+        """Reads all cores, by logical position. Unchanged parts keep their objects."""
         self.went_back = []
         readings = []
         for position, files in enumerate(self._cores):
@@ -184,7 +184,7 @@ class DeviceReader:
                 reading = _core_reading(raw, at_seconds)
             self._before[position] = (raw, reading)
             readings.append(reading)
-            self._pacing.step()
+            self._gil_yield.step()
         return readings
 
     def _text(self, path: str, limit_bytes: int) -> str | None:
@@ -192,14 +192,13 @@ class DeviceReader:
         return None if place is None else read_text(f"{self.directory.path}/{place}", limit_bytes)
 
     def close(self) -> None:
-        """Closes all files."""
         for files in (self._own, *self._cores):
             files.close()
 
     def _measured_at(
         self, position: int, before: tuple[tuple[int | None, ...], CoreReading], now: tuple[int | None, ...], at: float
     ) -> float:
-        """When the counters of a core were measured that were read just now."""
+        """The time to which the counters just read belong."""
         if before[0][_STATUS_END:] != now[_STATUS_END:]:
             self._moved_at[position] = at
             return at
@@ -228,19 +227,19 @@ def _size(value: int | None) -> int | None:
 
 
 def parsed_health(text: str) -> ReportedHealth:
-    """What the driver's line of component names says; what can be no name is shown as far as it can be."""
+    """Parses the driver's list of component names; invalid names are shortened and escaped."""
     names = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
     return ReportedHealth(tuple(excerpt(name, _MAX_SHOWN_CHARACTERS) for name in names)[:_MAX_COMPONENTS])
 
 
 def parsed_power(text: str | None) -> PowerUtilization | None:
-    """Power from the driver's line; None unless the driver calls it valid and it can be."""
+    """Parses the driver's power line; None unless it is valid and plausible."""
     parts = (text or "").split(",")
     if len(parts) != 5 or parts[0] != "POWER_STATUS_VALID":
         return None
     try:
         at = float(int(parts[1]))
-        # Percentages with two decimals; a ratio is the nearest number to their hundredth.
+        # Percentages with two decimals, rounded to hundredths of a percent.
         low, high, mean = (round(float(part) * 100) / 10_000 for part in parts[2:])
     except (ValueError, OverflowError):
         return None
@@ -250,9 +249,9 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
 
 
 MAX_BYTES = 64
-# Descriptors left for sockets, subscribers and everything else the daemon opens.
+# Descriptors reserved for sockets, clients and everything else.
 _RESERVED_DESCRIPTORS = 512
-# A file that is not there is looked for again this many reads later.
+# Reads to skip before a missing file is tried again.
 _RETRY_READS = 16
 
 _CLOSED, _NOT_KEPT = -1, -2
@@ -260,7 +259,7 @@ _MISSING = os.strerror(errno.ENOENT)
 
 
 class DescriptorBudget:
-    """How many files may be kept open; raises the process's own limit as far as it may."""
+    """How many files may stay open. Raises the process's limit if needed and allowed."""
 
     def __init__(self, wanted: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -276,10 +275,9 @@ class DescriptorBudget:
 
 
 class CounterFiles:
-    """Some files of one directory. `values[i]` is the latest count in `paths[i]`, None when it can't be read.
+    """Counter files of one directory. `values[i]` is the latest count in `paths[i]`; None when it can't be read.
 
-    `problems` tells of those, by what is wrong: an example of a path and how many. `calls` counts system calls of the
-    latest read. Not safe for threads.
+    `problems` has, by cause, an example path and the number of files. `calls` counts system calls. Not thread-safe.
     """
 
     def __init__(
@@ -298,7 +296,7 @@ class CounterFiles:
         self._failed: dict[int, str] = {}
 
     def read(self) -> list[int | None]:
-        """Reads all files; the list is the same one each time."""
+        """Reads all files. The returned list is reused."""
         pread, raws, values = os.pread, self._raw, self.values
         fstat = os.fstat if self.may_be_replaced else None
         calls = 0
@@ -318,7 +316,7 @@ class CounterFiles:
                     self._set_failed(position, error)
                     continue
                 if raw != raws[position]:
-                    self._take(position, raw)
+                    self._store(position, raw)
             elif self._wait[position]:
                 self._wait[position] -= 1
             else:
@@ -329,21 +327,20 @@ class CounterFiles:
 
     @property
     def kept(self) -> list[int]:
-        """The descriptors of the files that are open."""
+        """The descriptors of the open files."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
     @property
     def is_missing(self) -> bool:
-        """Whether one of the files was not there at the latest read."""
+        """Whether a file was missing at the latest read."""
         return _MISSING in self.problems
 
     def take_calls(self) -> int:
-        """System calls since this was last asked."""
+        """Returns and resets the number of system calls."""
         calls, self.calls = self.calls, 0
         return calls
 
     def close(self) -> None:
-        """Closes all files."""
         for position in range(len(self._descriptors)):
             self._close(position)
 
@@ -362,7 +359,7 @@ class CounterFiles:
             os.close(descriptor)
             self._set_failed(position, error)
             return
-        self._take(position, raw)
+        self._store(position, raw)
         if self._budget.left > 0:
             self._budget.left -= 1
             self._descriptors[position] = descriptor
@@ -371,7 +368,7 @@ class CounterFiles:
             self.calls += 1
             self._descriptors[position] = _NOT_KEPT
 
-    def _take(self, position: int, raw: bytes) -> None:
+    def _store(self, position: int, raw: bytes) -> None:
         self._raw[position] = raw
         value = self.values[position] = parse_count(raw)
         if value is None:
@@ -401,7 +398,7 @@ class CounterFiles:
 
 
 def may_be_replaced(directory: str) -> bool:
-    """Whether the files of a directory can be replaced by others of the same name: not in sysfs itself."""
+    """Whether files of a directory can be replaced by others of the same name. In sysfs they can't."""
     try:
         number = os.stat(directory).st_dev  # noqa: PTH116
         device = f"{os.major(number)}:{os.minor(number)}"
@@ -419,7 +416,7 @@ _ADVICE = {"Permission denied": "; run neurond as root", "Too many open files": 
 
 
 def file_problems(readers: Iterable[Sequence[tuple[str, CounterFiles]]]) -> list[str]:
-    """A line for each cause, with an example and how many files there are of it."""
+    """Formats one line per cause, with an example and the number of files."""
     causes: dict[str, tuple[str, int]] = {}
     for files in readers:
         for name, part in files:
@@ -437,17 +434,17 @@ _REST_SECONDS = 0.0002
 
 
 class GilYield:
-    """Belongs to a thread that reads; to be told of each small step of its work.
+    """Lets the event loop have the GIL. A reading thread calls `step` after each small piece of work.
 
-    A thread that waits for the interpreter gets it only after the switch interval, and anew for every system call it
-    makes. So one that answers a request while another thread works without a rest waits many times over.
+    A waiting thread gets the GIL only after the switch interval, and again after each of its system calls. Without
+    pauses here, a request that makes many system calls would wait each time.
     """
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     def step(self) -> None:
-        """Rests when the work since the latest rest was long enough; not in the main thread, which waits for itself."""
+        """Sleeps briefly when enough work was done since the last sleep. Does nothing in the main thread."""
         if time.perf_counter() - self._since >= _WORK_SECONDS:
             if threading.get_ident() != threading.main_thread().ident:
                 time.sleep(_REST_SECONDS)
@@ -456,16 +453,16 @@ class GilYield:
 
 _NEWEST = (10**6,)  # an unknown driver may have every file
 _MAX_PATH_CHARACTERS = 120
-# What was not found may come later: it is looked for again after so many rounds, each time twice as many.
+# Missing files may appear later. The search interval doubles, in rounds.
 _FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
 
 _log = logging.getLogger(__name__)
 
 
 class TreeLayout:
-    """The places of the files of devices of one driver. Not safe for threads.
+    """Locates the files of all devices of one driver. Not thread-safe.
 
-    `version` is None where the driver doesn't tell it: then any file may be missing.
+    `version` is None for an unknown driver, where any file may be missing.
     """
 
     def __init__(self, version: tuple[int, ...] | None, generation: int) -> None:
@@ -478,12 +475,12 @@ class TreeLayout:
         self._warnings: list[str] | None = None
 
     def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
-        """Where the files of a device are."""
+        """The locations of a device's files."""
         version = self._version or _NEWEST
         return self._layouts.places(directory.path, cores, self._device_files, self._core_files, version)
 
     def is_due(self, *, is_something_missing: bool) -> bool:
-        """Whether to look for the places anew, called once a round."""
+        """Whether to search again. Call it once per round."""
         if not is_something_missing:
             self._rounds = self._rounds_left = _FIRST_ROUNDS
             return False
@@ -495,19 +492,19 @@ class TreeLayout:
         return True
 
     def warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
-        """What to tell of the places of these devices, by name. The log is told when it is the known one."""
+        """Warnings about the layout, by device name. Logs when the layout becomes the known one."""
         if self._warnings is None or found != self._warned_of:
             self._warned_of = found
-            before, self._warnings = self._warnings, self._made(found)
-            if self._warnings != before and not self._warnings:  # warnings of a snapshot are logged where it is made
-                _log.info("the tree of %s has the layout that is known", self._driver)
+            before, self._warnings = self._warnings, self._build_warnings(found)
+            if self._warnings != before and not self._warnings:  # warnings themselves are logged with the snapshot
+                _log.info("the tree of %s has the known layout", self._driver)
         return self._warnings
 
     @property
     def _driver(self) -> str:
         return "driver " + ".".join(map(str, self._version)) if self._version else "this driver"
 
-    def _made(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
+    def _build_warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
         driver = self._driver
         moved: dict[str, str] = {}
         missing: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Devices read from the driver: levels, counters and owners, and words for what could not be read."""
+"""The source of device state on a real host: the driver's sysfs tree, the instance metadata and busy times."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
 _MAX_WARNINGS = 24
-_INVENTORY_ROUNDS = 16  # so often what doesn't change is read again while something is wrong with it
+_INVENTORY_ROUNDS = 16  # rounds between reads of constant facts while something is wrong with them
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
 class SysfsSource:
-    """The Neuron driver under some roots. UserError when it shows no device, or none this version knows.
+    """Reads the Neuron driver. Raises UserError when it has no device, or none that this version knows.
 
-    `lnc`: the host's logical NeuronCore configuration. `time_in_use_unit`: us, ns or ps, None to find out.
-    `use_metadata_service`: complete the instance's identity from it, in the background.
-    `refresh` belongs to one thread at a time, `read` may be called from another.
+    `lnc`: the host's logical NeuronCore configuration. `time_in_use_unit`: us, ns, ps, or None to detect it.
+    `use_metadata_service`: completes the instance's identity from it, in the background.
+    `refresh` belongs to one thread at a time; `read` may be called from another.
     """
 
     kind = SourceKind.SYSFS
@@ -58,8 +58,8 @@ class SysfsSource:
         self._lnc = lnc
         self._inventory = inventory
         self._time_in_use = TimeInUse(time_in_use_unit, inventory.driver_version)
-        self._pacing = GilYield()
-        self._processes = FoundProcesses(roots, inventory.directories, self._pacing)
+        self._gil_yield = GilYield()
+        self._processes = FoundProcesses(roots, inventory.directories, self._gil_yield)
         self._attribution = CounterAttribution()
         cores = len(inventory.directories) * self.instance.physical_cores_per_device
         self._budget = DescriptorBudget(cores * _FILES_PER_CORE + len(inventory.directories) * _FILES_PER_DEVICE)
@@ -73,11 +73,11 @@ class SysfsSource:
         self._reading = DeviceReading(inventory.devices, (), tuple(inventory.warnings))
 
     def read(self) -> DeviceReading:
-        """What the latest `refresh` found."""
+        """The result of the latest `refresh`."""
         return self._reading
 
     def refresh(self) -> None:
-        """Reads everything that changes, and what devices there are."""
+        """Reads the devices that exist and everything that changes."""
         self._follow_devices()
         self._follow_layout()
         self._follow_metadata()
@@ -96,26 +96,25 @@ class SysfsSource:
             made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates)
             cores += made
             devices.append(self._device(device, made))
-            self._pacing.step()
+            self._gil_yield.step()
         self._time_in_use.forget({core.index for core in cores})
         credited = with_host_memory(self._credited(processes, cores), devices)
         self._reading = DeviceReading(tuple(devices), tuple(cores), self._warnings(), credited)
 
     def close(self) -> None:
-        """Closes all files."""
         for reader in self._readers.values():
             reader.close()
 
     def take_calls(self) -> int:
-        """System calls on counter files since this was last asked; for measurements."""
+        """Returns and resets the number of system calls, for measurements."""
         return sum(files.take_calls() for reader in self._readers.values() for _, files in reader.files)
 
     def descriptors(self) -> list[int]:
-        """The counter files that are kept open; for measurements."""
+        """The open counter files, for measurements."""
         return [number for reader in self._readers.values() for _, files in reader.files for number in files.kept]
 
     def set_may_be_replaced(self, value: bool) -> None:
-        """Whether to look for files that were replaced since they were opened, whatever file system they are on."""
+        """Sets whether files may be replaced, whatever file system they are on."""
         for reader in self._readers.values():
             for _, files in reader.files:
                 files.may_be_replaced = value
@@ -127,7 +126,7 @@ class SysfsSource:
             cores,
             self._layout.places(directory, cores),
             self._budget,
-            self._pacing,
+            self._gil_yield,
             may_be_replaced=may_be_replaced(directory.path),
         )
 
@@ -136,7 +135,7 @@ class SysfsSource:
         return [self._inventory.physical_core(directory, position) for position in positions]
 
     def _follow_layout(self) -> None:
-        """Looks for files that are missing: the driver may have been replaced, or made its tree bit by bit."""
+        """Searches for missing files: the driver may have been replaced, or may still be creating its tree."""
         readers = self._readers.values()
         is_missing = any(not reader.places.is_complete or reader.lacks_files for reader in readers)
         if not self._layout.is_due(is_something_missing=is_missing):
@@ -146,13 +145,13 @@ class SysfsSource:
             if places != reader.places:
                 reader.close()
                 self._readers[index] = self._reader(reader.directory)
-            self._pacing.step()
+            self._gil_yield.step()
 
     def _follow_devices(self) -> None:
-        """Takes in devices that came and lets those go that vanished."""
+        """Adds devices that appeared and removes those that vanished."""
         present = list_device_directories(self._roots)
         self._rounds += 1
-        # What was missing may have come: a driver that is being loaded makes its tree bit by bit.
+        # Missing files may have appeared: a driver creates its tree bit by bit.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
         is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
         if not is_due and _identities(present) == _identities(self._inventory.directories):
@@ -160,7 +159,7 @@ class SysfsSource:
         try:
             inventory = Inventory(self._roots, present, lnc=self._lnc) if present else None
         except UserError:
-            inventory = None  # what is left can't be read: as good as gone
+            inventory = None  # unreadable: treated as gone
         kept = {directory.index: _identity(directory) for directory in (inventory.directories if inventory else ())}
         is_other_driver = inventory is not None and inventory.driver_version != self._inventory.driver_version
         for index, reader in list(self._readers.items()):
@@ -185,16 +184,16 @@ class SysfsSource:
                 if directory.index not in self._readers:
                     self._readers[directory.index] = self._reader(directory)
             self._first.update(kept)
-        self._processes.use(self._inventory.directories)
+        self._processes.use_devices(self._inventory.directories)
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
-        """Whether devices came or went that are not ours, or that have no file: our own are the same then."""
+        """Whether devices of others, or without a device file, came or went. Our own devices then stay the same."""
         share = DeviceShare(self._roots, present)
         known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
         return (share.foreign_count, share.fileless) != known
 
     def _follow_metadata(self) -> None:
-        """Takes in what the metadata service says, once; where the firmware doesn't name the type it does."""
+        """Applies the metadata once. It names the instance type if the firmware doesn't."""
         if self._is_told or self.metadata is None or not self.metadata.facts:
             return
         self._is_told = True
@@ -215,7 +214,7 @@ class SysfsSource:
     ) -> list[NeuronCore]:
         per_device = self.instance.physical_cores_per_device
         per_stack = max(1, per_device // max(1, len(device.hbm_stacks)))
-        # Memory shows also those whom we can't see, as in another container.
+        # Memory also reveals processes that we can't see, as in another container.
         is_attached = bool(pids) or any(reading.is_allocated for reading in readings)
         made = []
         for position, reading in enumerate(readings):
@@ -266,7 +265,7 @@ class SysfsSource:
     def _credited(self, processes: tuple[Process, ...], cores: list[NeuronCore]) -> tuple[Process, ...]:
         if not self._time_in_use.is_live:
             return processes
-        return self._attribution.credited(processes, {core.index: core for core in cores}, self._pacing)
+        return self._attribution.attribute(processes, {core.index: core for core in cores}, self._gil_yield)
 
     def _warnings(self) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())
@@ -321,7 +320,7 @@ _SUBNET_PATH = "network/interfaces/macs/{}/subnet-id"
 
 
 class MetadataService:
-    """Asks in the background; `facts` is empty until the answers are there, `warning` tells why there are none."""
+    """Asks the metadata service in the background. `facts` is empty until then; `warning` says why it failed."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -339,12 +338,12 @@ class MetadataService:
         except (OSError, ValueError) as error:
             cause = getattr(error, "reason", None) or error
             self.warning = f"the instance metadata service at {self._endpoint} does not answer ({cause}); see --imds"
-        except Exception as error:  # an answer that is no HTTP
+        except Exception as error:  # an invalid HTTP response
             self.warning = f"the instance metadata service at {self._endpoint} can't be understood ({error})"
 
 
 def _facts(endpoint: str) -> dict[str, str]:
-    """The answers; OSError when the service can't be reached or refuses to give a token."""
+    """Fetches all facts. Raises OSError when the service is unreachable or refuses a token."""
     headers = {"X-aws-ec2-metadata-token-ttl-seconds": _LIFE_SECONDS}
     token = _request(f"{endpoint}/latest/api/token", headers, method="PUT")
     facts = {}
@@ -359,7 +358,7 @@ def _facts(endpoint: str) -> dict[str, str]:
 
 
 def _answer(endpoint: str, path: str, token: str) -> str:
-    """One answer; empty where the service has none, as for tags that are not opened to it."""
+    """Fetches one value; "" when the service has none, such as instance tags that are not enabled."""
     try:
         return _request(f"{endpoint}/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
     except (OSError, ValueError):
@@ -371,7 +370,7 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local: never through a proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local addresses need no proxy
     request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310 - checked above
     with opener.open(request, timeout=PATIENCE_SECONDS) as reply:
         text: str = reply.read(_MAX_ANSWER_BYTES).decode("ascii", "replace").strip()
@@ -382,14 +381,14 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
-_BELIEVED_RATIO = 2.5  # of one interval: up to here it may be the work of the one before, too
-_PROVING_RATIO = 10.0  # of two intervals that follow each other
-_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # of a window, in which bursts even out
+_BELIEVED_RATIO = 2.5  # of one interval: it may contain work of the interval before
+_PROVING_RATIO = 10.0  # of two consecutive intervals
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # over a window, bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
 
 class TimeInUse:
-    """Belongs to one driver. `unit` is one of UNITS_PER_SECOND; with `is_fixed` it was told and never changes."""
+    """Converts nc_time_in_use to busy seconds for one driver. A configured `unit` is fixed."""
 
     def __init__(self, unit: str | None, driver_version: tuple[int, ...] | None) -> None:
         self.unit = unit or "us"
@@ -401,9 +400,9 @@ class TimeInUse:
     def measure(
         self, core: int, raw: int | None, at_seconds: float, owners: object, *, is_attached: bool
     ) -> float | None:
-        """The busy seconds of a core so far; None when they can't be told now.
+        """Returns the busy seconds of a core so far; None when unknown now.
 
-        `owners` is anything that is equal as long as the same processes are attached to the core's device.
+        `owners` must compare equal while the same processes have the core's device open.
         """
         state = self._cores.get(core)
         if state is None:
@@ -413,7 +412,7 @@ class TimeInUse:
         if raw is None:
             return None
         if grown is not None and state.is_steady:
-            # Growth while the same processes stay attached is what an old driver never shows; once may be an exit.
+            # Growth without a change of owners: old drivers count only at exit. One growth may be an exit.
             state.growing = state.growing + 1 if grown > 0 and is_attached else 0
             if state.growing >= 2:
                 self.is_live = True
@@ -428,13 +427,13 @@ class TimeInUse:
         return raw / UNITS_PER_SECOND[self.unit]
 
     def forget(self, present: set[int]) -> None:
-        """Forgets cores that are gone."""
+        """Forgets removed cores."""
         for core in self._cores.keys() - present:
             del self._cores[core]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader of the numbers should know."""
+        """A warning about the assumed unit."""
         if self.is_fixed or self.unit == "us":
             return ()
         text = (
@@ -466,10 +465,10 @@ class TimeInUse:
 
 
 class _Core:
-    """What was seen of one core: the raw counter, when, and who was attached then and before.
+    """The measurements of one core: counter, time and owners, now and before.
 
-    `is_steady`: nobody came or went. Owners are looked at after the counters, so one who left between the two shows in
-    the interval before.
+    `is_steady`: the owners did not change. Owners are read after the counters, so a process that left in between counts
+    for the interval before.
     """
 
     __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
@@ -484,7 +483,7 @@ class _Core:
         self.window: tuple[int, float] | None = None  # the counter and the time at which it began
 
     def sustained(self, raw: int, at_seconds: float) -> float | None:
-        """Growth a second over a whole window, at the end of each; None before."""
+        """Growth per second over a whole window, at the end of each window; None before."""
         if self.window is None:
             self.window = raw, at_seconds
             return None
@@ -496,7 +495,7 @@ class _Core:
         return growth
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
-        """Growth a second since the measurement before; None without one and after a write to the counter."""
+        """Growth per second since the last measurement; None for the first one and after a reset of the counter."""
         grown = None
         if self.at_seconds is None:
             self.owners = self.owners_before = owners
