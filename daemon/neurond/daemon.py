@@ -58,7 +58,7 @@ from neurond.system.processes import is_alive
 from neurond.verdicts.evidence import HealthThresholds
 from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator
 from neurontools.driver.environment import Roots
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
 from neurontools.util.version import __version__

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from neurond.allocator import CoreAllocator, CoreLease, UnknownToken
 from neurontools.driver.kernel_log import HardwareError
-from neurontools.faults.kind import FaultKind, Lasting
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.kinds import FaultDuration, FaultKind
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, ReportedHealth, StatusCounters
 
 MOST_FAULTS = 1000
@@ -391,7 +391,7 @@ class ActiveFault:
 
     def record_report(self, now_seconds: float) -> None:
         """The runtime has told of it: what is met once is over then."""
-        if self.kind.lasts in (Lasting.ONE_EXECUTION, Lasting.PROCESS) and self.ended_seconds is None:
+        if self.kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS) and self.ended_seconds is None:
             self.ended_seconds = now_seconds
 
     def encode(self, cores: list[tuple[int, int, int]]) -> bytes:

@@ -14,7 +14,7 @@ from neurond.sources.source import DeviceSource
 from neurond.system.clocks import SteadyClock
 from neurond.system.kernel_log import KernelLogReader
 from neurontools import catalog
-from neurontools.catalog.ultraserver import asked_place
+from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.model import Instance
 from neurontools.util.errors import EXIT_USAGE, UserError
 
@@ -40,7 +40,7 @@ def open_host(
     try:
         instance_type = catalog.load(settings.simulate)
         shape = simulated_shape(instance_type, settings.lnc)
-        place = None if settings.ultraserver is None else asked_place(settings.ultraserver, instance_type)
+        place = None if settings.ultraserver is None else check_ultraserver_place(settings.ultraserver, instance_type)
     except catalog.UnknownInstanceType as error:
         raise UserError(f"--simulate: {error}", EXIT_USAGE) from None
     except ValueError as error:

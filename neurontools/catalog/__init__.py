@@ -4,11 +4,20 @@ The facts are the TOML files in `data/`. To add an instance type, add its table 
 to `data/index.toml`; no code changes.
 """
 
-from neurontools.catalog.fact import Fact, Status
-from neurontools.catalog.family import DeviceFamily, PciIds, PeakTflops, SysfsStrings
-from neurontools.catalog.instance_type import DeviceFacts, InstanceType, UltraServer
-from neurontools.catalog.loader import (
+from neurontools.catalog.facts import (
+    DeviceFacts,
+    DeviceFamily,
+    Fact,
+    FactStatus,
+    InstanceType,
+    PciIds,
+    PeakTflops,
+    SysfsStrings,
+    UltraServer,
+)
+from neurontools.catalog.reader import (
     PEAK_DTYPE,
+    CatalogDataError,
     UnknownInstanceType,
     family_names,
     load,
@@ -18,7 +27,6 @@ from neurontools.catalog.loader import (
     peak_flops_per_logical_core,
     sources,
 )
-from neurontools.catalog.reader import CatalogDataError
 
 __all__ = [
     "PEAK_DTYPE",
@@ -26,10 +34,10 @@ __all__ = [
     "DeviceFacts",
     "DeviceFamily",
     "Fact",
+    "FactStatus",
     "InstanceType",
     "PciIds",
     "PeakTflops",
-    "Status",
     "SysfsStrings",
     "UltraServer",
     "UnknownInstanceType",

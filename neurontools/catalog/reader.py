@@ -1,18 +1,31 @@
-"""Strict reading of the catalog's TOML tables: a wrong, missing or unknown key is an error that names file and key."""
+"""Reads the catalog's tables: device families and instance types."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 
-from neurontools.catalog.fact import Fact, Status
+from neurontools.catalog.facts import (
+    DeviceFacts,
+    DeviceFamily,
+    Fact,
+    FactStatus,
+    InstanceType,
+    PciIds,
+    PeakTflops,
+    SysfsStrings,
+    UltraServer,
+)
+from neurontools.catalog.topology import Topology, TopologyKind
 from neurontools.util.light_imports import TypeVar
+from neurontools.util.terminal import excerpt
 
 T = TypeVar("T")
 
 _DATA_DIRECTORY = f"{__file__.rpartition('/')[0]}/data"
-_VALUELESS = frozenset({Status.UNKNOWN, Status.NOT_APPLICABLE})
+_VALUELESS = frozenset({FactStatus.UNKNOWN, FactStatus.NOT_APPLICABLE})
 
 
 class CatalogDataError(ValueError):
@@ -61,7 +74,7 @@ class Table:
     def take_tables(self, key: str) -> Iterator[Table]:
         """The tables of an array, each read to the end before the next."""
         for position, data in enumerate(self.take_all(key, dict)):
-            with reading(data, self._file_name, f"{self._under(key)}[{position}]") as table:
+            with open_table(data, self._file_name, f"{self._under(key)}[{position}]") as table:
                 yield table
 
     def take_rates(self, key: str) -> tuple[tuple[str, float], ...]:
@@ -77,21 +90,21 @@ class Table:
 
     def take_fact_or_unknown(self, key: str, kind: type[T]) -> Fact[T]:
         """A fact that may be left out: then it is unknown."""
-        return self.take_fact(key, kind) if self.has(key) else Fact(None, Status.UNKNOWN)
+        return self.take_fact(key, kind) if self.has(key) else Fact(None, FactStatus.UNKNOWN)
 
     def take_standing(self, value: T | None) -> Fact[T]:
         """The fact made of `value` and this table's status, source and note."""
         text = self.take("status", str)
-        if text not in list(Status):
-            raise self.error("status", f"{text!r} is none of {', '.join(Status)}")
-        status = Status(text)
+        if text not in list(FactStatus):
+            raise self.error("status", f"{text!r} is none of {', '.join(FactStatus)}")
+        status = FactStatus(text)
         if (value is None) != (status in _VALUELESS):
             raise self.error("status", f"{text!r} does not go with {'no value' if value is None else 'a value'}")
         return Fact(value, status, self.take_all("source", str), self.take_text("note"))
 
-    def inner(self, key: str) -> reading:
+    def inner(self, key: str) -> open_table:
         """Read the table under a key; at the end, nothing may be left in it."""
-        return reading(self.take(key, dict), self._file_name, self._under(key))
+        return open_table(self.take(key, dict), self._file_name, self._under(key))
 
     def finish(self) -> None:
         """Refuse what was not taken."""
@@ -110,7 +123,7 @@ class Table:
         return value
 
 
-class reading:  # noqa: N801 - reads like a function; contextlib takes longer to import than the catalog to read
+class open_table:  # noqa: N801 - reads like a function; contextlib takes longer to import than the catalog to read
     """Read one table, `path` from the top of the file; at the end, nothing may be left in it."""
 
     def __init__(self, data: Mapping[str, object], file_name: str, path: str = "") -> None:
@@ -125,7 +138,7 @@ class reading:  # noqa: N801 - reads like a function; contextlib takes longer to
 
 
 @cache
-def parsed(file_name: str) -> dict[str, dict[str, object]]:
+def load_tables(file_name: str) -> dict[str, dict[str, object]]:
     """A data file of the catalog, parsed once; not to be changed by the caller."""
     with open(f"{_DATA_DIRECTORY}/{file_name}", "rb") as file:  # noqa: PTH123 - pathlib is slow
         content = file.read()
@@ -149,3 +162,284 @@ def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None
         return None
     tables: dict[str, dict[str, object]] = module.TABLES
     return tables if crc32 == module.CRC32 else None
+
+
+def read_family(name: str, table: Table) -> DeviceFamily:
+    """The family in the table `family` of its file, which is called after it."""
+    if table.take("name", str) != name:
+        raise table.error("name", f"must be {name!r}, as the file is called")
+    lnc_supported = table.take_all("lnc_supported", int)
+    with table.inner("neuroncore_version") as versions:
+        by_lnc = tuple(versions.take_fact(f"lnc{lnc}", str) for lnc in lnc_supported)
+    with table.inner("pci") as pci:
+        pci_ids = PciIds(pci.take("vendor_id", str), pci.take_all("device_ids", str), pci.take_all("source", str))
+    with table.inner("sysfs") as sysfs:
+        sysfs_strings = SysfsStrings(
+            arch_type_device=sysfs.take("arch_type_device", str),
+            arch_type_core=sysfs.take("arch_type_core", str),
+            instance_type=sysfs.take("instance_type", str),
+            device_name=sysfs.take("device_name", str),
+            source=sysfs.take_all("source", str),
+        )
+    family = DeviceFamily(
+        name=name,
+        generation=table.take("generation", int),
+        pci=pci_ids,
+        sysfs=sysfs_strings,
+        device_type=table.take_fact("device_type", str),
+        device_version=table.take_fact("device_version", str),
+        neuroncore_version_by_lnc=by_lnc,
+        physical_core_count=_must_be_known("physical_core_count", table),
+        lnc_supported=lnc_supported,
+        lnc_default=table.take("lnc_default", int),
+        device_memory_bytes=_must_be_known("device_memory_bytes", table),
+        hbm_kind=table.take("hbm_kind", str),
+        hbm_stack_count=table.take("hbm_stack_count", int),
+        memory_bandwidth_bytes_per_second=table.take_fact("memory_bandwidth_bytes_per_second", int),
+        peak_per_device=_peak("peak_tflops_per_device", table),
+        peak_per_physical_core=_peak("peak_tflops_per_physical_core", table),
+        sbuf_bytes_per_core=table.take_fact("sbuf_bytes_per_core", int),
+        psum_bytes_per_core=table.take_fact("psum_bytes_per_core", int),
+        sbuf_partition_count=table.take_fact("sbuf_partition_count", int),
+        engines=table.take_all("engines", str),
+        engine_clock_ghz=_rates("engine_clock_ghz", table),
+        engine_peak_fp32_tflops=_rates("engine_peak_fp32_tflops", table),
+        dma_engine_count=table.take_fact("dma_engine_count", int),
+        collectives_core_count=table.take_fact("collectives_core_count", int),
+        note=table.take_text("note"),
+    )
+    if family.lnc_default not in lnc_supported:
+        raise table.error("lnc_default", f"{family.lnc_default} is none of lnc_supported")
+    return family
+
+
+def _must_be_known(key: str, table: Table) -> Fact[int]:
+    fact = table.take_fact(key, int)
+    if fact.value is None:
+        raise table.error(key, "must have a value")
+    return fact
+
+
+def _peak(key: str, table: Table) -> PeakTflops:
+    with table.inner(key) as peak:
+        dense = peak.take_rates("dense")
+        sparse = peak.take_rates("sparse") if peak.has("sparse") else ()
+        standing = peak.take_standing(dense)
+        return PeakTflops(dense, sparse, standing.status, standing.source, standing.note)
+
+
+def _rates(key: str, table: Table) -> Fact[tuple[tuple[str, float], ...]]:
+    with table.inner(key) as fact:
+        return fact.take_standing(fact.take_rates("value") if fact.has("value") else None)
+
+
+_DEVICE_KEYS = ("bdf", "cpu_affinity", "numa_node")
+_UNKNOWN_TEXT: Fact[str] = Fact(None, FactStatus.UNKNOWN)
+
+
+def read_instance_type(name: str, family: DeviceFamily, table: Table) -> InstanceType:
+    """The instance type in one table of `instance_types`, joined with what it refers to in topologies.toml."""
+    device_count = table.take("device_count", int)
+    topology, topology_standing = _topology(table, device_count)
+    return InstanceType(
+        name=name,
+        family=family,
+        device_count=device_count,
+        devices=_devices(table, device_count),
+        topology=topology,
+        topology_standing=topology_standing,
+        physical_core_map=_core_map(table, device_count, family.physical_cores_per_device),
+        device_index_by_routing_id=_routing(table),
+        vcpu_count=table.take_fact("vcpu_count", int),
+        host_memory_bytes=table.take_fact("host_memory_bytes", int),
+        numa_node_count=table.take_fact("numa_node_count", int),
+        neuronlink_bytes_per_second_per_device=table.take_fact("neuronlink_bytes_per_second_per_device", int),
+        efa_bits_per_second=table.take_fact("efa_bits_per_second", int),
+        local_storage=table.take_fact_or_unknown("local_storage", str),
+        on_demand_usd_per_hour=table.take_fact("on_demand_usd_per_hour", float),
+        reserved_effective_usd_per_hour=table.take_fact_or_unknown("reserved_effective_usd_per_hour", float),
+        capacity_block_usd_per_hour=table.take_fact_or_unknown("capacity_block_usd_per_hour", float),
+        spot_example_usd_per_hour=table.take_fact_or_unknown("spot_example_usd_per_hour", float),
+        sagemaker_usd_per_hour=table.take_fact_or_unknown("sagemaker_usd_per_hour", float),
+        ultraserver=_ultraserver(table),
+        other_names=table.take_all("other_names", str) if table.has("other_names") else (),
+        note=table.take_text("note"),
+    )
+
+
+def _devices(table: Table, device_count: int) -> tuple[DeviceFacts, ...]:
+    """One row per device; without any rows, nothing is known about any device."""
+    if not table.has("devices"):
+        return tuple(DeviceFacts(i, _UNKNOWN_TEXT, _UNKNOWN_TEXT, _UNKNOWN_TEXT) for i in range(device_count))
+    devices = []
+    for position, row in enumerate(table.take_tables("devices")):
+        index = row.take("index", int)
+        if index != position:
+            raise row.error("index", f"{index} is out of order")
+        values = [row.take(key, str) if row.has(key) else None for key in _DEVICE_KEYS]
+        standing = row.take_standing(next((value for value in values if value is not None), None))
+        bdf, cpu_affinity, numa_node = (
+            _UNKNOWN_TEXT if value is None else replace(standing, value=value) for value in values
+        )
+        devices.append(DeviceFacts(index, bdf, cpu_affinity, numa_node))
+    if len(devices) != device_count:
+        raise table.error("devices", f"has {len(devices)} rows for a device_count of {device_count}")
+    return tuple(devices)
+
+
+def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
+    name = table.take("topology", str)
+    with _shared("topologies", name, table, "topology") as shared:
+        kind = shared.take("kind", str)
+        if kind not in list(TopologyKind):
+            raise shared.error("kind", f"{kind!r} is none of {', '.join(TopologyKind)}")
+        # A switched fabric has no list: the driver answers none, for any number of devices.
+        links = shared.take_rows("connected_to") if shared.has("connected_to") else ((),) * device_count
+        try:
+            topology = Topology(TopologyKind(kind), links)
+        except ValueError as error:
+            raise shared.error("connected_to", str(error)) from error
+        shared.take_text("order_rule")
+        standing = shared.take_standing(name)
+    if len(links) != device_count:
+        raise table.error("topology", f"{name} links {len(links)} devices, but device_count is {device_count}")
+    return topology, standing
+
+
+def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[int, ...], ...]:
+    """The physical core of each logical position, per device; the identity where the driver has no map."""
+    if not table.has("core_map"):
+        return (tuple(range(core_count)),) * device_count
+    name = table.take("core_map", str)
+    with _shared("core_maps", name, table, "core_map") as shared:
+        rows = shared.take_rows("physical_cores_by_device")
+        shared.take_all("source", str)
+        shared.take_text("note")
+    if len(rows) < device_count or any(sorted(row) != list(range(core_count)) for row in rows):
+        raise table.error("core_map", f"{name} does not order {core_count} cores for each of {device_count} devices")
+    return rows[:device_count]
+
+
+def _routing(table: Table) -> tuple[int, ...]:
+    if not table.has("routing"):
+        return ()
+    name = table.take("routing", str)
+    with _shared("routing", name, table, "routing") as shared:
+        ids = shared.take_all("device_index_by_routing_id", int)
+        shared.take_all("source", str)
+        shared.take_text("note")
+    return ids
+
+
+def _ultraserver(table: Table) -> UltraServer | None:
+    if not table.has("ultraserver"):
+        return None
+    with table.inner("ultraserver") as inner:
+        return UltraServer(
+            kind=inner.take("kind", str),
+            name=inner.take_text("name"),
+            node_count=inner.take("node_count", int),
+            device_count=inner.take("device_count", int),
+            node_links=inner.take_fact("node_links", str),
+            node_link_bytes_per_second_per_device=inner.take_fact("node_link_bytes_per_second_per_device", int),
+            note=inner.take_text("note"),
+        )
+
+
+def _shared(group: str, name: str, table: Table, key: str) -> open_table:
+    """Read one table of topologies.toml, which instance types refer to by name."""
+    data = load_tables("topologies.toml").get(group, {}).get(name)
+    if not isinstance(data, dict):
+        raise table.error(key, f"topologies.toml has no {group}.{name}")
+    return open_table(data, "topologies.toml", f"{group}.{name}")
+
+
+PEAK_DTYPE = "bf16"
+"""The data type whose peak model FLOPs utilization (MFU) is a share of: nobody reports the data type in use."""
+
+
+class UnknownInstanceType(ValueError):
+    """There is no instance type of this name; the text names it, the near matches, and how to list all."""
+
+
+def names() -> tuple[str, ...]:
+    """All instance types, in the order of index.toml: inf1, inf2, trn1, trn1n, trn2, trn3, by size."""
+    return tuple(_family_by_instance_type())
+
+
+def family_names() -> tuple[str, ...]:
+    """All device families, in the order in which `names` first needs them."""
+    return tuple(dict.fromkeys(_family_by_instance_type().values()))
+
+
+@cache
+def load(name: str) -> InstanceType:
+    """The instance type of this name; UnknownInstanceType when there is none, CatalogDataError for wrong data."""
+    family_name = _family_by_instance_type().get(name)
+    if family_name is None:
+        raise UnknownInstanceType(_unknown_text(name))
+    file_name = f"{family_name}.toml"
+    # The file holds the whole family: only this one table of it is checked here.
+    table = {key: value for key, value in load_tables(file_name).get("instance_types", {}).items() if key == name}
+    with open_table(table, file_name, "instance_types") as instance_types:
+        with instance_types.inner(name) as data:
+            return read_instance_type(name, load_family(family_name), data)
+
+
+@cache
+def load_family(name: str) -> DeviceFamily:
+    """The device family of this name; ValueError when there is none, CatalogDataError when its data is wrong."""
+    if name not in family_names():
+        msg = f'no device family "{name}" is known: there are {", ".join(family_names())}'
+        raise ValueError(msg)
+    with open_table(load_tables(f"{name}.toml"), f"{name}.toml") as file:
+        file.take("instance_types", dict)
+        with file.inner("family") as table:
+            return read_family(name, table)
+
+
+@lru_cache(maxsize=8)
+def peak_flops_per_core(instance_type: str) -> float | None:
+    """Operations per second of a physical core of this instance type at most, for PEAK_DTYPE; None where unknown."""
+    try:
+        return load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
+    except UnknownInstanceType:  # of a daemon that knows more than this version
+        return None
+
+
+def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
+    """The same of a logical core at this LNC (None: the default there); None too where the hardware can't have it."""
+    physical = peak_flops_per_core(instance_type)
+    if physical is None:
+        return None
+    try:
+        return physical * load(instance_type).family.checked_lnc(lnc)
+    except ValueError:
+        return None
+
+
+def sources() -> Mapping[str, str]:
+    """What each source id in the facts stands for."""
+    from types import MappingProxyType
+
+    return MappingProxyType(dict(_texts("sources.toml", "sources")))
+
+
+@cache
+def _family_by_instance_type() -> dict[str, str]:
+    return dict(_texts("index.toml", "instance_types"))
+
+
+def _texts(file_name: str, key: str) -> list[tuple[str, str]]:
+    """The pairs of a file that is one table of texts, in the order of the file."""
+    with open_table(load_tables(file_name), file_name) as file, file.inner(key) as table:
+        return [(name, table.take(name, str)) for name in table.remaining]
+
+
+def _unknown_text(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.6)
+    suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
+    shown = excerpt(name, 60)
+    return f'no instance type "{shown}" is known{suggestion} (list them with: neurond --list-instance-types)'

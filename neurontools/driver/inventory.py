@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-from neurontools.catalog.family import known
-from neurontools.catalog.instance_type import UltraServer
-from neurontools.catalog.ultraserver import is_server_id, node_of
+from neurontools.catalog.facts import UltraServer, is_server_id, known_value, ultraserver_node
 from neurontools.driver.devices import (
     MAX_DEVICES,
     DeviceDirectory,
@@ -219,7 +217,7 @@ def _instance(
         physical_cores_per_device=family.physical_cores_per_device,
         logical_neuroncore_config=effective,
         logical_neuroncore_configs=family.lnc_supported,
-        device_memory_bytes=known(family.device_memory_bytes),
+        device_memory_bytes=known_value(family.device_memory_bytes),
         hbm_stack_bytes=family.hbm_stack_bytes,
         topology=kind.topology.kind.value if kind else "single",
         device_type=facts["device_type"].value,
@@ -257,7 +255,7 @@ def _ultraserver_id(roots: Roots) -> str | None:
 def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraServerNode | None:
     """The place of this host in its UltraServer, as the nodes elected it; None outside one."""
     for index, node_count in _node_indices(roots):
-        return node_of(ultraserver, index, node_count)
+        return ultraserver_node(ultraserver, index, node_count)
     return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from neurontools import catalog
 from neurontools.catalog import DeviceFamily
-from neurontools.catalog.ultraserver import simulated_server_id
+from neurontools.catalog.facts import simulated_server_id
 from neurontools.driver.environment import LNC, PROCESS_TAG, VISIBLE_CORES, Roots
 from neurontools.driver.inventory import flip_core_position, is_flipped
 from neurontools.driver.process_context import SYNTHETIC

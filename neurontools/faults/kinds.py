@@ -1,15 +1,98 @@
-"""All kinds of faults.
-
-Sources: status codes, log lines and counters are those of the Neuron SDK's documentation (nrt-troubleshoot) and of
-nrt_status.h; that an aborted DMA outlives its process is aws-neuron-sdk#1390. What `lasts` says of the others is
-concluded from what the runtime advises.
-"""
+"""Kinds of faults: one table of all that each shows, for the daemon, the runtime, the commands and the documents."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+
 from neurontools.driver.kernel_log import DMA_ERROR, HBM_ERROR, NEURONCORE_ERROR, SRAM_ERROR
 from neurontools.driver.neuron_runtime import NrtStatus
-from neurontools.faults.kind import Amount, Effect, FaultKind, Lasting, LogLine
+
+
+class FaultDuration(StrEnum):
+    """How long a fault lasts by itself; the texts complete "it lasts …"."""
+
+    ONE_EXECUTION = "one execution"
+    PROCESS = "as long as the process: every later execution of it fails too"
+    RESET = "until the device is reset: later processes meet it too"
+    REPLACEMENT = "until the host is replaced: later processes meet it too"
+    CONDITION = "until it is healed"
+
+
+class FaultEffect(StrEnum):
+    """What an execution that meets the fault does."""
+
+    NOTHING = "goes on"
+    FAILS = "fails"
+    HANGS = "hangs until its time-out, then fails"
+    HANGS_IN_COLLECTIVE = "hangs in its next collective until its time-out, then fails"
+    HAS_NAN = "has NaN in its results"
+    HAS_FLIPPED_BITS = "has wrong results, and nobody tells"
+    IS_SLOW = "takes longer"
+    IS_LATE_IN_COLLECTIVES = "takes longer in each collective"
+
+
+@dataclass(frozen=True, slots=True)
+class FaultAmount:
+    """How much of a fault there is: its unit, the default and the bounds."""
+
+    unit: str
+    default: float
+    least: float
+    most: float
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLogLine:
+    """A line of the runtime's log: the function that writes it, and a template.
+
+    Templates may name `device`, `core` (of the device), `engine`, `timeout_ms`, `model`, its number of
+    `collectives`.
+    """
+
+    function: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """A kind of fault.
+
+    `ecc` names the counters of the device that move when it begins, `component` the part that the driver calls
+    unhealthy for as long as it lasts. `counter` is the driver's of the core that meets it, `kernel_error` the name in
+    the kernel's log. `loses_host`: it is of the whole host and has no other target. The last line of `log` is the text
+    of the error. `findings` are kinds of `neurontools.model.health`.
+    """
+
+    name: str
+    summary: str
+    lasts: FaultDuration
+    effect: FaultEffect = FaultEffect.NOTHING
+    status: NrtStatus = NrtStatus.SUCCESS
+    log: tuple[RuntimeLogLine, ...] = ()
+    ecc: tuple[str, ...] = ()
+    counter: str | None = None
+    kernel_error: str | None = None
+    component: str | None = None
+    loses_device: bool = False
+    loses_reports: bool = False
+    loses_host: bool = False
+    findings: tuple[str, ...] = ()
+    amount: FaultAmount | None = None
+    takes_part: bool = False
+    source: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether executions meet it."""
+        return self.effect is not FaultEffect.NOTHING
+
+    @property
+    def outlives_process(self) -> bool:
+        """Whether processes that come later meet it too."""
+        return self.lasts not in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
+
 
 _ERRORS = "TDRV:exec_request_process_errors"
 _STATUS = "TDRV:exec_consume_tpb_status_notifications"
@@ -25,7 +108,7 @@ _COLLECTIVE = (
     "suspected hang in collectives operation 0 out of {collectives}"
 )
 
-PARTS = (
+DEVICE_PARTS = (
     "hbm",
     "sram",
     "firmware_service_api",
@@ -43,10 +126,10 @@ _ALL = (
     FaultKind(
         "sram-uncorrectable",
         "an uncorrectable error in the SRAM of a NeuronCore",
-        Lasting.REPLACEMENT,
-        Effect.FAILS,
+        FaultDuration.REPLACEMENT,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_HW_ERR_NC_UE,
-        (LogLine(_ERRORS, _NC),),
+        (RuntimeLogLine(_ERRORS, _NC),),
         ecc=("sram_uncorrected_total",),
         counter="hw_nc_ue_error",
         kernel_error=SRAM_ERROR,
@@ -55,10 +138,10 @@ _ALL = (
     FaultKind(
         "nc-uncorrectable",
         "an uncorrectable error in a NeuronCore, outside of what ECC counts",
-        Lasting.REPLACEMENT,
-        Effect.FAILS,
+        FaultDuration.REPLACEMENT,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_HW_ERR_NC_UE,
-        (LogLine(_ERRORS, _NC),),
+        (RuntimeLogLine(_ERRORS, _NC),),
         counter="hw_nc_ue_error",
         kernel_error=NEURONCORE_ERROR,
         findings=("core_errors", "hardware_errors", "needs_reset"),
@@ -66,10 +149,10 @@ _ALL = (
     FaultKind(
         "hbm-uncorrectable",
         "an uncorrectable error in HBM that can't be repaired",
-        Lasting.REPLACEMENT,
-        Effect.FAILS,
+        FaultDuration.REPLACEMENT,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_HW_ERR_HBM_UE,
-        (LogLine(_ERRORS, f"{_HBM}Please terminate this instance to recover from bad hardware."),),
+        (RuntimeLogLine(_ERRORS, f"{_HBM}Please terminate this instance to recover from bad hardware."),),
         ecc=("mem_uncorrected_total",),
         counter="hw_hbm_ue_error",
         kernel_error=HBM_ERROR,
@@ -78,10 +161,10 @@ _ALL = (
     FaultKind(
         "hbm-repairable",
         "an uncorrectable error in HBM that reloading the driver repairs",
-        Lasting.RESET,
-        Effect.FAILS,
+        FaultDuration.RESET,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_HW_ERR_REPAIRABLE_HBM_UE,
-        (LogLine(_ERRORS, f"{_HBM}Please reload the neuron driver or reboot your EC2 instance to repair it."),),
+        (RuntimeLogLine(_ERRORS, f"{_HBM}Please reload the neuron driver or reboot your EC2 instance to repair it."),),
         ecc=("mem_repairable_uncorrected_total",),
         counter="hw_repairable_hbm_ue_error",
         findings=("ecc_repairable", "core_errors", "hardware_errors", "needs_reset"),
@@ -89,10 +172,10 @@ _ALL = (
     FaultKind(
         "dma-abort",
         "an aborted DMA transfer, which outlives the process that met it",
-        Lasting.RESET,
-        Effect.FAILS,
+        FaultDuration.RESET,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_HW_ERR_DMA_ABORT,
-        (LogLine(_ERRORS, "[MLA {device}][NC {core}] DMA TX engine {engine} is in an abort state"),),
+        (RuntimeLogLine(_ERRORS, "[MLA {device}][NC {core}] DMA TX engine {engine} is in an abort state"),),
         counter="hw_dma_abort_error",
         kernel_error=DMA_ERROR,
         findings=("core_errors", "hardware_errors", "needs_reset"),
@@ -101,12 +184,12 @@ _ALL = (
     FaultKind(
         "hang-compute",
         "an execution that never ends by itself",
-        Lasting.ONE_EXECUTION,
-        Effect.HANGS,
+        FaultDuration.ONE_EXECUTION,
+        FaultEffect.HANGS,
         NrtStatus.TIMEOUT,
         (
-            LogLine(_STATUS, "Missing infer_status notification: (end:0)"),
-            LogLine(
+            RuntimeLogLine(_STATUS, "Missing infer_status notification: (end:0)"),
+            RuntimeLogLine(
                 _ERRORS,
                 "(FATAL-RT-UNDEFINED-STATE) execution timeout ({timeout_ms} ms) on Neuron Device {device} NC {core}, "
                 "model {model}, waiting for execution completion notification",
@@ -118,20 +201,20 @@ _ALL = (
     FaultKind(
         "hang-collective",
         "a collective that never ends by itself",
-        Lasting.ONE_EXECUTION,
-        Effect.HANGS_IN_COLLECTIVE,
+        FaultDuration.ONE_EXECUTION,
+        FaultEffect.HANGS_IN_COLLECTIVE,
         NrtStatus.EXEC_HW_ERR_COLLECTIVES,
-        (LogLine(_ERRORS, _COLLECTIVE),),
+        (RuntimeLogLine(_ERRORS, _COLLECTIVE),),
         counter="hw_collectives_error",
         findings=("stuck", "core_errors"),
     ),
     FaultKind(
         "link-down",
         "a NeuronLink that is down: collectives over it hang",
-        Lasting.CONDITION,
-        Effect.HANGS_IN_COLLECTIVE,
+        FaultDuration.CONDITION,
+        FaultEffect.HANGS_IN_COLLECTIVE,
         NrtStatus.EXEC_HW_ERR_COLLECTIVES,
-        (LogLine(_ERRORS, _COLLECTIVE),),
+        (RuntimeLogLine(_ERRORS, _COLLECTIVE),),
         counter="hw_collectives_error",
         component="link_intraserver",
         findings=("unhealthy_component", "stuck", "core_errors"),
@@ -139,21 +222,25 @@ _ALL = (
     FaultKind(
         "numerical",
         "an execution whose results hold NaN",
-        Lasting.ONE_EXECUTION,
-        Effect.HAS_NAN,
+        FaultDuration.ONE_EXECUTION,
+        FaultEffect.HAS_NAN,
         NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR,
-        (LogLine(_NOTIFICATIONS, "Error notifications found on NC {core}; action=INFER_ERROR_SUBTYPE_NUMERICAL"),),
+        (
+            RuntimeLogLine(
+                _NOTIFICATIONS, "Error notifications found on NC {core}; action=INFER_ERROR_SUBTYPE_NUMERICAL"
+            ),
+        ),
         counter="execute_completed_with_num_error",
         findings=("numerical_errors",),
     ),
     FaultKind(
         "out-of-bounds",
         "a scatter or gather beyond the end of a tensor",
-        Lasting.ONE_EXECUTION,
-        Effect.FAILS,
+        FaultDuration.ONE_EXECUTION,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_OOB,
         (
-            LogLine(
+            RuntimeLogLine(
                 _NOTIFICATIONS,
                 "Received notification generated at runtime: failed to run scatter/gather (indirect memory copy), due "
                 "to out-of-bound access.",
@@ -164,49 +251,53 @@ _ALL = (
     FaultKind(
         "queue-overflow",
         "a notification queue of the runtime that overflows",
-        Lasting.ONE_EXECUTION,
-        Effect.FAILS,
+        FaultDuration.ONE_EXECUTION,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_SW_NQ_OVERFLOW,
-        (LogLine(_ERRORS, "Notification queue overflow on NC {core}; set NEURON_RT_ENABLE_DGE_NOTIFICATIONS=0"),),
+        (
+            RuntimeLogLine(
+                _ERRORS, "Notification queue overflow on NC {core}; set NEURON_RT_ENABLE_DGE_NOTIFICATIONS=0"
+            ),
+        ),
         counter="execute_sw_nq_overflow",
     ),
     FaultKind(
         "network-proxy",
         "a failure of the runtime's proxy for EFA",
-        Lasting.PROCESS,
-        Effect.FAILS,
+        FaultDuration.PROCESS,
+        FaultEffect.FAILS,
         NrtStatus.NETWORK_PROXY_FAILURE,
-        (LogLine(_ERRORS, "Network proxy failure on Neuron Device {device} NC {core}"),),
+        (RuntimeLogLine(_ERRORS, "Network proxy failure on Neuron Device {device} NC {core}"),),
     ),
     FaultKind(
         "execution-unit-lost",
         "an execution unit that only a new process gets back",
-        Lasting.PROCESS,
-        Effect.FAILS,
+        FaultDuration.PROCESS,
+        FaultEffect.FAILS,
         NrtStatus.EXEC_UNIT_UNRECOVERABLE,
-        (LogLine(_ERRORS, "Execution unit of Neuron Device {device} NC {core} is unrecoverable"),),
+        (RuntimeLogLine(_ERRORS, "Execution unit of Neuron Device {device} NC {core} is unrecoverable"),),
         findings=("hardware_errors", "needs_reset"),
     ),
     FaultKind(
         "device-lost",
         "a device that is gone, and with it the links of all others, which the driver lists by their number",
-        Lasting.CONDITION,
-        Effect.FAILS,
+        FaultDuration.CONDITION,
+        FaultEffect.FAILS,
         NrtStatus.INVALID,
-        (LogLine(_ERRORS, "Could not open the nd{device}"),),
+        (RuntimeLogLine(_ERRORS, "Could not open the nd{device}"),),
         loses_device=True,
         findings=("device_missing",),
     ),
     FaultKind(
         "host-lost",
         "a host that is gone, and boots anew when it comes back (neuron-fleet-sim)",
-        Lasting.CONDITION,
+        FaultDuration.CONDITION,
         loses_host=True,
     ),
     FaultKind(
         "part-unhealthy",
         "a part that the driver calls unhealthy (Trainium2 and later)",
-        Lasting.CONDITION,
+        FaultDuration.CONDITION,
         component="firmware_service_processor",
         findings=("unhealthy_component",),
         takes_part=True,
@@ -214,40 +305,40 @@ _ALL = (
     FaultKind(
         "slow-core",
         "a NeuronCore that computes slower than it should",
-        Lasting.CONDITION,
-        Effect.IS_SLOW,
+        FaultDuration.CONDITION,
+        FaultEffect.IS_SLOW,
         findings=("latency_risen",),
-        amount=Amount("times as long", 2, 1, 1000),
+        amount=FaultAmount("times as long", 2, 1, 1000),
     ),
     FaultKind(
         "collective-latency",
         "collectives that take longer",
-        Lasting.CONDITION,
-        Effect.IS_LATE_IN_COLLECTIVES,
+        FaultDuration.CONDITION,
+        FaultEffect.IS_LATE_IN_COLLECTIVES,
         findings=("latency_risen",),
-        amount=Amount("ms", 100, 0.1, 600_000),
+        amount=FaultAmount("ms", 100, 0.1, 600_000),
     ),
     FaultKind(
         "bit-flip",
         "silent data corruption: bits of one result flip, and nobody tells",
-        Lasting.ONE_EXECUTION,
-        Effect.HAS_FLIPPED_BITS,
-        amount=Amount("bits", 1, 1, 1024, is_whole=True),
+        FaultDuration.ONE_EXECUTION,
+        FaultEffect.HAS_FLIPPED_BITS,
+        amount=FaultAmount("bits", 1, 1, 1024, is_whole=True),
     ),
     FaultKind(
         "reports-lost",
         "what processes tell the daemon is lost; they go on",
-        Lasting.CONDITION,
+        FaultDuration.CONDITION,
         loses_reports=True,
         findings=("stale_report",),
     ),
     FaultKind(
         "ecc-corrected",
         "corrected errors in HBM; training goes on",
-        Lasting.CONDITION,
+        FaultDuration.CONDITION,
         ecc=("mem_corrected_total",),
         findings=("ecc_corrected",),
-        amount=Amount("errors", 100, 1, 1e9, is_whole=True),
+        amount=FaultAmount("errors", 100, 1, 1e9, is_whole=True),
     ),
 )
 

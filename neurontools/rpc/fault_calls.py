@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import InjectedFault
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import ask

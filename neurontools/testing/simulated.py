@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 
 from neurontools.driver.environment import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
 from neurontools.driver.tree_export import DRIVER_VERSION
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.fleet.hosts import HostAddress, read_hostfile
 from neurontools.model import InjectedFault, Snapshot
 from neurontools.rpc import fault_calls, neuron_pb2

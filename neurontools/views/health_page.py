@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from neurontools.client.events import EventSeverity, HostEvent
-from neurontools.faults.sentence import injected_by
-from neurontools.faults.sentence import sentence as fault_sentence
+from neurontools.faults.requests import describe_fault, injected_by
 from neurontools.model.finding import Severity
 from neurontools.model.health import Verdict, group_alike, is_healthy, sentence, summary
 from neurontools.util.units import clock_text, day_text, ranges_text
@@ -127,7 +126,7 @@ def _fault_lines(context: RenderContext, width: int) -> list[Line]:
     lines = [heading(context, f"Injected faults: {len(faults)}", width, "neuron-fault heal takes them back")]
     for fault in faults:
         by = injected_by(fault)
-        text = printable(fault_sentence(fault)) + (f" (by {by})" if by else "")
+        text = printable(describe_fault(fault)) + (f" (by {by})" if by else "")
         lines.append(fit(((f" {context.glyphs.warn:<2} ", "warn"), (clip(text, width - 5, mark=True), "text")), width))
     return lines
 

@@ -20,16 +20,15 @@ from neurontools import catalog
 from neurontools.catalog import (
     CatalogDataError,
     Fact,
+    FactStatus,
     InstanceType,
     PciIds,
     PeakTflops,
-    Status,
     SysfsStrings,
-    loader,
     reader,
 )
+from neurontools.catalog.facts import check_ultraserver_place, is_server_id, simulated_server_id
 from neurontools.catalog.topology import TopologyKind
-from neurontools.catalog.ultraserver import asked_place, is_server_id, simulated_server_id
 
 GIB = 2**30
 NAMES = catalog.names()
@@ -115,14 +114,14 @@ def test_trn1_32xlarge() -> None:
     trn1 = catalog.load("trn1.32xlarge")
     assert (trn1.device_count, trn1.physical_core_count, trn1.logical_core_count()) == (16, 32, 32)
     assert trn1.topology.kind is TopologyKind.TORUS_2D
-    assert trn1.topology_standing.status is Status.DRIVER
-    assert trn1.vcpu_count == Fact(128, Status.DOCUMENTED, ("docs-arch-trn1",))
+    assert trn1.topology_standing.status is FactStatus.DRIVER
+    assert trn1.vcpu_count == Fact(128, FactStatus.DOCUMENTED, ("docs-arch-trn1",))
     assert trn1.host_memory_bytes.value == 512 * GIB
     assert trn1.device_memory_bytes_total == 512 * GIB
     assert trn1.numa_node_count.value == 2
     assert trn1.neuronlink_bytes_per_second_per_device.value == 384 * GIB
     assert trn1.efa_bits_per_second.value == 800_000_000_000
-    assert trn1.on_demand_usd_per_hour == Fact(21.5, Status.OBSERVED, ("karpenter-prices",))
+    assert trn1.on_demand_usd_per_hour == Fact(21.5, FactStatus.OBSERVED, ("karpenter-prices",))
     assert trn1.sagemaker_usd_per_hour.value == 24.725
     assert trn1.local_storage.value == "4 x 2 TB NVMe"
     assert trn1.physical_core_map == ((0, 1),) * 16
@@ -142,7 +141,7 @@ def test_trn2_48xlarge() -> None:
     assert trn2.on_demand_usd_per_hour.value is None
     assert trn2.capacity_block_usd_per_hour.value == 35.76
     sources = ("docs-neuron-ls", "capture-trn2.48xlarge-device13")
-    assert trn2.devices[13].bdf == Fact("0000:e1:00.0", Status.DOCUMENTED, sources, "also observed")
+    assert trn2.devices[13].bdf == Fact("0000:e1:00.0", FactStatus.DOCUMENTED, sources, "also observed")
 
 
 def test_the_family_of_trainium2() -> None:
@@ -164,18 +163,20 @@ def test_the_family_of_trainium2() -> None:
 
 
 def test_what_is_assumed_or_unknown_says_so() -> None:
-    for status in Status:
-        value = None if status in (Status.UNKNOWN, Status.NOT_APPLICABLE) else 1
-        assert Fact(value, status).certain is (status in (Status.DOCUMENTED, Status.DRIVER, Status.OBSERVED))
+    for status in FactStatus:
+        value = None if status in (FactStatus.UNKNOWN, FactStatus.NOT_APPLICABLE) else 1
+        assert Fact(value, status).certain is (
+            status in (FactStatus.DOCUMENTED, FactStatus.DRIVER, FactStatus.OBSERVED)
+        )
     device = catalog.load("inf1.24xlarge").devices[15]
-    assert (device.bdf.value, device.bdf.status, device.bdf.certain) == ("0000:00:1f.0", Status.INFERRED, False)
-    assert device.cpu_affinity == Fact(None, Status.UNKNOWN)
+    assert (device.bdf.value, device.bdf.status, device.bdf.certain) == ("0000:00:1f.0", FactStatus.INFERRED, False)
+    assert device.cpu_affinity == Fact(None, FactStatus.UNKNOWN)
     without_rows = catalog.load("trn2u.48xlarge").devices
-    assert [device.bdf for device in without_rows] == [Fact(None, Status.UNKNOWN)] * 16
+    assert [device.bdf for device in without_rows] == [Fact(None, FactStatus.UNKNOWN)] * 16
     family = catalog.load_family("inferentia")
     assert (family.hbm_kind, family.hbm_stack_bytes, family.cores_per_hbm_stack) == ("DRAM", 4 * GIB, 2)
     assert family.sbuf_bytes_per_partition is family.engine_clock_hz("tensor") is None
-    assert family.device_version == Fact("v1", Status.INFERRED)
+    assert family.device_version == Fact("v1", FactStatus.INFERRED)
 
 
 def test_ultraservers() -> None:
@@ -222,8 +223,8 @@ print(*(path.rsplit("/", 1)[1] for path in opened if path.endswith(".toml")), "p
 
 def test_a_place_is_a_name_and_an_index() -> None:
     trn2u = catalog.load("trn2u.48xlarge")
-    assert asked_place("rack-7.b_2:3", trn2u) == ("rack-7.b_2", 3)
-    assert asked_place("a:35", catalog.load("trn3e.24xlarge")) == ("a", 35)
+    assert check_ultraserver_place("rack-7.b_2:3", trn2u) == ("rack-7.b_2", 3)
+    assert check_ultraserver_place("a:35", catalog.load("trn3e.24xlarge")) == ("a", 35)
     for text, kind, cause in (
         ("us-1:0", catalog.load("trn2.48xlarge"), "trn2.48xlarge is in no UltraServer"),
         ("us-1:4", trn2u, "there is no node 4: a Trn2 UltraServer has 4; give 0 to 3"),
@@ -235,7 +236,7 @@ def test_a_place_is_a_name_and_an_index() -> None:
         *((text, trn2u, "write NAME:INDEX") for text in ("a b:0", "é:0", "a" * 65 + ":0")),
     ):
         with pytest.raises(ValueError, match=cause) as told:
-            asked_place(text, kind)
+            check_ultraserver_place(text, kind)
         assert "\n" not in str(told.value)
 
 
@@ -258,7 +259,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     copy = tmp_path / "data"
     shutil.copytree(DATA, copy)
     monkeypatch.setattr(reader, "_DATA_DIRECTORY", copy)
-    caches = (reader.parsed, loader.load, loader.load_family, loader._family_by_instance_type)
+    caches = (reader.load_tables, reader.load, reader.load_family, reader._family_by_instance_type)
     for cached in caches:
         cached.cache_clear()
     yield copy
@@ -290,13 +291,13 @@ devices = [
 
 def test_a_new_instance_type_is_data_only(data: Path) -> None:
     change(data / "index.toml", '"inf2.xlarge"', '"inf2.4xlarge" = "inferentia2"\n"inf2.xlarge"')
-    assert "inf2.4xlarge" in loader.names()
+    assert "inf2.4xlarge" in reader.names()
     with pytest.raises(CatalogDataError, match=r"inferentia2.toml: instance_types.inf2.4xlarge: is missing"):
-        loader.load("inf2.4xlarge")
+        reader.load("inf2.4xlarge")
     with (data / "inferentia2.toml").open("a") as file:
         file.write(TABLE)
-    reader.parsed.cache_clear()
-    added = loader.load("inf2.4xlarge")
+    reader.load_tables.cache_clear()
+    added = reader.load("inf2.4xlarge")
     assert added.on_demand_usd_per_hour.value == 1.0
     assert added.devices[0].bdf.value == "0000:00:1f.0"
     assert added.devices[0].numa_node.value is None
@@ -347,14 +348,16 @@ WRONG = [
 def test_wrong_data_is_refused(data: Path, file: str, old: str, new: str, message: str) -> None:
     change(data / f"{file}.toml", old, new)
     with pytest.raises(CatalogDataError) as caught:
-        loader.load("trn1.2xlarge")
+        reader.load("trn1.2xlarge")
     assert str(caught.value).startswith(f"{file}.toml: {message}")
 
 
 def test_every_table_is_in_the_index() -> None:
-    in_files = {name for family in loader.family_names() for name in reader.parsed(f"{family}.toml")["instance_types"]}
-    assert in_files == set(loader.names())
-    groups = {"index.toml", "sources.toml", "topologies.toml"} | {f"{name}.toml" for name in loader.family_names()}
+    in_files = {
+        name for family in reader.family_names() for name in reader.load_tables(f"{family}.toml")["instance_types"]
+    }
+    assert in_files == set(reader.names())
+    groups = {"index.toml", "sources.toml", "topologies.toml"} | {f"{name}.toml" for name in reader.family_names()}
     assert {path.name for path in DATA.iterdir()} == groups
 
 
@@ -371,6 +374,6 @@ def test_changed_data_beats_the_compiled_tables(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "index.toml").write_text('[instance_types]\n"trn9.xlarge" = "trainium"\n')
     (tmp_path / "other.toml").write_text("[a]\nb = 1\n")
     monkeypatch.setattr(reader, "_DATA_DIRECTORY", str(tmp_path))
-    parse = reader.parsed.__wrapped__
+    parse = reader.load_tables.__wrapped__
     assert parse("index.toml") == {"instance_types": {"trn9.xlarge": "trainium"}}
     assert parse("other.toml") == {"a": {"b": 1}}

@@ -14,9 +14,8 @@ from typing import Protocol
 import pytest
 
 from neurontools.driver.kernel_log import parse_hardware_error, parse_kernel_record
-from neurontools.faults.kind import Effect, Lasting
-from neurontools.faults.kinds import KINDS
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.kinds import KINDS, FaultDuration, FaultEffect
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import FaultState, InjectedFault
 from neurontools.rpc import fault_calls
 from tests.harness import python_process
@@ -212,10 +211,10 @@ def test_an_error_in_hbm_is_met_by_the_next_execution_and_shows_everywhere(
 
 
 def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDaemon, train: Train) -> None:
-    kinds = [kind for kind in KINDS.values() if kind.effect is Effect.FAILS]
+    kinds = [kind for kind in KINDS.values() if kind.effect is FaultEffect.FAILS]
     assert len(kinds) == 10
     training = train(CATCHES)
-    for kind in sorted(kinds, key=lambda kind: kind.lasts is Lasting.PROCESS):
+    for kind in sorted(kinds, key=lambda kind: kind.lasts is FaultDuration.PROCESS):
         logged = len(training.errors())
         counter = f"{kind.counter}_total"
         before = getattr(daemon.next_snapshot().cores[0].status, counter, 0) or 0
@@ -227,10 +226,12 @@ def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDae
         wait_until(lambda: fault_calls.listed(daemon.socket)[0].met_total == 1)
         if kind.counter is not None:
             assert getattr(daemon.next_snapshot().cores[0].status, counter) == before + 1
-        assert training.step() == "2.0" if kind.lasts is Lasting.ONE_EXECUTION else training.step().startswith(text)
+        assert (
+            training.step() == "2.0" if kind.lasts is FaultDuration.ONE_EXECUTION else training.step().startswith(text)
+        )
         fault_calls.heal(daemon.socket)
         wait_until(lambda: not fault_calls.listed(daemon.socket))
-        if kind.lasts is Lasting.PROCESS:
+        if kind.lasts is FaultDuration.PROCESS:
             assert training.step().startswith(text), "only a new process gets it back"
             training.process.kill()
             training.process.wait()

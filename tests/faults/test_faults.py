@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.driver.kernel_log import HARDWARE_ERRORS
-from neurontools.faults.kind import Effect, FaultKind, Lasting
-from neurontools.faults.kinds import KINDS
-from neurontools.faults.plan import USUAL_MIX, BadPlan, FaultPlan, parse_plan, story
-from neurontools.faults.request import FaultRequest, ImpossibleFault
+from neurontools.faults.kinds import KINDS, FaultDuration, FaultEffect, FaultKind
+from neurontools.faults.requests import (
+    DEFAULT_FAULT_MIX,
+    FaultPlan,
+    FaultRequest,
+    ImpossibleFault,
+    InvalidFaultPlan,
+    parse_plan,
+    schedule_faults,
+)
 from neurontools.model import EccCounters, StatusCounters
 from neurontools.model.finding import FindingKind
 
@@ -31,9 +37,9 @@ def test_what_a_kind_names_is_there_and_fits_its_effect(kind: FaultKind) -> None
     for line in kind.log:
         assert line.function.startswith("TDRV:")
         assert "{" not in line.text.format_map(FACTS)
-    fails = kind.effect in (Effect.FAILS, Effect.HANGS, Effect.HANGS_IN_COLLECTIVE)
+    fails = kind.effect in (FaultEffect.FAILS, FaultEffect.HANGS, FaultEffect.HANGS_IN_COLLECTIVE)
     assert not fails or (kind.status and kind.log), "an execution that fails says why"
-    passing = kind.lasts in (Lasting.ONE_EXECUTION, Lasting.PROCESS)
+    passing = kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
     assert not (passing and (kind.ecc or kind.component or kind.loses_device)), "executions alone meet it"
 
 
@@ -41,15 +47,15 @@ BUSY = FaultPlan(seed=7, duration_seconds=10_000, mean_seconds_between_faults=10
 
 
 def test_the_same_seed_tells_the_same_story_and_another_one_another() -> None:
-    assert story(BUSY, [16, 16]) == story(BUSY, [16, 16])
-    alone = story(BUSY, [16])
-    assert alone != story(replace(BUSY, seed=8), [16])
+    assert schedule_faults(BUSY, [16, 16]) == schedule_faults(BUSY, [16, 16])
+    alone = schedule_faults(BUSY, [16])
+    assert alone != schedule_faults(replace(BUSY, seed=8), [16])
     # What happens on a host does not depend on the others.
-    assert tuple(each for each in story(BUSY, [16, 12, 1]) if each.host_index == 0) == alone
+    assert tuple(each for each in schedule_faults(BUSY, [16, 12, 1]) if each.host_index == 0) == alone
 
 
 def test_a_story_is_in_order_of_time_and_as_busy_as_asked_for() -> None:
-    told = story(replace(BUSY, duration_seconds=50_000), [16])
+    told = schedule_faults(replace(BUSY, duration_seconds=50_000), [16])
     moments = [each.at_seconds for each in told]
     assert moments == sorted(moments)
     assert 400 < len(told) < 600
@@ -57,15 +63,15 @@ def test_a_story_is_in_order_of_time_and_as_busy_as_asked_for() -> None:
 
 
 def test_kinds_have_their_shares() -> None:
-    told = story(replace(BUSY, mix={"dma-abort": 3, "bit-flip": 1}, duration_seconds=90_000), [16])
+    told = schedule_faults(replace(BUSY, mix={"dma-abort": 3, "bit-flip": 1}, duration_seconds=90_000), [16])
     count = Counter(each.request.kind for each in told)
     assert set(count) == {"dma-abort", "bit-flip"}
     assert 2 < count["dma-abort"] / count["bit-flip"] < 4.5
 
 
 def test_a_host_that_is_lost_is_lost_as_a_whole_and_changes_nothing_else_of_the_story() -> None:
-    told = story(replace(BUSY, mix={"host-lost": 1, "bit-flip": 1}), [16])
-    other = story(replace(BUSY, mix={"dma-abort": 1, "bit-flip": 1}), [16])
+    told = schedule_faults(replace(BUSY, mix={"host-lost": 1, "bit-flip": 1}), [16])
+    other = schedule_faults(replace(BUSY, mix={"dma-abort": 1, "bit-flip": 1}), [16])
     assert {each.request.kind for each in told} == {"host-lost", "bit-flip"}
     assert [each.at_seconds for each in told] == [each.at_seconds for each in other]
     for one, another in zip(told, other, strict=True):
@@ -75,9 +81,9 @@ def test_a_host_that_is_lost_is_lost_as_a_whole_and_changes_nothing_else_of_the_
 
 def test_without_figures_faults_are_as_rare_as_published() -> None:
     days = 86_400.0
-    told = story(FaultPlan(seed=1, duration_seconds=54 * days), [16] * 1024)
+    told = schedule_faults(FaultPlan(seed=1, duration_seconds=54 * days), [16] * 1024)
     assert 350 < len(told) < 490, "419 faults of 16,384 devices in 54 days"
-    assert set(USUAL_MIX) <= set(KINDS)
+    assert set(DEFAULT_FAULT_MIX) <= set(KINDS)
 
 
 RUBBISH = {
@@ -98,14 +104,14 @@ RUBBISH = {
 @given(st.text(max_size=60))
 def test_a_plan_that_is_none_is_told_in_a_line(text: str) -> None:
     for rubbish, said in RUBBISH.items():
-        with pytest.raises(BadPlan, match=said):
+        with pytest.raises(InvalidFaultPlan, match=said):
             parse_plan(rubbish)
     try:
         parse_plan(text)
-    except BadPlan as error:
+    except InvalidFaultPlan as error:
         assert str(error).isprintable()
-    with pytest.raises(BadPlan, match="more than 1000 faults on a host"):
-        story(replace(BUSY, mean_seconds_between_faults=0.001), [16])
+    with pytest.raises(InvalidFaultPlan, match="more than 1000 faults on a host"):
+        schedule_faults(replace(BUSY, mean_seconds_between_faults=0.001), [16])
 
 
 NUMBERS = st.none() | st.floats() | st.integers(-5, 2**70)

@@ -14,7 +14,7 @@ import pytest
 from neurond.fleet.command import HostPlan, main, parse_mix, plan_fleet
 
 from neurontools.client import Client
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import InjectedFault
 from neurontools.rpc import fault_calls
 from neurontools.testing import SimulatedFleet

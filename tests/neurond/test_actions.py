@@ -19,7 +19,7 @@ from neurond.journal.state_files import AuditLog, open_audit_file
 from neurond.startup.configuration import resolve_settings
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import Finding, Severity
 from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls

@@ -21,7 +21,7 @@ from neurond.faults import MOST_FAULTS, FaultEffects, FaultInjector, NoSuchFault
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.faults.kinds import KINDS
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters
 from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls, neuron_pb2
@@ -150,7 +150,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
     Path(daemon.socket).parent.chmod(0o755)
     asks = (
         "import os, sys, grpc; from neurontools.rpc import fault_calls\n"
-        "from neurontools.faults.request import FaultRequest\n"
+        "from neurontools.faults.requests import FaultRequest\n"
         f"os.setgroups([]); os.setgid({HOSTILE}); os.setuid({HOSTILE})\n"
         "fault_calls.inject(sys.argv[1], [FaultRequest('dma-abort', device_index=0)])"
     )

@@ -21,7 +21,7 @@ from neurond.system.lifecycle import timed_loop, turns
 from neurond.system.processes import group_of
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.model import Job
 from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls

@@ -51,7 +51,7 @@ def test_the_fixtures(foreign: pytest.Pytester) -> None:
         """
         import fleet
         import pytest
-        from neurontools.faults.request import ImpossibleFault
+        from neurontools.faults.requests import ImpossibleFault
         from neurontools.model import DeviceMemory
 
         def test_a_tree_that_the_test_sets(neuron_driver_tree):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neurontools import catalog
-from neurontools.catalog.ultraserver import node_of
+from neurontools.catalog.facts import ultraserver_node
 from neurontools.model import Snapshot, UltraServerNode
 from neurontools.views.drawing.lines import plain_text
 from neurontools.views.drawing.render_context import RenderContext
@@ -96,7 +96,7 @@ def test_a_gap_in_the_indices_is_no_known_shape_and_inferred_links_are_said_to_b
 
 def node_host(instance_type: str, index: int, name: str = "us-1") -> Snapshot:
     snapshot = snapshot_of(instance_type)
-    node = node_of(catalog.load(instance_type).ultraserver, index)
+    node = ultraserver_node(catalog.load(instance_type).ultraserver, index)
     return replace(snapshot, instance=replace(snapshot.instance, ultraserver_id=name, ultraserver_node=node))
 
 

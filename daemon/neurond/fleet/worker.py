@@ -13,7 +13,7 @@ from dataclasses import replace
 from neurond.daemon import Daemon
 from neurond.settings import Settings
 from neurond.system.lifecycle import configure_logging, exit_with_parent, raise_file_limit, timed_loop
-from neurontools.faults.request import FaultRequest
+from neurontools.faults.requests import FaultRequest
 from neurontools.util.errors import UserError
 
 _STARTED_TOGETHER = 8

@@ -20,7 +20,7 @@ from neurond.faults import FaultInjector, NoSuchFault, NoTarget, TooMany
 from neurond.journal.state_files import EndedLog
 from neurond.peers.limits import PeerCredentials
 from neurond.snapshots.store import SnapshotStore, StoredSnapshot
-from neurontools.faults.request import FaultRequest, ImpossibleFault
+from neurontools.faults.requests import FaultRequest, ImpossibleFault
 from neurontools.fleet.summarize import summarize_host
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import Snapshot

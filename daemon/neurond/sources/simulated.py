@@ -16,8 +16,7 @@ from neurond.sources.source import DeviceReading
 from neurond.system.processes import ProcessFacts
 from neurontools import model
 from neurontools.catalog import Fact, InstanceType
-from neurontools.catalog.simulated import simulated_serial_number
-from neurontools.catalog.ultraserver import node_of
+from neurontools.catalog.facts import simulated_serial_number, ultraserver_node
 from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.model import (
     Device,
@@ -70,7 +69,7 @@ class SimulatedSource:
         self.instance = _instance(instance_type, allocator.shape)
         if place is not None:
             ultraserver_id, node_index = place
-            node = node_of(instance_type.ultraserver, node_index)
+            node = ultraserver_node(instance_type.ultraserver, node_index)
             self.instance = replace(self.instance, ultraserver_id=ultraserver_id, ultraserver_node=node)
         self._allocator = allocator
         self._shape = allocator.shape

@@ -16,7 +16,7 @@ from neurond.settings import Settings
 from neurond.sources.simulated import simulated_shape
 from neurond.system.kernel_log import check_writable
 from neurontools import catalog
-from neurontools.catalog.ultraserver import asked_place
+from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.driver.tree_writer import check_directory
 from neurontools.net.acceptor import listen_address
 from neurontools.net.http_access import is_loopback, require_auth_off_loopback
@@ -50,7 +50,7 @@ def _check_ultraserver(settings: Settings) -> None:
     if settings.simulate is None or settings.ultraserver is None:
         return
     try:
-        asked_place(settings.ultraserver, catalog.load(settings.simulate))
+        check_ultraserver_place(settings.ultraserver, catalog.load(settings.simulate))
     except ValueError as error:
         raise UserError(f"--ultraserver: {error}", EXIT_USAGE) from None
 

@@ -18,7 +18,7 @@ from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
 from neurond.startup.checks import check_settings
 from neurontools import catalog
-from neurontools.catalog.ultraserver import named_place
+from neurontools.catalog.facts import parse_ultraserver_place
 from neurontools.driver.environment import (
     DEV_ROOT,
     PROC_ROOT,
@@ -51,7 +51,7 @@ def _listen_address(text: str) -> str:
 
 
 def _ultraserver_place(text: str) -> str:
-    named_place(text)
+    parse_ultraserver_place(text)
     return text
 
 

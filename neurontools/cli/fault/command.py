@@ -12,9 +12,16 @@ from typing import TypeVar
 from neurontools.cli.daemon.connection import ask_first_daemon
 from neurontools.cli.fault.tables import aligned_table, fault_table, kind_documents, kind_table, time_text
 from neurontools.cli.line.options import FILES, Option, exclude_each_other, parse_options, requests_information
-from neurontools.faults.plan import BadPlan, FaultPlan, PlannedFault, parse_plan, story
-from neurontools.faults.request import FaultRequest, ImpossibleFault
-from neurontools.faults.sentence import sentence
+from neurontools.faults.requests import (
+    FaultPlan,
+    FaultRequest,
+    ImpossibleFault,
+    InvalidFaultPlan,
+    PlannedFault,
+    describe_fault,
+    parse_plan,
+    schedule_faults,
+)
 from neurontools.fleet.hosts import Reach, read_hostfile
 from neurontools.model import InjectedFault
 from neurontools.rpc import fault_calls, neuron_pb2, socket_path
@@ -120,7 +127,7 @@ def _inject_fault(words: list[str], given: dict[str, str]) -> None:
     if "json" in given:
         write_text(json_text([_fault_document(fault) for fault in injected], indent=2) + "\n")
     else:
-        write_text("".join(f"{sentence(fault)}\n" for fault in injected))
+        write_text("".join(f"{describe_fault(fault)}\n" for fault in injected))
 
 
 def _list_faults(words: list[str], given: dict[str, str]) -> None:
@@ -260,7 +267,7 @@ def read_plan(path: str) -> FaultPlan:
         return parse_plan(data.decode())
     except UnicodeDecodeError:
         raise UserError(f"{at}: is no text in UTF-8; give a plan in TOML", EXIT_USAGE) from None
-    except BadPlan as error:
+    except InvalidFaultPlan as error:
         raise UserError(f"{at}: {error}", EXIT_USAGE) from None
 
 
@@ -287,8 +294,8 @@ def planned_hosts(hostfile: str) -> list[PlannedHost]:
 def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> tuple[PlannedFault, ...]:
     """What happens on these hosts; UserError when it is too much."""
     try:
-        return story(plan, [host.device_count for host in hosts])
-    except BadPlan as error:
+        return schedule_faults(plan, [host.device_count for host in hosts])
+    except InvalidFaultPlan as error:
         raise UserError(f"{excerpt(file, 200)}: {error}", EXIT_USAGE) from None
 
 

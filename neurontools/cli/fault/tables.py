@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neurontools.faults.kind import FaultKind
-from neurontools.faults.kinds import KINDS
-from neurontools.faults.sentence import STATES, when, where
+from neurontools.faults.kinds import KINDS, FaultKind
+from neurontools.faults.requests import FAULT_STATE_TEXTS, fault_location, fault_schedule
 from neurontools.model import InjectedFault
 
 
@@ -19,9 +18,9 @@ def fault_table(faults: Sequence[InjectedFault]) -> str:
         (
             str(fault.number),
             fault.kind,
-            where(fault),
-            when(fault).removeprefix(", ") or "-",
-            STATES[fault.state],
+            fault_location(fault),
+            fault_schedule(fault).removeprefix(", ") or "-",
+            FAULT_STATE_TEXTS[fault.state],
             str(fault.met_total),
         )
         for fault in faults

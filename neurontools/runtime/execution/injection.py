@@ -13,7 +13,7 @@ import torch
 
 from neurontools.driver.environment import VISIBLE_CORES
 from neurontools.driver.neuron_runtime import execution_failure_lines
-from neurontools.faults.kind import Effect
+from neurontools.faults.kinds import FaultEffect
 from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.programs.description import COLLECTIVE
@@ -24,7 +24,7 @@ from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.util.version import __version__
 
 DEFAULT_TIMEOUT_SECONDS = 30.0  # of NEURON_RT_EXEC_TIMEOUT, by its table in the documentation
-_IN_COLLECTIVES = (Effect.HANGS_IN_COLLECTIVE, Effect.IS_LATE_IN_COLLECTIVES)
+_IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
 Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 
@@ -58,9 +58,9 @@ class _Struck:
             if fault.kind.effect in _IN_COLLECTIVES:
                 continue
             self._faults.report_begin(fault, self._core)
-            if fault.kind.effect is Effect.FAILS:
+            if fault.kind.effect is FaultEffect.FAILS:
                 raise self._failure(fault)
-            if fault.kind.effect is Effect.HANGS and not fault.over.wait(self._timeout_seconds):
+            if fault.kind.effect is FaultEffect.HANGS and not fault.over.wait(self._timeout_seconds):
                 raise self._failure(fault)
         began = time.perf_counter()
         collective_faults.meets = [
@@ -72,18 +72,18 @@ class _Struck:
             collective_faults.meets = []
         seconds = time.perf_counter() - began
         for fault in self._striking:
-            if fault.kind.effect is Effect.HAS_NAN:
+            if fault.kind.effect is FaultEffect.HAS_NAN:
                 self._spoil(fault, [*outputs, *self._written(inputs)])
-            elif fault.kind.effect is Effect.HAS_FLIPPED_BITS:
+            elif fault.kind.effect is FaultEffect.HAS_FLIPPED_BITS:
                 self._flip(fault, [*outputs, *self._written(inputs)])
-            elif fault.kind.effect is Effect.IS_SLOW:
+            elif fault.kind.effect is FaultEffect.IS_SLOW:
                 fault.over.wait(seconds * ((fault.amount or 1.0) - 1.0))
         return outputs
 
     def _in_collective(self, fault: ArmedFault) -> None:
         """A collective begins in the execution."""
         self._faults.report_begin(fault, self._core)
-        if fault.kind.effect is Effect.IS_LATE_IN_COLLECTIVES:
+        if fault.kind.effect is FaultEffect.IS_LATE_IN_COLLECTIVES:
             fault.over.wait((fault.amount or 0.0) * 1e-3)
         elif not fault.over.wait(self._timeout_seconds):
             raise self._failure(fault)

@@ -14,8 +14,7 @@ from random import Random
 from threading import Event, Lock, Thread
 from typing import Any
 
-from neurontools.faults.kind import Effect, FaultKind, Lasting
-from neurontools.faults.kinds import KINDS
+from neurontools.faults.kinds import KINDS, FaultDuration, FaultEffect, FaultKind
 from neurontools.rpc import profile_protocol
 from neurontools.runtime.reporting.daemon_connection import DaemonConnection
 
@@ -149,7 +148,7 @@ class ArmedFault:
         if self.executions_left > 0:
             self.executions_left -= 1
             return False
-        is_certain = self.probability >= 1 or (self.has_begun and self.kind.effect is Effect.FAILS)
+        is_certain = self.probability >= 1 or (self.has_begun and self.kind.effect is FaultEffect.FAILS)
         return is_certain or self.random.random() < self.probability
 
 
@@ -175,7 +174,7 @@ class ArmedFaults:
 
     def on_attach(self, connection: DaemonConnection) -> None:
         """Ends the faults of the previous daemon; those that last as long as the process stay."""
-        numbers = [number for number, fault in self._by_number.items() if fault.kind.lasts is not Lasting.PROCESS]
+        numbers = [number for number, fault in self._by_number.items() if fault.kind.lasts is not FaultDuration.PROCESS]
         for number in numbers:
             self._heal(number)
         self._send = connection.send
@@ -193,7 +192,7 @@ class ArmedFaults:
     def acknowledge(self, fault: ArmedFault, core: int) -> None:
         """Tells the daemon that the runtime has reported a fault, and ends a fault that lasts one execution."""
         self._send(b"told %d %d\n" % (fault.number, core))
-        if fault.kind.lasts is Lasting.ONE_EXECUTION:
+        if fault.kind.lasts is FaultDuration.ONE_EXECUTION:
             self._heal(fault.number)
 
     def _arm(self, fault: ArmedFault) -> None:
@@ -209,7 +208,7 @@ class ArmedFaults:
         with self._lock:
             fault = self._by_number.get(number)
             # A process whose execution unit was lost does not get it back while it runs.
-            if fault is None or (fault.has_begun and fault.kind.lasts is Lasting.PROCESS):
+            if fault is None or (fault.has_begun and fault.kind.lasts is FaultDuration.PROCESS):
                 return
             del self._by_number[number]
             fault.over.set()
