@@ -196,8 +196,8 @@ def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample],
         for pid in group.owner_pids:
             process = by_pid.get(pid)
             if process is not None:
-                who = _owner_values(process)
-                text = of_inferred(*place, *who, "true") if group.is_owner_inferred else of_owner(*place, *who)
+                owner = _owner_values(process)
+                text = of_inferred(*place, *owner, "true") if group.is_owner_inferred else of_owner(*place, *owner)
                 owners.append((text, 1))
         for pid in group.candidate_pids:
             process = by_pid.get(pid)
@@ -415,8 +415,8 @@ def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: L
     of_job, of_state = label.named(*_JOB_LABELS), label.named(*_JOB_LABELS, "state")
     of_rank = label.named(*_JOB_LABELS, "rank")
     for job in several[:_MOST_JOBS]:
-        who = job.name or "", job.run_id or ""
-        text = of_job(*who)
+        job_values = job.name or "", job.run_id or ""
+        text = of_job(*job_values)
         steps = job.recent_steps
         does = job_activity(job, snapshot)
         values = (
@@ -432,8 +432,8 @@ def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: L
         for definition, value in values:
             if value is not None:
                 samples[definition].append((text, value))
-        samples[JOB_STATE].append((of_state(*who, does.state), 1))
-        samples[JOB_RANK_WAIT] += [(of_rank(*who, number), wait) for number, wait in _rank_waits(job)]
+        samples[JOB_STATE].append((of_state(*job_values, does.state), 1))
+        samples[JOB_RANK_WAIT] += [(of_rank(*job_values, number), wait) for number, wait in _rank_waits(job)]
     for definition in _JOB_FAMILIES:
         yield MetricFamily(definition, samples[definition])
 

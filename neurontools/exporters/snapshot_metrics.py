@@ -103,7 +103,7 @@ def _add_snapshot(before: _TagCounts | None, current: list[tuple[Process, float,
     since = min(since for _, since, _ in current)
     if before is None:
         return _TagCounts(now, (0,) * len(current[0][2]), since)
-    gone = [counts for who, counts in before.processes.items() if who not in now]
+    gone = [counts for key, counts in before.processes.items() if key not in now]
     return _TagCounts(now, _sum_counts((before.ended, *gone)), min(since, before.since_unix_seconds))
 
 

@@ -312,15 +312,15 @@ class Profile:
                 stack=stack,
                 **common,
             )
-            begun = row.start_ns
+            start = row.start_ns
             first = end - row.operator_count
             for number, took in enumerate(self.operator_ns[first:end], graph.first_operator):
                 operator = self.operators[number]
                 yield ProfileEvent(
                     SpanKind.COLLECTIVE if operator.engine is Engine.COLLECTIVES else SpanKind.OPERATOR,
                     operator.name,
-                    begun,
-                    begun + took,
+                    start,
+                    start + took,
                     row.core,
                     operator.engine,
                     flops=operator.flops,
@@ -330,7 +330,7 @@ class Profile:
                     scope=operator.scope,
                     **common,
                 )
-                begun += took
+                start += took
 
     def span_events(self) -> Iterator[ProfileEvent]:
         """Yields transfers, compilations, input waits, collectives outside graphs, and annotations."""

@@ -56,13 +56,13 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
         raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}") from None
     try:
-        metadata, begun = _parse_header(data)
+        metadata, header_size = _parse_header(data)
     except DamagedProfile as error:
         raise UserError(f"{name}: {error}; {_NEXT_STEP}") from None
     reader = _ChunkReader(metadata)
     is_damaged = False
     try:
-        reader.read_chunks(data, begun)
+        reader.read_chunks(data, header_size)
     except DamagedProfile:
         is_damaged = True
     try:

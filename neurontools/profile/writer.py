@@ -185,26 +185,26 @@ class ProfileWriter(ProfileEncoder):
 
     def _copy_chunk(self, source: int, where: tuple[int, int]) -> tuple[int, int]:
         offset, size = where
-        begun = self._size
+        offset_before = self._size
         self._append(os.pread(source, size, offset))
-        return begun, size
+        return offset_before, size
 
     def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
         data = chunks.pack_chunk(kind, payload)
-        begun, size = self._size, len(data)
+        offset_before, size = self._size, len(data)
         try:
             self._append(data)
         except BaseException:
-            self._truncate(begun)
+            self._truncate(offset_before)
             raise
         if kind in _REPLACED_KINDS:
             self._outdated_bytes += self._latest.get(kind, (0, 0))[1]
-            self._latest[kind] = begun, size
+            self._latest[kind] = offset_before, size
         elif kind in _EVENT_KINDS:
-            self._group.append(_EventChunk(begun, size, table, rows))
+            self._group.append(_EventChunk(offset_before, size, table, rows))
             self._event_bytes += size
         else:
-            self._permanent.append((begun, size))
+            self._permanent.append((offset_before, size))
 
     def _truncate(self, size: int) -> None:
         os.ftruncate(self._file, size)

@@ -378,8 +378,8 @@ def test_neuron_monitor_has_a_reason_where_nothing_is_known_and_never_null_for_a
     stats = reports[FIRST]["execution_stats"]
     assert {*stats["execution_summary"].values(), *stats["error_summary"].values()} == {0}
     assert stats["error"] == (
-        f"which NeuronCores PID {FIRST} holds is unknown: it has device 1 open, and so have others; "
-        "NEURON_RT_VISIBLE_CORES would tell"
+        f"the NeuronCores of PID {FIRST} are unknown: it has device 1 open, and so have other processes; "
+        "set NEURON_RT_VISIBLE_CORES"
     )
     assert reports[ALONE]["execution_stats"]["execution_summary"]["completed"] == 0
     assert reports[ALONE]["execution_stats"]["error"] == ""

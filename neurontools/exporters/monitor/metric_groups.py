@@ -266,7 +266,7 @@ def _late_report_error(process: Process, snapshot: Snapshot) -> str:
     """The error for a late report, whose numbers will be in a later record."""
     if snapshot.source == SourceKind.SYSFS:
         return ""
-    return f"PID {process.pid} has not reported since the record before: what it executed is in a later one"
+    return f"PID {process.pid} has not reported since the previous record; a later one has its executions"
 
 
 def _is_unattributed(process: Process) -> bool:
@@ -276,23 +276,23 @@ def _is_unattributed(process: Process) -> bool:
 def _unknown_cores_error(process: Process) -> str:
     devices = ", ".join(map(str, process.device_indices)) or "none"
     return (
-        f"which NeuronCores PID {process.pid} holds is unknown: it has device {devices} open, and so have others; "
-        "NEURON_RT_VISIBLE_CORES would tell"
+        f"the NeuronCores of PID {process.pid} are unknown: it has device {devices} open, and so have other processes; "
+        "set NEURON_RT_VISIBLE_CORES"
     )
 
 
 def _unknown_utilization_error(process: Process, period: RecordPeriod) -> str:
     version = period.now.instance.driver_version or "of an unknown version"
     return (
-        f"what the NeuronCores of PID {process.pid} do is unknown: two readings are needed, and driver {version} "
-        "may count only when a process ends (before 2.30)"
+        f"the utilization of the NeuronCores of PID {process.pid} is unknown: it takes two readings, and driver "
+        f"{version} may count only when a process ends (before 2.30)"
     )
 
 
 def _unknown_executions_error(process: Process) -> str:
     if _is_unattributed(process):
         return _unknown_cores_error(process)
-    return f"the driver does not tell what PID {process.pid} executes while it runs (before 2.30)"
+    return f"the executions of PID {process.pid} are unknown while it runs: driver before 2.30"
 
 
 def _percentiles(latency: LatencyPercentiles | None) -> Percentiles | None:

@@ -194,7 +194,7 @@ class MonitorRecorder:
                 self._before[key] = RecordBaseline.first(past)
 
     def fits(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is within half an interval of the next record, and newer than the last record's."""
+        """Whether a snapshot is early by at most half an interval for the next record, and new since the last one."""
         taken_at_seconds = snapshot.taken_at_seconds
         if self._last is not None and taken_at_seconds == self._last.taken_at_seconds:
             return False

@@ -40,17 +40,17 @@ def sum_collectives(profiles: Sequence[Profile]) -> tuple[CollectiveUse, ...]:
     """Sums the collectives of graphs and of CPU tensors by name, the longest first."""
     found: dict[str, CollectiveUse] = {}
     for number, profile in enumerate(profiles):
-        told = [
+        collectives = [
             (operator.name, count, total_ns, count * operator.bytes)
             for operator, count, total_ns, _ in executed_operators(profile)
             if operator.engine is Engine.COLLECTIVES
         ]
-        told += [
+        collectives += [
             (profile.names[row.name], row.spans, row.total_ns, row.bytes)
             for row in profile.span_totals
             if row.kind == SpanKind.COLLECTIVE
         ]
-        for name, count, total_ns, size in told:
+        for name, count, total_ns, size in collectives:
             use = found.setdefault(name, CollectiveUse(name, seconds_by_rank=[0.0] * len(profiles)))
             use.count += count
             use.seconds += total_ns / NS_PER_SECOND

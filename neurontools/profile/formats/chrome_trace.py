@@ -162,13 +162,13 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
         common = f'"execution":{row.correlation},"step":{row.step}'
         ids = f'"External id":{tag},"correlation":{tag}'  # analyses expect one device event per launch
-        begun, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
+        start, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
         yield (
             f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'
             f'"dur":{_us(row.start_ns - row.queued_ns)},"args":{{{ids},{common}}}}}'
         )
         yield (
-            f'{{"ph":"X","cat":"gpu_user_annotation","name":{modules[row.graph]},"pid":{core},"tid":{_GRAPHS},"ts":{begun},'
+            f'{{"ph":"X","cat":"gpu_user_annotation","name":{modules[row.graph]},"pid":{core},"tid":{_GRAPHS},"ts":{start},'
             f'"dur":{_us(row.end_ns - row.start_ns)}{graphs[row.graph]},{common}}}}}'
         )
         if not row.operator_count:
@@ -178,7 +178,7 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
         first += row.operator_count
         lane = 2 + profile.operators[graph.first_operator].engine
         yield f'{{"ph":"s","id":{tag},"pid":{pid},"tid":{pid},"ts":{launched},"cat":"ac2g","name":"ac2g"}}'
-        yield f'{{"ph":"f","id":{tag},"pid":{core},"tid":{lane},"ts":{begun},"cat":"ac2g","name":"ac2g","bp":"e"}}'
+        yield f'{{"ph":"f","id":{tag},"pid":{core},"tid":{lane},"ts":{start},"cat":"ac2g","name":"ac2g","bp":"e"}}'
         extra = f'"device":{core},{ids},{common}'
         for number, took in enumerate(times, graph.first_operator):
             head, tail = parts[number]
