@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from neurontools.tui import keys
-from neurontools.tui.actions import MovementActions, PageActions, ProgramActions, SetupActions, TimeActions
-from neurontools.tui.dashboard_state import SENSELESS, OpenDialog
+from neurontools.tui import actions, keys
+from neurontools.tui.dashboard_state import SENSELESS, DashboardState, OpenDialog
 
 _MOST_TYPED = 200
 
 
-class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, TimeActions):
+class Dashboard(DashboardState):
     """The dashboard: what is chosen and shown, and the actions that change it."""
 
     def press(self, key: str, character: str | None = None) -> bool:
         """Do what a key does; whether it means anything."""
         if key in keys.ALWAYS:
             return self.act(keys.BY_KEY[key], key)
-        if self.choices is not None:
-            return self._choose(self.choices, key)
+        if self.open_dialog is not None:
+            return self._choose(self.open_dialog, key)
         if self.edited_filter is not None:
             return self._edit_filter(key, character)
         if self.edited_search is not None:
@@ -30,17 +29,17 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
         self.forget_message()
         try:
             if action.name == "choose_tab":
-                self.choose_tab(int(key))
+                actions.choose_tab_number(self, int(key))
             else:
-                getattr(self, action.name)()
+                actions.ACTION_FUNCTIONS[action.name](self)
         except SENSELESS as error:
-            self.tell(f"this can't be done at this moment: {error}")
+            self.show_message(f"this can't be done at this moment: {error}")
         return True
 
     def _choose(self, choices: OpenDialog, key: str) -> bool:
         """Do what a key does while a dialog is open."""
-        self.choices = None  # also when what was chosen fails
-        self.choices = choices.press(key)
+        self.open_dialog = None  # also when what was chosen fails
+        self.open_dialog = choices.press(key)
         return True
 
     def click(self, column: int, row: int) -> bool:
@@ -48,7 +47,7 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
         try:
             return self._click(column, row)
         except SENSELESS as error:
-            self.tell(f"this can't be done at this moment: {error}")
+            self.show_message(f"this can't be done at this moment: {error}")
             return True
 
     def _click(self, column: int, row: int) -> bool:
@@ -56,10 +55,10 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
         if target is None:
             return False
         action, argument = target.action, target.argument
-        if self.choices is not None:
+        if self.open_dialog is not None:
             if action == "option":
-                self.choices.move_to(int(argument))
-                return self._choose(self.choices, "enter")
+                self.open_dialog.move_to(int(argument))
+                return self._choose(self.open_dialog, "enter")
             return False
         if action == "key":  # as it is usually; where it is shown, it may be another one
             return (
@@ -68,30 +67,30 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
         if action == "page":
             self.show_page(argument)
         elif action == "tab":
-            scene = self.scene()
+            scene = self.render_context()
             if scene is not None:
-                self._choose_tab(scene, int(argument) if argument else None)
+                actions.choose_tab(self, scene, int(argument) if argument else None)
         elif action == "sort":
-            self.sort_by(argument)
+            actions.sort_by(self, argument)
         elif action == "scrub":
             self.time.seek(float(argument))
         elif action == "device":
             self.device_index, self.core_index = int(argument), None
             if self.page == "overview":
-                self._select_device(int(argument))
+                actions.select_device(self, int(argument))
         elif action == "core":
             self.core_index = int(argument)
         elif action == "row":
             was = self.list.cursor
             self.move_to(int(argument))
             if was == self.list.cursor and self.page in ("overview", "processes"):
-                self.enter()
+                actions.enter(self)
         return True
 
     def scroll(self, lines: int) -> None:
         """What the mouse wheel does."""
-        if self.choices is not None:
-            self.choices.move(lines)
+        if self.open_dialog is not None:
+            self.open_dialog.move(lines)
         else:
             self.move_to(self.list.cursor + lines)
 
@@ -123,7 +122,7 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
             if edited is None:
                 return False
             self.edited_search = edited
-            self.go_to(self.searched_from)
+            self.go_to(self.search_start)
             self.to_match(0)
         return True
 

@@ -79,17 +79,17 @@ class DashboardState:
     edited_filter: str | None = None  # while it is being typed
     searches: dict[str, str] = field(default_factory=dict)  # what is looked for, by list
     edited_search: str | None = None  # while it is being typed
-    searched_from: str = ""  # the row that was selected when a search began
+    search_start: str = ""  # the row that was selected when a search began
     keymap: KeyMap = field(default_factory=KeyMap)
     tagged: frozenset[int] = frozenset()
     selected_rows: dict[str, str] = field(default_factory=dict)  # of jobs and processes, by page
     details_pid: int | None = None
-    details_of: str = ""  # the page to go back to from details that were opened on another
+    details_opened_from: str = ""  # the page to go back to from details that were opened on another
     are_surroundings_shown: bool = False  # in the details, in place of the plots
     is_time_shown: bool = False  # where the time of a process goes, in place of its details
     device_index: int = 0
     core_index: int | None = None
-    choices: OpenDialog | None = None  # an open dialog
+    open_dialog: OpenDialog | None = None  # an open dialog
     narrowing: DeviceFilter = DeviceFilter()
     hidden_devices: frozenset[int] = frozenset()
 
@@ -112,7 +112,7 @@ class DashboardState:
 
     @property
     def _list_name(self) -> str:
-        return "surroundings" if self.is_of_surroundings else self.page
+        return "surroundings" if self.is_surroundings_list else self.page
 
     @property
     def search_text(self) -> str:
@@ -130,7 +130,7 @@ class DashboardState:
         return int(key) if key.isdecimal() else None
 
     @property
-    def is_of_surroundings(self) -> bool:
+    def is_surroundings_list(self) -> bool:
         """Whether environment and tree of a process are shown."""
         are_shown = self.are_surroundings_shown and not self.is_time_shown
         return self.page == "processes" and self.details_pid is not None and are_shown
@@ -145,7 +145,7 @@ class DashboardState:
         """Show it no more."""
         self._message = ("", 0.0)
 
-    def tell(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Show a line for some seconds."""
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
@@ -156,7 +156,7 @@ class DashboardState:
             return True
         return self.time.is_restless()
 
-    def scene(self) -> RenderContext | None:
+    def render_context(self) -> RenderContext | None:
         """What to draw; None while there is nothing yet."""
         timeline = self.feed.timeline
         index = self.time.index
@@ -168,7 +168,7 @@ class DashboardState:
             self._shown, self._figures = snapshot, self.narrowing.filtered_figures(snapshot, self.hidden_devices)
         snapshot = self._figures.snapshot
         if self.pid is not None and self.pid not in self._figures.ranks:
-            self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
+            self.show_message(f"PID {self.pid} holds no cores any more; all processes are shown")
             self.pid = None
         settings = self.settings
         where = self.list
@@ -212,7 +212,7 @@ class DashboardState:
             from neurontools.model.health import verdicts
 
             scene.verdicts = verdicts(snapshot)
-        if self.is_of_surroundings:
+        if self.is_surroundings_list:
             scene.surroundings = self.beside.process_context(self._figures, self.details_pid)
         elif self.page in _JOB_PAGES:
             self._follow_selected(scene)
@@ -242,7 +242,7 @@ class DashboardState:
     def draw(self, width: int, height: int) -> TextPage:
         """The screen, every line of exactly `width` cells."""
         try:
-            scene = self.scene()
+            scene = self.render_context()
             page = draw_screen(scene, width, height) if scene is not None else None
         except SENSELESS as error:
             page = self._notice(f"this moment can't be drawn: {type(error).__name__}: {error}", width, height)
@@ -253,8 +253,8 @@ class DashboardState:
             where.top, where.count = page.list_top, page.list_count
             where.height = max(1, page.list_height)
             where.cursor = min(where.cursor, max(0, where.count - 1)) if where.count else where.cursor
-        if self.choices is not None:
-            page = draw_dialog(page, self.choices.dialog, self.glyphs, width, height)
+        if self.open_dialog is not None:
+            page = draw_dialog(page, self.open_dialog.dialog, self.glyphs, width, height)
         self.drawn = page
         return page
 
@@ -278,14 +278,14 @@ class DashboardState:
         text = "" if self.feed.is_live else self.feed.status.text
         if text and text != self._told_of_source:
             self._told_of_source = text
-            self.tell(text)
+            self.show_message(text)
 
     def _recording(self) -> str:
         feed = self.feed
         if not isinstance(feed, LiveFeed):
             return ""
         if feed.recording_error:
-            self.tell(feed.recording_error)
+            self.show_message(feed.recording_error)
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
@@ -311,7 +311,7 @@ class DashboardState:
 
     def selected_job_row(self) -> JobRow | None:
         """The selected job or process of the page's list."""
-        scene = self.scene()
+        scene = self.render_context()
         rows = self.rows(scene) if scene is not None else None
         return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
 
@@ -330,7 +330,7 @@ class DashboardState:
         """The selected row of the page's list, as a search names it."""
         from neurontools.views.screen import list_entries
 
-        scene = self.scene()
+        scene = self.render_context()
         rows = list_entries(scene) if scene is not None else []
         return rows[min(self.list.cursor, len(rows) - 1)].key if rows else ""
 
@@ -341,7 +341,7 @@ class DashboardState:
         """
         from neurontools.views.screen import list_entries, matching_rows
 
-        scene, key = self.scene(), self.selected_key()
+        scene, key = self.render_context(), self.selected_key()
         rows = list_entries(scene, every=True) if scene is not None else []
         found = matching_rows(scene, rows) if scene is not None else []
         if not found:
@@ -362,23 +362,27 @@ class DashboardState:
         """Select the row that a search names so, if it is shown."""
         from neurontools.views.screen import list_entries
 
-        scene = self.scene()
+        scene = self.render_context()
         keys = [row.key for row in list_entries(scene)] if scene is not None else []
         if key in keys:
             self.list.count = len(keys)
             self.move_to(keys.index(key))
 
     def show_page(self, name: str) -> None:
-        """Show the page of this name."""
+        """Shows the page of this name, without details."""
         self.page = name
-        self.details_of = ""
+        self.details_opened_from = ""
         self.settings.page = name
+        self.close_details()
+
+    def close_details(self) -> None:
+        """Shows the process list again."""
         self.details_pid, self.are_surroundings_shown, self.is_time_shown = None, False, False
 
     def move_to(self, position: int) -> None:
         """Move the cursor of the page's list to a row."""
         where = self.list
-        scene = self.scene() if self.page in _JOB_PAGES else None
+        scene = self.render_context() if self.page in _JOB_PAGES else None
         rows = self.rows(scene) if scene is not None else None
         count = where.count if rows is None else len(rows)
         where.cursor = min(max(0, position), max(0, count - 1))

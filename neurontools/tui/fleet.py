@@ -99,9 +99,9 @@ class FleetDashboard:
         self._opened: set[str] = set()  # the keys of groups whose hosts are listed
         self._message = ("", 0.0)
         if message:
-            self.tell(message)
+            self.show_message(message)
 
-    def tell(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Show a line for some seconds."""
         self._message = text, time.monotonic() + _MESSAGE_SECONDS
 
@@ -147,7 +147,7 @@ class FleetDashboard:
         elif key == "ctrl+z":
             self.suspend()
         elif key in _HELP:
-            self.tell(_ALL_KEYS)
+            self.show_message(_ALL_KEYS)
         elif key in steps:
             self._move(steps[key])
         elif key in ("home", "end"):

@@ -56,10 +56,35 @@ class DashboardSettings:
         stored.setdefault(name, getattr(self, name))
         object.__setattr__(self, name, value)
 
+    def sort_by(self, key: str) -> None:
+        """Sorts by this column first. The same column again reverses the order."""
+        if self.sort == key:
+            self.is_descending = not self.is_descending
+            return
+        self.sort, self.is_descending = key, _starts_descending(key)
+        if self.then_sort == key:
+            self.then_sort = ""
+
+    def then_sort_by(self, key: str) -> None:
+        """Sorts by this column second. The same column again reverses the order; a third time removes the column."""
+        if self.then_sort != key:
+            self.then_sort, self.is_then_descending = key, _starts_descending(key)
+        elif self.is_then_descending is _starts_descending(key):
+            self.is_then_descending = not self.is_then_descending
+        else:
+            self.then_sort = ""
+
     def kept(self) -> dict[str, object]:
         """What to store: what was chosen, or was stored before."""
         stored: dict[str, object] = self.__dict__.get("_stored", {})
         return asdict(self) | stored
+
+
+def _starts_descending(key: str) -> bool:
+    """Whether the first sort by a column shows the largest value first; true for quantities."""
+    from neurontools.views.process_table import BY_KEY
+
+    return not BY_KEY[key].is_text and key not in ("pid", "cores", "device")
 
 
 def settings_path(environment: Mapping[str, str]) -> Path:

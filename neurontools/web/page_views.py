@@ -96,7 +96,7 @@ class HostView:
         state = self._state(choice, feed)
         width = choice.columns
         try:
-            scene = state.scene()
+            scene = state.render_context()
             if scene is None:
                 return "neuron-top", _message_rows(feed.status.text or "waiting for the first snapshot", width)
             scene.has_keys = False

@@ -12,7 +12,7 @@ from rich.segment import Segment
 
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.painter import rich_style
+from neurontools.tui.dashboard_widget import rich_style
 from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import FOUND, SELECTED, THEMES, Line, line_width, plain_text

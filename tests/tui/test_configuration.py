@@ -162,8 +162,8 @@ def test_changed_keys_work_and_are_shown_and_clicks_do_what_they_show() -> None:
     press(dashboard, "v")
     assert dashboard.page == "processes"
     assert dashboard.click(press(dashboard).splitlines()[-1].index("V help"), 39)
-    assert dashboard.choices is not None
-    assert dashboard.choices.dialog.title == "Keys"
+    assert dashboard.open_dialog is not None
+    assert dashboard.open_dialog.dialog.title == "Keys"
 
 
 def test_the_manual_page_has_every_key_and_style() -> None:

@@ -52,7 +52,7 @@ def test_keys_and_pages_are_those_that_are_listed(dashboard: Dashboard) -> None:
     assert all(action.shown in listed and action.text in listed for action in keys.ACTIONS)
     assert "Keys" in press(dashboard, "?")
     press(dashboard, "pagedown", "escape")
-    assert dashboard.choices is None
+    assert dashboard.open_dialog is None
     assert tuple(page.name for page in PAGES) == PAGE_NAMES
     assert {page.key for page in PAGES} <= set(keys.BY_KEY)
 
@@ -62,7 +62,7 @@ def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None
     shown = text(dashboard)
     assert "ND 0" in shown
     assert "ND 1 " not in shown  # the tree has its device alone
-    figures = dashboard.scene().figures.by_pid[dashboard.pid]  # type: ignore[union-attr,index]
+    figures = dashboard.render_context().figures.by_pid[dashboard.pid]  # type: ignore[union-attr,index]
     assert f"Avg: {figures.utilization_ratio:.2%}" in shown
     assert ">[3]:synthetic-1<" in press(dashboard, "d")
     assert ">[1]:all<" in press(dashboard, "a", "a")
@@ -194,7 +194,7 @@ def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
     assert dashboard.list.cursor == 0, "its job, which holds all of them"
     press(dashboard, "x")
     click("ND4", "ND4")
-    scene = dashboard.scene()
+    scene = dashboard.render_context()
     assert scene is not None
     assert visible_nodes(scene)[dashboard.list.cursor].key == "nd4"
 
@@ -232,7 +232,7 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     assert "NC 0  synthetic-0" in shown
     assert "synthetic/train_step.neff" in shown
     assert "10001" in shown
-    scene = dashboard.scene()
+    scene = dashboard.render_context()
     assert scene is not None
     rows = visible_nodes(scene)
     for node in rows:
@@ -278,7 +278,7 @@ def test_the_cursor_stays_on_its_process() -> None:
 def test_filter_sort_tag_and_details(dashboard: Dashboard) -> None:
     assert "11 of 32 processes" in press(dashboard, "w", "/", *"tag~synthetic-1", "enter")
     press(dashboard, "s")
-    assert dashboard.choices is not None
+    assert dashboard.open_dialog is not None
     press(dashboard, "escape", ">")
     assert dashboard.settings.sort == "user"
     assert "11 tagged" in press(dashboard, "space"), "the job, as far as it passes"
@@ -315,7 +315,7 @@ def test_of_a_job_what_passes_is_summed_up(dashboard: Dashboard) -> None:
     assert " 0-3 " in job
     one = next(line for line in rows if f" {FIRST_PID} " in line)
     assert one.split()[3] == "0"
-    figures = dashboard.scene().figures.by_pid  # type: ignore[union-attr]
+    figures = dashboard.render_context().figures.by_pid  # type: ignore[union-attr]
     memory = sum(figures[FIRST_PID + number].device_memory_bytes or 0 for number in range(4))
     assert f" {short_bytes_text(memory)} " in job
     assert "which is listed" in press(dashboard, "enter")
@@ -341,4 +341,4 @@ def test_a_signal_from_the_overview_is_for_the_selected_job_or_process(dashboard
 def test_read_only_sends_no_signals() -> None:
     dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, is_read_only=True)
     assert "--read-only: no signals are sent" in press(dashboard, "f9")
-    assert dashboard.choices is None
+    assert dashboard.open_dialog is None

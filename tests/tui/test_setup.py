@@ -28,8 +28,8 @@ def dashboard() -> Dashboard:
 
 def choose(dashboard: Dashboard, text: str, *keys: str) -> None:
     """Moves to an option of the open dialog that begins so, or has this behind its mark, and presses keys."""
-    assert dashboard.choices is not None
-    options = [option.lstrip("[(x )]12▲▼") for option in dashboard.choices.dialog.options]
+    assert dashboard.open_dialog is not None
+    options = [option.lstrip("[(x )]12▲▼") for option in dashboard.open_dialog.dialog.options]
     target = next(number for number, option in enumerate(options) if option.startswith(text))
     press(dashboard, "home", *["down"] * target, *keys)
 
@@ -68,13 +68,13 @@ def test_rows_are_sorted_by_two_columns(dashboard: Dashboard) -> None:
     press(dashboard, "s")
     choose(dashboard, "TAG", "space")
     choose(dashboard, "HELD", "enter")
-    assert dashboard.choices is None
+    assert dashboard.open_dialog is None
     settings = dashboard.settings
     assert (settings.sort, settings.then_sort, settings.is_then_descending) == ("count", "tag", False)
     press(dashboard, "x")
 
     def tags_shown() -> list[str]:
-        scene = dashboard.scene()
+        scene = dashboard.render_context()
         assert scene is not None
         return [row.rank.process.tag for row in process_rows(scene) if row.rank is not None]
 
@@ -91,14 +91,14 @@ def test_theme_page_and_thresholds(dashboard: Dashboard) -> None:
     themes: list[str] = []
     dashboard.shell.set_theme = themes.append
     open_setup(dashboard, "theme")
-    assert dashboard.choices is not None
-    assert len(dashboard.choices.dialog.options) == len(THEMES) + 1
+    assert dashboard.open_dialog is not None
+    assert len(dashboard.open_dialog.dialog.options) == len(THEMES) + 1
     choose(dashboard, "mono", "enter")
     assert themes == ["mono"]
     for entry, value in (("page", "health"), ("idle", "below 25"), ("late", "after 300")):
         choose(dashboard, entry, "enter")
         choose(dashboard, value, "enter")
-    assert dashboard.choices.dialog.title == "Setup"
+    assert dashboard.open_dialog.dialog.title == "Setup"
     press(dashboard, "escape")
     settings = dashboard.settings
     assert (settings.start_page, settings.idle_below_percent, settings.late_after_seconds) == ("health", 25.0, 300.0)
@@ -137,11 +137,11 @@ def test_devices_that_the_command_line_leaves_out_are_not_offered() -> None:
     narrowing = DeviceFilter(frozenset((2, 5)))
     dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, narrowing=narrowing)
     open_setup(dashboard, "devices")
-    assert dashboard.choices is not None
-    assert [option.split()[-1] for option in dashboard.choices.dialog.options] == ["2", "5"]
+    assert dashboard.open_dialog is not None
+    assert [option.split()[-1] for option in dashboard.open_dialog.dialog.options] == ["2", "5"]
     shown = press(dashboard, "space", "space", "down", "space", "escape", "escape")
     assert "1 of 16 devices" in shown.splitlines()[0]
-    assert {row.process.device_indices for row in dashboard.scene().figures.by_pid.values()} == {(2,)}  # type: ignore[union-attr]
+    assert {row.process.device_indices for row in dashboard.render_context().figures.by_pid.values()} == {(2,)}  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 from textual.events import Key
 
-from neurontools.tui.painter import sgr, spans, update
+from neurontools.tui.dashboard_widget import sgr, spans, update
 from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.tui.textual_private import TerminalInput
 from neurontools.views.drawing.lines import Line, fit, plain_text

@@ -206,7 +206,7 @@ def _run_dashboard(
         )
         troubles += [f"{configuration_path(file)}: [keys] {text}" for text in keymap.troubles]
         if troubles:
-            dashboard.tell(summarize_problems(troubles))
+            dashboard.show_message(summarize_problems(troubles))
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None, typed_ahead=typed_ahead)
         app.early_keys = terminal.typed if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before

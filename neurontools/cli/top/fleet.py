@@ -67,13 +67,13 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[
             path = feed.reached(name)
             if path is None:
                 typed_ahead.forget()
-                board.tell(f"{name}: not reached")
+                board.show_message(f"{name}: not reached")
                 continue
             try:
                 look_at({option: given[option] for option in _HOST_OPTIONS if option in given}, path, typed_ahead)
             except UserError as error:
                 typed_ahead.forget()
-                board.tell(f"{name}: {error}")
+                board.show_message(f"{name}: {error}")
 
 
 def _first_message(troubles: tuple[str, ...]) -> str:
