@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
-from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
 
@@ -21,7 +20,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
 from neurontools.tui.settings import save_settings
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
-from neurontools.tui.textual_private import HandoverDriver, TerminalDriver
+from neurontools.tui.textual_private import HandoverDriver, TerminalDriver, character_to_key, driver_class
 from neurontools.views.drawing.lines import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
@@ -51,7 +50,8 @@ class NeuronTop(App[None]):
         continues: bool = False,
         typed_ahead: TypedAhead | None = None,
     ) -> None:
-        super().__init__(driver_class=HandoverDriver if continues else TerminalDriver, ansi_color=True)
+        super().__init__(driver_class=driver_class(continues=continues), ansi_color=True)
+        self.terminal_driver: TerminalDriver | None = None  # set by the driver
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
         self._has_next = typed_ahead is not None  # another page comes when this one is left
@@ -88,12 +88,14 @@ class NeuronTop(App[None]):
         self.board.call_after_refresh(self._let_paint)
 
     def _let_paint(self) -> None:
-        if isinstance(self._driver, TerminalDriver):
-            driver = self._driver
-            self.board.is_behind = lambda: driver.is_behind
-        if isinstance(self._driver, HandoverDriver):
-            self.board.paint = self._driver.write
-            # What was drawn between the two is not known to be on the screen.
+        driver = self.terminal_driver
+        if driver is None:
+            self.when_taken_over()
+            return
+        self.board.is_behind = lambda: driver.is_behind
+        if isinstance(driver, HandoverDriver):
+            self.board.paint = driver.write
+            # Between these two calls, Textual may have drawn lines that never reached the screen.
             self.board.refresh()
 
     def on_mount(self) -> None:
@@ -104,7 +106,7 @@ class NeuronTop(App[None]):
         # Back from Ctrl-Z, the screen is empty.
         self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
         exit_on_signals(self, self.endings)
-        early = [(_character_to_key(character), character) for character in self.early_keys]
+        early = [(character_to_key(character), character) for character in self.early_keys]
         self.typed_ahead.deliver(self.dashboard.press, early)
 
     def on_unmount(self) -> None:

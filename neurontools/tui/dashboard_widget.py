@@ -7,6 +7,7 @@ from functools import cache
 from typing import Protocol
 
 from rich.color import ColorSystem
+from rich.console import COLOR_SYSTEMS
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -17,6 +18,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from neurontools.tui.terminal import TypedAhead
+from neurontools.tui.textual_private import forget_rendered_lines
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.lines import THEMES, Line, TextPage, width_of
 
@@ -201,11 +203,11 @@ class DashboardWidget(Widget, can_focus=True):
             for row, (line, old) in enumerate(zip(lines, before, strict=True)):
                 if line != old:
                     self._strips[row] = None
-            text = update(lines, before, self.theme_name, self.app.console._color_system, width)  # noqa: SLF001
+            text = update(lines, before, self.theme_name, COLOR_SYSTEMS.get(self.app.console.color_system or ""), width)
             if text:
                 self.paint(text)
                 # Whenever Textual draws the board again (a palette over it, Ctrl-Z), it must not take what it kept.
-                self._styles_cache.clear()
+                forget_rendered_lines(self)
             return
         regions = []
         for row, (line, old) in enumerate(zip(lines, before, strict=True)):

@@ -14,7 +14,7 @@ from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, grouping_choices
 from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
-from neurontools.tui.textual_private import TerminalDriver
+from neurontools.tui.textual_private import driver_class
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.lines import TextPage
 from neurontools.views.fleet_hosts import HostRow, list_rows
@@ -35,7 +35,7 @@ class FleetApp(App[str]):
     def __init__(
         self, fleet: FleetDashboard, theme_name: str, typed_ahead: TypedAhead, endings: ExitSignals | None = None
     ) -> None:
-        super().__init__(driver_class=TerminalDriver, ansi_color=True)
+        super().__init__(driver_class=driver_class(continues=False), ansi_color=True)
         self._endings = endings
         self._fleet = fleet
         self.typed_ahead = typed_ahead

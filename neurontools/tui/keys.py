@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from textual.keys import Keys, _character_to_key
-
 
 @dataclass(frozen=True, slots=True)
 class KeyAction:
@@ -115,7 +113,6 @@ def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
 
 _FIXED = ("choose_tab",)  # its keys are the numbers of the tabs
 _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
-_NAMED = frozenset(key.value for key in Keys) | {"space"}
 
 
 class KeyMap:
@@ -176,12 +173,17 @@ class KeyMap:
 
 def textual_key(text: str) -> str:
     """A key as Textual names it: of a character, `F5`, `Ctrl-X` or Textual's own name; "" where there is none such."""
+    from textual.keys import Keys
+
+    from neurontools.tui.textual_private import character_to_key
+
+    names = {key.value for key in Keys} | {"space"}
     if len(text) == 1:
-        return _character_to_key(text) if text.isprintable() else ""
+        return character_to_key(text) if text.isprintable() else ""
     *modifiers, last = text.replace("-", "+").casefold().split("+")
     if len(last) == 1 and last.isprintable():
-        last = _character_to_key(last)
-    elif last not in _NAMED and last not in _DEFAULTS:
+        last = character_to_key(last)
+    elif last not in names and last not in _DEFAULTS:
         return ""
     return "+".join([*modifiers, last]) if set(modifiers) <= _MODIFIERS else ""
 

@@ -1,4 +1,8 @@
-"""Private parts of Textual."""
+"""Private parts of Textual that neuron-top uses, in one place.
+
+Each part has the Textual version it was checked with and a fallback by public means. `missing_parts` names the parts
+that the installed Textual lacks. Without a part of the driver, `driver_class` returns None and Textual uses its own.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,126 @@ import select
 import signal
 import sys
 import termios
+import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from textual import constants, events
-from textual._xterm_parser import XTermParser
+from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.keys import KEY_NAME_REPLACEMENTS
 from textual.message import Message
+from textual.widget import Widget
 
 from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.util.terminal import terminal_size
+
+
+@dataclass(frozen=True, slots=True)
+class PrivatePart:
+    """One private name of Textual: whether it exists, the version it was checked with, and what replaces it."""
+
+    name: str
+    is_present: Callable[[], bool]
+    fallback: str
+    checked_with: str = "8.2.8"
+    is_of_driver: bool = True
+
+
+def _imported(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:
+        return None
+
+
+def _uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
+    """Whether any method of the class or its bases reads or sets this attribute, or defines it."""
+
+    def is_present() -> bool:
+        members = [member for base in getattr(owner, "__mro__", ()) for member in vars(base).items()]
+        codes = [getattr(member, "__code__", None) for _, member in members]
+        return any(key == name for key, _ in members) or any(code and name in code.co_names for code in codes)
+
+    return is_present
+
+
+_XTermParser = _imported("textual._xterm_parser", "XTermParser")
+_WriterThread = _imported("textual.drivers._writer_thread", "WriterThread")
+_textual_character_to_key = _imported("textual.keys", "_character_to_key")
+_OWN_DRIVER = "Textual's own driver reads and writes the terminal"
+
+PRIVATE_PARTS = (
+    PrivatePart("textual._xterm_parser.XTermParser", lambda: _XTermParser is not None, _OWN_DRIVER),
+    PrivatePart("WriterThread._queue", _uses_attribute(_WriterThread, "_queue"), _OWN_DRIVER),
+    *(
+        PrivatePart(f"LinuxDriver.{name}", _uses_attribute(LinuxDriver, name), _OWN_DRIVER)
+        for name in (
+            "_app",
+            "_disable_mouse_support",
+            "_file",
+            "_get_terminal_size",
+            "_key_thread",
+            "_mouse_pixels",
+            "_must_signal_resume",
+            "_run_input_thread",
+            "_writer_thread",
+        )
+    ),
+    PrivatePart(
+        "Widget._styles_cache",
+        _uses_attribute(Widget, "_styles_cache"),
+        "Widget.refresh draws the whole widget again",
+        is_of_driver=False,
+    ),
+    PrivatePart(
+        "textual.keys._character_to_key",
+        lambda: _textual_character_to_key is not None,
+        "the key name is made from the Unicode name of the character",
+        is_of_driver=False,
+    ),
+)
+
+
+def missing_parts() -> list[str]:
+    """Returns the names of the private parts that the installed Textual lacks."""
+    return [part.name for part in PRIVATE_PARTS if not part.is_present()]
+
+
+def driver_class(*, continues: bool) -> type[Driver] | None:
+    """Returns the driver for `App(driver_class=...)`; None, for Textual's own, if a private part is missing.
+
+    `continues`: the first frame is already on the alternate screen.
+    """
+    if any(part.is_of_driver and not part.is_present() for part in PRIVATE_PARTS):
+        return None
+    return HandoverDriver if continues else TerminalDriver
+
+
+def character_to_key(character: str) -> str:
+    """Returns Textual's name for the key that types this character: `a`, `slash`, `left_square_bracket`."""
+    if _textual_character_to_key is not None:
+        key: str = _textual_character_to_key(character)
+        return key
+    if character.isalnum():
+        return character
+    name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
+    return KEY_NAME_REPLACEMENTS.get(name, name)
+
+
+def forget_rendered_lines(widget: Widget) -> None:
+    """Makes Textual render the widget anew when it next draws it, as after a direct write to the terminal."""
+    cache = getattr(widget, "_styles_cache", None)
+    if cache is None:
+        widget.refresh()
+    else:
+        cache.clear()
+
 
 _ENTER_ALTERNATE_SCREEN = "\x1b[?1049h"
 _MOST_WAITING = 2  # pieces of output; Textual has its event loop wait for the terminal when there are thirty
@@ -41,6 +152,7 @@ class TerminalDriver(LinuxDriver):
         self._output = TerminalOutput(sys.__stdout__, lambda: loop.call_soon_threadsafe(self._hang_up))
         self._file: Any = self._output
         self._input = TerminalInput(self.fileno, self.process_message, self._hang_up)
+        setattr(self._app, "terminal_driver", self)  # noqa: B010 - an attribute of our applications
         self._typed_ahead: TypedAhead = getattr(self._app, "typed_ahead", None) or TypedAhead()
         self._has_terminal = False
         self._is_waiting = False  # for SIGCONT, to take the terminal over again
@@ -180,14 +292,14 @@ class TerminalInput:
         self._take = take
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._parser = XTermParser()
+        self._parser = _XTermParser()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._waiting: asyncio.TimerHandle | None = None
         self._is_reading = False
 
     def begin(self) -> None:
         """Read from now on, whatever came before forgotten."""
-        self._parser = XTermParser()
+        self._parser = _XTermParser()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._loop.add_reader(self._descriptor, self._read)
         self._is_reading = True
