@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from neurontools.client.feed import LiveFeed
 from neurontools.tui import keys
-from neurontools.tui.dashboard_state import DashboardState, ListState, OpenDialog
+from neurontools.tui.dashboard_state import DashboardState, OpenDialog
 from neurontools.views.drawing.glyphs import Dialog
 from neurontools.views.drawing.lines import printable
 from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.feed_view import ListState
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.overview_page import job_rows
 from neurontools.views.screen import PAGES, tab_pids

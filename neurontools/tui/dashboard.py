@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from neurontools.tui import actions, keys
-from neurontools.tui.dashboard_state import SENSELESS, DashboardState, OpenDialog
+from neurontools.tui.dashboard_state import DashboardState, OpenDialog
+from neurontools.views.feed_view import SENSELESS
 
 _MOST_TYPED = 200
 

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from neurontools.client.feed import Feed, LiveFeed
-from neurontools.tui.auxiliary_data import AuxiliaryData
+from neurontools.client.feed import LiveFeed
 from neurontools.tui.keys import KeyMap
-from neurontools.tui.settings import DashboardSettings
-from neurontools.tui.time_cursor import TimeCursor
-from neurontools.views.drawing.figures import DeviceFilter, Figures
-from neurontools.views.drawing.glyphs import Dialog, Glyphs, draw_dialog
+from neurontools.views.drawing.glyphs import Dialog, draw_dialog
 from neurontools.views.drawing.lines import TextPage, fit, printable
-from neurontools.views.drawing.render_context import DisplayThresholds, RenderContext
-from neurontools.views.overview_page import job_rows
-from neurontools.views.processes_page import process_rows
-from neurontools.views.screen import draw_screen, page_named
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.feed_view import DEVICE_PAGES, JOB_PAGES, SENSELESS, FeedView
+from neurontools.views.screen import draw_screen
 
 if TYPE_CHECKING:
-    from neurontools.client.events import HostEvent
-    from neurontools.model import Snapshot
     from neurontools.views.process_table import JobRow
 
 
 MESSAGE_SECONDS = 6.0
-# A recording may hold anything: one moment that makes no sense must not take the others with it.
-SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
-_DEVICE_PAGES = ("topology", "history")
-_JOB_PAGES = ("overview", "processes")
-_VERDICT_PAGES = ("health", "topology")
-_EVENT_PAGES = ("health", "history", "heatmap", "processes")
 
 
 def _nothing() -> None:
@@ -52,88 +39,30 @@ class Shell:
     toggle_recording: Callable[[], str] = lambda: ""
 
 
-@dataclass(slots=True)
-class ListState:
-    """Where a page's list stands."""
-
-    cursor: int = 0
-    top: int = 0
-    height: int = 1
-    count: int = 0
-
-
 @dataclass
-class DashboardState:
-    """Everything chosen on the screen, and the screen as drawn."""
+class DashboardState(FeedView):
+    """A feed view with what a user can type and choose in a terminal, and the screen as last drawn."""
 
-    feed: Feed
-    settings: DashboardSettings
-    glyphs: Glyphs
-    is_read_only: bool = False
     shell: Shell = field(default_factory=Shell)
-    pid: int | None = None
-    is_tree_shown: bool = False
-    opened: frozenset[str] = frozenset()
-    unfolded: frozenset[str] = frozenset()
-    filter_text: str = ""
-    edited_filter: str | None = None  # while it is being typed
-    searches: dict[str, str] = field(default_factory=dict)  # what is looked for, by list
-    edited_search: str | None = None  # while it is being typed
-    search_start: str = ""  # the row that was selected when a search began
+    edited_filter: str | None = None  # the filter while the user types it
+    edited_search: str | None = None  # the search while the user types it
+    search_start: str = ""  # the row that was selected when the search began
     keymap: KeyMap = field(default_factory=KeyMap)
     tagged: frozenset[int] = frozenset()
-    selected_rows: dict[str, str] = field(default_factory=dict)  # of jobs and processes, by page
-    details_pid: int | None = None
-    details_opened_from: str = ""  # the page to go back to from details that were opened on another
-    are_surroundings_shown: bool = False  # in the details, in place of the plots
-    is_time_shown: bool = False  # where the time of a process goes, in place of its details
-    device_index: int = 0
-    core_index: int | None = None
-    open_dialog: OpenDialog | None = None  # an open dialog
-    narrowing: DeviceFilter = DeviceFilter()
-    hidden_devices: frozenset[int] = frozenset()
+    details_opened_from: str = ""  # the page to return to from details
+    open_dialog: OpenDialog | None = None
 
     def __post_init__(self) -> None:
-        self.time = TimeCursor(self.feed)
-        self.beside = AuxiliaryData(self.feed)
-        self.time.interval_seconds = self.feed.interval_seconds
-        self.page = page_named(self.settings.first_page).name
-        self.lists: dict[str, ListState] = {}
-        self._figures: Figures | None = None
-        self._shown: Snapshot | None = None
+        super().__post_init__()
         self._message = ("", 0.0)
-        self._told_of_source = ""
+        self._shown_recording_error = ""
         self.drawn = TextPage()
-
-    @property
-    def list(self) -> ListState:
-        """Where the list of the current page stands."""
-        return self.lists.setdefault(self._list_name, ListState())
-
-    @property
-    def _list_name(self) -> str:
-        return "surroundings" if self.is_surroundings_list else self.page
-
-    @property
-    def search_text(self) -> str:
-        """What is looked for in the list of the current page."""
-        return self.searches.get(self._list_name, "")
-
-    @search_text.setter
-    def search_text(self, text: str) -> None:
-        self.searches[self._list_name] = text
 
     @property
     def selected_pid(self) -> int | None:
         """The selected row of the process list; None while that is a job."""
         key = self.selected_rows.get("processes", "")
         return int(key) if key.isdecimal() else None
-
-    @property
-    def is_surroundings_list(self) -> bool:
-        """Whether environment and tree of a process are shown."""
-        are_shown = self.are_surroundings_shown and not self.is_time_shown
-        return self.page == "processes" and self.details_pid is not None and are_shown
 
     @property
     def message(self) -> str:
@@ -156,88 +85,24 @@ class DashboardState:
             return True
         return self.time.is_restless()
 
-    def render_context(self) -> RenderContext | None:
-        """What to draw; None while there is nothing yet."""
-        timeline = self.feed.timeline
-        index = self.time.index
-        self._tell_of_recording()
-        if index is None:
-            return None
-        snapshot = timeline.snapshot(index)
-        if self._figures is None or self._shown is not snapshot:
-            self._shown, self._figures = snapshot, self.narrowing.filtered_figures(snapshot, self.hidden_devices)
-        snapshot = self._figures.snapshot
-        if self.pid is not None and self.pid not in self._figures.ranks:
-            self.show_message(f"PID {self.pid} holds no cores any more; all processes are shown")
-            self.pid = None
-        settings = self.settings
-        where = self.list
-        if self.page in _DEVICE_PAGES:
-            where.cursor = self.device_index
-        scene = RenderContext(
-            snapshot=snapshot,
-            figures=self._figures,
-            series=timeline.series(index),
-            events=self._shown_events(index) if self.page in _EVENT_PAGES else (),
-            clock=self.time.clock(self._recording()),
-            glyphs=self.glyphs,
-            page=self.page,
-            pid=self.pid,
-            show_flops=settings.show_flops,
-            is_compact=settings.is_compact,
-            is_tree_shown=self.is_tree_shown,
-            opened=self.opened,
-            unfolded=self.unfolded,
-            cursor=where.cursor,
-            top=where.top,
-            sort=settings.sort,
-            is_descending=settings.is_descending,
-            then_sort=settings.then_sort,
-            is_then_descending=settings.is_then_descending,
-            columns=settings.columns,
-            filter_text=self.filter_text if self.edited_filter is None else self.edited_filter,
-            search_text=self.search_text if self.edited_search is None else self.edited_search,
-            thresholds=DisplayThresholds(settings.idle_below_percent / 100, settings.late_after_seconds),
-            key_texts=self.keymap.changed,
-            tagged=self.tagged,
-            details_pid=self.details_pid,
-            is_time_shown=self.is_time_shown,
-            colour_by=settings.colour_by,
-            device_index=min(self.device_index, max(0, len(snapshot.devices) - 1)),
-            core_index=self.core_index,
-            window_seconds=settings.window_seconds,
-            is_read_only=self.is_read_only,
-        )
-        if self.page in _VERDICT_PAGES:
-            from neurontools.model.health import verdicts
-
-            scene.verdicts = verdicts(snapshot)
-        if self.is_surroundings_list:
-            scene.surroundings = self.beside.process_context(self._figures, self.details_pid)
-        elif self.page in _JOB_PAGES:
-            self._follow_selected(scene)
-        elif self.page == "usage":
-            scene.ended = self.narrowing.filter_ended(self.beside.ended(snapshot), snapshot, self._hidden)
-        elif self.page == "host":
-            scene.vcpus, scene.own_cost = self.beside.vcpus(snapshot, index), self.beside.own_cost()
-        if scene.search_text:
-            self._look_for(scene)
-        scene.message = self._prompt(scene.found_text)
-        return scene
+    @property
+    def current_filter(self) -> str:
+        """The filter that the user is typing, else the one in force."""
+        return self.filter_text if self.edited_filter is None else self.edited_filter
 
     @property
-    def _hidden(self) -> frozenset[int]:
-        """The devices that are there and not shown."""
-        return self._figures.hidden_devices if self._figures is not None else frozenset()
+    def current_search(self) -> str:
+        """The search that the user is typing, else the one in force."""
+        return self.search_text if self.edited_search is None else self.edited_search
 
-    def _shown_events(self, index: int) -> tuple[HostEvent, ...]:
-        hidden, events = self._hidden, self.feed.timeline.events(index)
-        return tuple(each for each in events if each.device_index not in hidden) if hidden else events
-
-    def hide_devices(self, indices: frozenset[int]) -> None:
-        """Show all devices but these, as far as they were asked for."""
-        self.hidden_devices = indices
-        self._shown = None
+    def render_context(self) -> RenderContext | None:
+        """The context to draw from; None before the first snapshot."""
+        self._show_recording_error()
+        context = super().render_context()
+        if context is not None:
+            context.key_texts, context.tagged = self.keymap.changed, self.tagged
+            context.message = self._prompt(context.found_text)
+        return context
 
     def draw(self, width: int, height: int) -> TextPage:
         """The screen, every line of exactly `width` cells."""
@@ -273,14 +138,14 @@ class DashboardState:
             return f"search: {self.edited_search}_   ({found}Enter keep, then n and N go on; Esc clear)"
         return self.message
 
-    def _tell_of_recording(self) -> None:
+    def _show_recording_error(self) -> None:
         """Say once what is wrong with a recording; afterwards the title has it."""
         text = "" if self.feed.is_live else self.feed.status.text
-        if text and text != self._told_of_source:
-            self._told_of_source = text
+        if text and text != self._shown_recording_error:
+            self._shown_recording_error = text
             self.show_message(text)
 
-    def _recording(self) -> str:
+    def recording_name(self) -> str:
         feed = self.feed
         if not isinstance(feed, LiveFeed):
             return ""
@@ -288,26 +153,6 @@ class DashboardState:
             self.show_message(feed.recording_error)
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
-
-    def rows(self, scene: RenderContext) -> Sequence[JobRow] | None:
-        """The jobs and processes that the page lists; None where it lists something else."""
-        if scene.page == "processes":
-            return process_rows(scene) if scene.surroundings is None else None
-        return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
-
-    def _follow_selected(self, scene: RenderContext) -> None:
-        """Keep the cursor on its job or process while others come and go, or the order changes."""
-        rows = self.rows(scene)
-        if rows is None:
-            return
-        where, keys = self.list, [row.key for row in rows]
-        selected = self.selected_rows.get(self.page)
-        if selected in keys:
-            where.cursor = keys.index(selected)
-        elif keys:
-            where.cursor = min(where.cursor, len(keys) - 1)
-            self.selected_rows[self.page] = keys[where.cursor]
-        scene.cursor = where.cursor
 
     def selected_job_row(self) -> JobRow | None:
         """The selected job or process of the page's list."""
@@ -319,12 +164,6 @@ class DashboardState:
         """The process of the selected row, or all of its job."""
         row = self.selected_job_row()
         return row.pids if row is not None else ()
-
-    def _look_for(self, scene: RenderContext) -> None:
-        from neurontools.views.screen import list_entries, match_position, matching_rows
-
-        scene.found = frozenset(matching_rows(scene, list_entries(scene)))
-        scene.found_text = match_position(scene)
 
     def selected_key(self) -> str:
         """The selected row of the page's list, as a search names it."""
@@ -382,13 +221,13 @@ class DashboardState:
     def move_to(self, position: int) -> None:
         """Move the cursor of the page's list to a row."""
         where = self.list
-        scene = self.render_context() if self.page in _JOB_PAGES else None
+        scene = self.render_context() if self.page in JOB_PAGES else None
         rows = self.rows(scene) if scene is not None else None
         count = where.count if rows is None else len(rows)
         where.cursor = min(max(0, position), max(0, count - 1))
         if rows:
             self.selected_rows[self.page] = rows[where.cursor].key
-        elif self.page in _DEVICE_PAGES:
+        elif self.page in DEVICE_PAGES:
             self.device_index = where.cursor
 
 

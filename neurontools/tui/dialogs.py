@@ -20,7 +20,7 @@ from neurontools.views.screen import PAGES
 
 if TYPE_CHECKING:
     from neurontools.tui.dashboard_state import DashboardState
-    from neurontools.tui.settings import DashboardSettings
+    from neurontools.views.feed_view import DashboardSettings
 
 
 _COLUMN_HINT = "Space show or hide, < > move, 0 as usual, Esc back"

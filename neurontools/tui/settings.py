@@ -7,84 +7,18 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from neurontools.util.directory import Directory
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.lines import THEMES, InvalidTheme, Theme, parse_theme
+from neurontools.views.feed_view import DashboardSettings
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")
 _WORDS = {"colour_by": ("utilization", "memory")}
 _BOUNDS = {"window_seconds": (1.0, 86400.0), "idle_below_percent": (0.0, 100.0), "late_after_seconds": (0.0, 1e6)}
-
-
-@dataclass
-class DashboardSettings:
-    """The choices that are kept."""
-
-    theme: str = "auto"
-    ascii: bool = False
-    page: str = "overview"
-    show_flops: bool = False
-    is_compact: bool = False
-    sort: str = "pid"
-    is_descending: bool = False
-    window_seconds: float = 60.0
-    colour_by: str = "utilization"
-    then_sort: str = ""  # the column that decides where the first is alike; "" for none
-    is_then_descending: bool = False
-    columns: tuple[str, ...] = ()  # those of the process list, in this order; none: those that there is room for
-    start_page: str = ""  # to begin with; "" for the one that was looked at last
-    idle_below_percent: float = 2.0  # a held core that is less busy is shown as idle
-    late_after_seconds: float = 30.0  # since the last execution ended; longer is marked
-
-    @property
-    def first_page(self) -> str:
-        """The page to begin with."""
-        return self.page if "page" in self.__dict__.get("_stored", {}) else self.start_page or self.page
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Whatever is assigned is a choice, and kept."""
-        object.__setattr__(self, name, value)
-        self.__dict__.get("_stored", {}).pop(name, None)
-
-    def show(self, name: str, value: object) -> None:
-        """Has a choice hold for this time alone, as an option of the command line does: what was stored stays."""
-        stored = self.__dict__.setdefault("_stored", {})
-        stored.setdefault(name, getattr(self, name))
-        object.__setattr__(self, name, value)
-
-    def sort_by(self, key: str) -> None:
-        """Sorts by this column first. The same column again reverses the order."""
-        if self.sort == key:
-            self.is_descending = not self.is_descending
-            return
-        self.sort, self.is_descending = key, _starts_descending(key)
-        if self.then_sort == key:
-            self.then_sort = ""
-
-    def then_sort_by(self, key: str) -> None:
-        """Sorts by this column second. The same column again reverses the order; a third time removes the column."""
-        if self.then_sort != key:
-            self.then_sort, self.is_then_descending = key, _starts_descending(key)
-        elif self.is_then_descending is _starts_descending(key):
-            self.is_then_descending = not self.is_then_descending
-        else:
-            self.then_sort = ""
-
-    def kept(self) -> dict[str, object]:
-        """What to store: what was chosen, or was stored before."""
-        stored: dict[str, object] = self.__dict__.get("_stored", {})
-        return asdict(self) | stored
-
-
-def _starts_descending(key: str) -> bool:
-    """Whether the first sort by a column shows the largest value first; true for quantities."""
-    from neurontools.views.process_table import BY_KEY
-
-    return not BY_KEY[key].is_text and key not in ("pid", "cores", "device")
 
 
 def settings_path(environment: Mapping[str, str]) -> Path:

@@ -12,11 +12,10 @@ from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, grouping_choices
 from neurontools.model.finding import Severity
 from neurontools.model.health import count_by_severity
-from neurontools.tui.dashboard_state import SENSELESS, DashboardState
-from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import BLOCKS
 from neurontools.views.drawing.lines import ClickTarget, TextPage, fit, printable
 from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.feed_view import SENSELESS, DashboardSettings, FeedView
 from neurontools.views.fleet_hosts import list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 from neurontools.views.process_table import BY_KEY
@@ -56,7 +55,7 @@ class HostView:
         self._open_feed = open_feed
         self._hiding = hiding
         self._feed: Feed | None = None
-        self._states: dict[PageQuery, DashboardState] = {}
+        self._states: dict[PageQuery, FeedView] = {}
 
     @property
     def page_names(self) -> tuple[str, ...]:
@@ -156,7 +155,7 @@ class HostView:
         addresses = [self.address(choice, **side) for side in sides]
         return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
 
-    def _state(self, choice: PageQuery, feed: Feed) -> DashboardState:
+    def _state(self, choice: PageQuery, feed: Feed) -> FeedView:
         """The state of the dashboard that shows what was chosen."""
         state = self._states.get(choice)
         if state is None:
@@ -165,7 +164,7 @@ class HostView:
             settings = DashboardSettings(window_seconds=float(choice.window), is_descending=bool(choice.descending))
             if choice.sort in BY_KEY:
                 settings.sort = choice.sort
-            state = self._states[choice] = DashboardState(feed, settings, BLOCKS, is_read_only=True)
+            state = self._states[choice] = FeedView(feed, settings, BLOCKS, is_read_only=True)
             state.page = choice.page
             state.device_index, state.core_index = choice.device, choice.core
             state.filter_text = choice.filter

@@ -15,9 +15,10 @@ from neurontools.model import Snapshot
 from neurontools.tui import keys
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import DashboardSettings, load_settings
+from neurontools.tui.settings import load_settings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import THEMES
+from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pictures import (
     LARGE,
     MIDDLE,

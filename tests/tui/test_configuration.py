@@ -19,7 +19,6 @@ from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.keys import KeyMap, textual_key
 from neurontools.tui.settings import (
-    DashboardSettings,
     UserConfiguration,
     load_settings,
     load_user_configuration,
@@ -28,6 +27,7 @@ from neurontools.tui.settings import (
 )
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import THEMES, Style
+from neurontools.views.feed_view import DashboardSettings
 from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory

@@ -15,10 +15,10 @@ from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.client.feed import FeedState, FeedStatus
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import DashboardSettings
 from neurontools.util.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import line_width
+from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.screen import PAGES
 from tests.harness.examples import examples, some
@@ -306,7 +306,7 @@ def test_a_job_is_one_row_until_it_is_opened(dashboard: Dashboard) -> None:
     assert f"{FIRST_PID}" not in text(dashboard)
     assert f"{FIRST_PID}" in press(dashboard, "x")
     assert f"{FIRST_PID}" not in press(dashboard, "x")
-    assert "a job has no environment of its own" in press(dashboard, "E")
+    assert "a job has no environment" in press(dashboard, "E")
 
 
 def test_of_a_job_what_passes_is_summed_up(dashboard: Dashboard) -> None:
@@ -318,7 +318,7 @@ def test_of_a_job_what_passes_is_summed_up(dashboard: Dashboard) -> None:
     figures = dashboard.render_context().figures.by_pid  # type: ignore[union-attr]
     memory = sum(figures[FIRST_PID + number].device_memory_bytes or 0 for number in range(4))
     assert f" {short_bytes_text(memory)} " in job
-    assert "which is listed" in press(dashboard, "enter")
+    assert "so it stays open" in press(dashboard, "enter")
 
 
 def test_a_signal_is_confirmed_and_synthetic_processes_get_none(dashboard: Dashboard) -> None:

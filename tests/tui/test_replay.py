@@ -9,8 +9,8 @@ import pytest
 
 from neurontools.client.feed import FeedState, ReplayFeed
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pressed_keys import press
 from tests.harness.still_feed import snapshots, write_recording
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -36,7 +36,7 @@ def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> N
         wait_until(lambda: feed.drain() > 0)
         dashboard.time.advance()
         assert ", loading, " in press(dashboard).splitlines()[0]
-        assert " % so far; this goes to its end as it comes" in press(dashboard, "L").splitlines()[-1]
+        assert " % so far; the view follows its end" in press(dashboard, "L").splitlines()[-1]
         go_on.set()
         wait_until(lambda: feed.status.link is FeedState.COMPLETE)
         feed.drain()

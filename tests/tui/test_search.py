@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import plain_text
+from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pressed_keys import FIRST_PID, draw, press
 from tests.harness.still_feed import StillFeed, snapshots
 
@@ -49,7 +49,7 @@ def test_a_search_keeps_the_list_and_goes_to_matches_in_jobs_that_are_folded(das
 def test_a_search_that_is_given_up_goes_back_and_one_that_finds_nothing_says_so(dashboard: Dashboard) -> None:
     press(dashboard, "w", "x", "down")
     assert "search: nobody, no match" in search(dashboard, "nobody")
-    assert "nothing is found: nobody" in press(dashboard, "enter", "n")
+    assert "nothing matches nobody" in press(dashboard, "enter", "n")
     assert dashboard.selected_pid == FIRST_PID
     press(dashboard, "ctrl+f", "x", "escape")
     assert dashboard.search_text == ""

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import FirstFrameTerminal
     from neurontools.client.feed import Feed
     from neurontools.model import Snapshot
-    from neurontools.tui.settings import DashboardSettings
     from neurontools.tui.terminal import TypedAhead
     from neurontools.views.drawing.figures import DeviceFilter
+    from neurontools.views.feed_view import DashboardSettings
 
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"

@@ -68,10 +68,10 @@ class SnapshotSource:
             check_device_filter(self.narrowing, snapshot)
         return snapshot
 
-    def document(self, snapshot: Snapshot, filter_option: str) -> TopDocument:
+    def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
         """The document of what is to be shown of a snapshot."""
         part = self.narrowing.filter_snapshot(snapshot)
-        return top_document(part, _matching_pids(part, filter_option))
+        return top_document(part, _matching_pids(part, filter_text))
 
     def ended(self) -> tuple[EndedProcess, ...]:
         """The processes that have ended: as the daemon knows, or the recording shows; none of an older one."""
@@ -149,9 +149,9 @@ def _record(recorder: RecordingWriter, message: bytes) -> None:
         ) from error
 
 
-def write_documents(kind: str, source: SnapshotSource, count: int | None, filter_option: str) -> None:
+def write_documents(kind: str, source: SnapshotSource, count: int | None, filter_text: str) -> None:
     """Print documents of a kind: json, json-lines or csv."""
-    {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_option)
+    {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
 
 
 def schema_text(*, of_hosts: bool = False) -> str:
@@ -166,35 +166,35 @@ def schema_text(*, of_hosts: bool = False) -> str:
     return as_json(schema, indent=2) + "\n"
 
 
-def _matching_pids(snapshot: Snapshot, filter_option: str) -> list[int] | None:
-    if not filter_option:
+def _matching_pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
+    if not filter_text:
         return None
-    passes = parse_filter(filter_option)
+    passes = parse_filter(filter_text)
     return [pid for pid, figures in Figures(snapshot).by_pid.items() if passes(figures)]
 
 
-def _write_json(source: SnapshotSource, count: int | None, filter_option: str) -> None:
+def _write_json(source: SnapshotSource, count: int | None, filter_text: str) -> None:
     if count is None:
         for snapshot in source.one():
-            write_text(top_json(source.document(snapshot, filter_option), indent=2) + "\n")
+            write_text(top_json(source.document(snapshot, filter_text), indent=2) + "\n")
         return
     separator = "[\n"
     for snapshot in source.snapshots(count):
-        write_text(separator + top_json(source.document(snapshot, filter_option)))
+        write_text(separator + top_json(source.document(snapshot, filter_text)))
         separator = ",\n"
     write_text("\n]\n" if separator == ",\n" else "[]\n")
 
 
-def _write_json_lines(source: SnapshotSource, count: int | None, filter_option: str) -> None:
+def _write_json_lines(source: SnapshotSource, count: int | None, filter_text: str) -> None:
     for snapshot in source.snapshots(count):
-        write_text(top_json(source.document(snapshot, filter_option)) + "\n")
+        write_text(top_json(source.document(snapshot, filter_text)) + "\n")
 
 
-def _write_csv(source: SnapshotSource, count: int | None, filter_option: str) -> None:
+def _write_csv(source: SnapshotSource, count: int | None, filter_text: str) -> None:
     default = None if source.recording is not None else 1
     header = top_csv(None)
     for snapshot in source.snapshots(count or default):
-        write_text(header + top_csv(source.document(snapshot, filter_option)))
+        write_text(header + top_csv(source.document(snapshot, filter_text)))
         header = ""
     if header and not source.exit_code:  # a recording that is whole and has nothing in it
         write_text(header)
@@ -218,7 +218,7 @@ def write_screens(given: dict[str, str], source: SnapshotSource, count: int | No
 
 
 def _snapshot_scenes(
-    given: dict[str, str], source: SnapshotSource, count: int | None, filter_option: str
+    given: dict[str, str], source: SnapshotSource, count: int | None, filter_text: str
 ) -> Iterator[RenderContext]:
     """The moments to print; where the page shows it, with the past."""
     from neurontools.views.screen import page_named
@@ -226,7 +226,7 @@ def _snapshot_scenes(
     page = page_named(given.get("page", "overview"))
     if page.shows_past:
         for timeline in source.timelines(count):
-            scene = _snapshot_scene(timeline.snapshot(-1), given, source.narrowing, filter_option)
+            scene = _snapshot_scene(timeline.snapshot(-1), given, source.narrowing, filter_text)
             index = len(timeline) - 1
             scene.series, scene.events = timeline.series(index), timeline.events(index)
             scene.clock = ShownMoment(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
@@ -234,14 +234,14 @@ def _snapshot_scenes(
         return
     ended = source.ended() if page.name == "usage" else ()
     for snapshot in source.one() if count is None else source.snapshots(count):
-        yield _snapshot_scene(snapshot, given, source.narrowing, filter_option, ended)
+        yield _snapshot_scene(snapshot, given, source.narrowing, filter_text, ended)
 
 
 def _snapshot_scene(
     snapshot: Snapshot,
     given: dict[str, str],
     narrowing: DeviceFilter,
-    filter_option: str,
+    filter_text: str,
     ended: tuple[EndedProcess, ...] = (),
 ) -> RenderContext:
     from neurontools.model import health
@@ -253,7 +253,7 @@ def _snapshot_scene(
         narrowing,
         glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
         page=given.get("page", "overview"),
-        filter_option=filter_option,
+        filter_text=filter_text,
         cursor=-1,
         verdicts=health.verdicts(part),
         ended=narrowing.filter_ended(ended, part),

@@ -1,0 +1,357 @@
+"""Feed view: chooses what of a feed to show, and makes the render context that pages draw from.
+
+The dashboard in a terminal and the pages in a browser both build on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
+from neurontools.client.events import HostEvent
+from neurontools.client.feed import Feed, LiveFeed
+from neurontools.driver.process_context import OwnUsage, ProcessContext, read_process_context
+from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
+from neurontools.model.host import vcpu_usage_between
+from neurontools.views.drawing.figures import DeviceFilter, Figures
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.render_context import DisplayThresholds, ProcessCost, RenderContext
+from neurontools.views.overview_page import job_rows
+from neurontools.views.process_table import JobRow
+from neurontools.views.processes_page import process_rows
+from neurontools.views.screen import page_named
+from neurontools.views.time_cursor import TimeCursor
+
+# A recording may hold anything: one moment that makes no sense must not take the others with it.
+SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
+DEVICE_PAGES = ("topology", "history")
+JOB_PAGES = ("overview", "processes")
+_VERDICT_PAGES = ("health", "topology")
+_EVENT_PAGES = ("health", "history", "heatmap", "processes")
+
+
+_AGAIN_SECONDS = 5.0
+_COST_SECONDS = 1.0
+_LONGEST_APART_SECONDS = 60.0
+
+
+class AuxiliaryData:
+    """Reads and remembers these; each only while a page asks for it. For the thread of the dashboard."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._book = EndedProcessLog()
+        self._fetch: EndedProcessFetch | None = None
+        self._surroundings: tuple[float, ProcessContext] | None = None
+        self._times: tuple[float, tuple[VcpuTimes, ...]] = (0.0, ())
+        self._vcpus: tuple[float, tuple[VcpuUsage, ...]] = (-1.0, ())
+        self._own = OwnUsage()
+        self._own_at_seconds = float("-inf")
+
+    def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
+        """What is known to have ended by the moment of a snapshot; the daemon is asked once."""
+        if self._fetch is None and isinstance(self._feed, LiveFeed):
+            self._fetch = EndedProcessFetch(self._feed.socket_path)
+        if self._fetch is not None:
+            self._book.take(self._fetch.take())
+        self._book.read(self._feed.timeline)
+        return self._book.until(snapshot.taken_at_unix_seconds)
+
+    def vcpus(self, snapshot: Snapshot, index: int) -> tuple[VcpuUsage, ...]:
+        """Each vCPU since the moment before this one, which is the timeline's of this index."""
+        at_seconds = snapshot.taken_at_seconds
+        if self._vcpus[0] == at_seconds:
+            return self._vcpus[1]
+        before_at, before = self._times
+        if not 0 < at_seconds - before_at <= _LONGEST_APART_SECONDS and index > 0:
+            earlier = self._feed.timeline.moments[index - 1].snapshot()
+            before = earlier.host.vcpu_times
+        spent = vcpu_usage_between(snapshot.host.vcpu_times, before) if before else None
+        self._times = at_seconds, snapshot.host.vcpu_times
+        self._vcpus = at_seconds, spent[1] if spent is not None else snapshot.host.vcpus
+        return self._vcpus[1]
+
+    def own_cost(self) -> ProcessCost | None:
+        """What this program costs, over about the last second; of no interest beside a recording."""
+        if not isinstance(self._feed, LiveFeed):
+            return None
+        now_seconds = time.monotonic()
+        if now_seconds - self._own_at_seconds >= _COST_SECONDS:
+            self._own_at_seconds = now_seconds
+            self._own.measure()
+        return ProcessCost(self._own.vcpu_ratio, self._own.resident_bytes)
+
+    def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
+        """Environment and tree of a process as this user may see them; read again every few seconds."""
+        of = figures.by_pid.get(pid) if pid is not None else None
+        if of is None or pid is None:
+            return None
+        if not isinstance(self._feed, LiveFeed):
+            return ProcessContext(
+                pid, "a recording has neither environment nor tree: they are read where a process runs"
+            )
+        if of.process.synthetic:
+            return ProcessContext(pid, "synthetic: there is no such process")
+        now_seconds = time.monotonic()
+        known = self._surroundings
+        if known is None or known[1].pid != pid or now_seconds - known[0] >= _AGAIN_SECONDS:
+            known = self._surroundings = now_seconds, read_process_context(pid, of.process.started_at_unix_seconds)
+        return known[1]
+
+
+@dataclass(slots=True)
+class ListState:
+    """Where a page's list stands."""
+
+    cursor: int = 0
+    top: int = 0
+    height: int = 1
+    count: int = 0
+
+
+@dataclass
+class DashboardSettings:
+    """The choices that are kept."""
+
+    theme: str = "auto"
+    ascii: bool = False
+    page: str = "overview"
+    show_flops: bool = False
+    is_compact: bool = False
+    sort: str = "pid"
+    is_descending: bool = False
+    window_seconds: float = 60.0
+    colour_by: str = "utilization"
+    then_sort: str = ""  # the column that decides where the first is alike; "" for none
+    is_then_descending: bool = False
+    columns: tuple[str, ...] = ()  # those of the process list, in this order; none: those that there is room for
+    start_page: str = ""  # to begin with; "" for the one that was looked at last
+    idle_below_percent: float = 2.0  # a held core that is less busy is shown as idle
+    late_after_seconds: float = 30.0  # since the last execution ended; longer is marked
+
+    @property
+    def first_page(self) -> str:
+        """The page to begin with."""
+        return self.page if "page" in self.__dict__.get("_stored", {}) else self.start_page or self.page
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Whatever is assigned is a choice, and kept."""
+        object.__setattr__(self, name, value)
+        self.__dict__.get("_stored", {}).pop(name, None)
+
+    def show(self, name: str, value: object) -> None:
+        """Has a choice hold for this time alone, as an option of the command line does: what was stored stays."""
+        stored = self.__dict__.setdefault("_stored", {})
+        stored.setdefault(name, getattr(self, name))
+        object.__setattr__(self, name, value)
+
+    def sort_by(self, key: str) -> None:
+        """Sorts by this column first. The same column again reverses the order."""
+        if self.sort == key:
+            self.is_descending = not self.is_descending
+            return
+        self.sort, self.is_descending = key, _starts_descending(key)
+        if self.then_sort == key:
+            self.then_sort = ""
+
+    def then_sort_by(self, key: str) -> None:
+        """Sorts by this column second. The same column again reverses the order; a third time removes the column."""
+        if self.then_sort != key:
+            self.then_sort, self.is_then_descending = key, _starts_descending(key)
+        elif self.is_then_descending is _starts_descending(key):
+            self.is_then_descending = not self.is_then_descending
+        else:
+            self.then_sort = ""
+
+    def kept(self) -> dict[str, object]:
+        """What to store: what was chosen, or was stored before."""
+        stored: dict[str, object] = self.__dict__.get("_stored", {})
+        return asdict(self) | stored
+
+
+def _starts_descending(key: str) -> bool:
+    """Whether the first sort by a column shows the largest value first; true for quantities."""
+    from neurontools.views.process_table import BY_KEY
+
+    return not BY_KEY[key].is_text and key not in ("pid", "cores", "device")
+
+
+@dataclass
+class FeedView:
+    """What is chosen of a feed. For one thread."""
+
+    feed: Feed
+    settings: DashboardSettings
+    glyphs: Glyphs
+    is_read_only: bool = False
+    pid: int | None = None
+    is_tree_shown: bool = False
+    opened: frozenset[str] = frozenset()
+    unfolded: frozenset[str] = frozenset()
+    filter_text: str = ""
+    searches: dict[str, str] = field(default_factory=dict)  # search text by list
+    selected_rows: dict[str, str] = field(default_factory=dict)  # keys of selected jobs and processes, by page
+    details_pid: int | None = None
+    are_surroundings_shown: bool = False  # details: environment and tree instead of plots
+    is_time_shown: bool = False  # details: time breakdown instead of plots
+    device_index: int = 0
+    core_index: int | None = None
+    narrowing: DeviceFilter = DeviceFilter()
+    hidden_devices: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.time = TimeCursor(self.feed)
+        self.auxiliary = AuxiliaryData(self.feed)
+        self.time.interval_seconds = self.feed.interval_seconds
+        self.page = page_named(self.settings.first_page).name
+        self.lists: dict[str, ListState] = {}
+        self._figures: Figures | None = None
+        self._shown: Snapshot | None = None
+
+    @property
+    def list(self) -> ListState:
+        """Where the list of the current page stands."""
+        return self.lists.setdefault(self._list_name, ListState())
+
+    @property
+    def _list_name(self) -> str:
+        return "surroundings" if self.is_surroundings_list else self.page
+
+    @property
+    def search_text(self) -> str:
+        """What is looked for in the list of the current page."""
+        return self.searches.get(self._list_name, "")
+
+    @search_text.setter
+    def search_text(self, text: str) -> None:
+        self.searches[self._list_name] = text
+
+    @property
+    def is_surroundings_list(self) -> bool:
+        """Whether environment and tree of a process are shown."""
+        are_shown = self.are_surroundings_shown and not self.is_time_shown
+        return self.page == "processes" and self.details_pid is not None and are_shown
+
+    @property
+    def current_filter(self) -> str:
+        """The filter to apply; the dashboard overrides it while the user types one."""
+        return self.filter_text
+
+    @property
+    def current_search(self) -> str:
+        """The search to apply; the dashboard overrides it while the user types one."""
+        return self.search_text
+
+    def recording_name(self) -> str:
+        """The file name of the recording in progress; "" if there is none."""
+        return ""
+
+    def show_message(self, text: str) -> None:
+        """Shows a line of text for some seconds; a browser page has no place for it."""
+
+    def render_context(self) -> RenderContext | None:
+        """What to draw; None while there is nothing yet."""
+        timeline = self.feed.timeline
+        index = self.time.index
+        if index is None:
+            return None
+        snapshot = timeline.snapshot(index)
+        if self._figures is None or self._shown is not snapshot:
+            self._shown, self._figures = snapshot, self.narrowing.filtered_figures(snapshot, self.hidden_devices)
+        snapshot = self._figures.snapshot
+        if self.pid is not None and self.pid not in self._figures.ranks:
+            self.show_message(f"PID {self.pid} holds no cores any more; all processes are shown")
+            self.pid = None
+        settings = self.settings
+        where = self.list
+        if self.page in DEVICE_PAGES:
+            where.cursor = self.device_index
+        scene = RenderContext(
+            snapshot=snapshot,
+            figures=self._figures,
+            series=timeline.series(index),
+            events=self._shown_events(index) if self.page in _EVENT_PAGES else (),
+            clock=self.time.clock(self.recording_name()),
+            glyphs=self.glyphs,
+            page=self.page,
+            pid=self.pid,
+            show_flops=settings.show_flops,
+            is_compact=settings.is_compact,
+            is_tree_shown=self.is_tree_shown,
+            opened=self.opened,
+            unfolded=self.unfolded,
+            cursor=where.cursor,
+            top=where.top,
+            sort=settings.sort,
+            is_descending=settings.is_descending,
+            then_sort=settings.then_sort,
+            is_then_descending=settings.is_then_descending,
+            columns=settings.columns,
+            filter_text=self.current_filter,
+            search_text=self.current_search,
+            thresholds=DisplayThresholds(settings.idle_below_percent / 100, settings.late_after_seconds),
+            details_pid=self.details_pid,
+            is_time_shown=self.is_time_shown,
+            colour_by=settings.colour_by,
+            device_index=min(self.device_index, max(0, len(snapshot.devices) - 1)),
+            core_index=self.core_index,
+            window_seconds=settings.window_seconds,
+            is_read_only=self.is_read_only,
+        )
+        if self.page in _VERDICT_PAGES:
+            from neurontools.model.health import verdicts
+
+            scene.verdicts = verdicts(snapshot)
+        if self.is_surroundings_list:
+            scene.surroundings = self.auxiliary.process_context(self._figures, self.details_pid)
+        elif self.page in JOB_PAGES:
+            self._follow_selected(scene)
+        elif self.page == "usage":
+            scene.ended = self.narrowing.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
+        elif self.page == "host":
+            scene.vcpus, scene.own_cost = self.auxiliary.vcpus(snapshot, index), self.auxiliary.own_cost()
+        if scene.search_text:
+            self._look_for(scene)
+        return scene
+
+    @property
+    def _hidden(self) -> frozenset[int]:
+        """The devices that are there and not shown."""
+        return self._figures.hidden_devices if self._figures is not None else frozenset()
+
+    def _shown_events(self, index: int) -> tuple[HostEvent, ...]:
+        hidden, events = self._hidden, self.feed.timeline.events(index)
+        return tuple(each for each in events if each.device_index not in hidden) if hidden else events
+
+    def hide_devices(self, indices: frozenset[int]) -> None:
+        """Show all devices but these, as far as they were asked for."""
+        self.hidden_devices = indices
+        self._shown = None
+
+    def rows(self, scene: RenderContext) -> Sequence[JobRow] | None:
+        """The jobs and processes that the page lists; None where it lists something else."""
+        if scene.page == "processes":
+            return process_rows(scene) if scene.surroundings is None else None
+        return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
+
+    def _follow_selected(self, scene: RenderContext) -> None:
+        """Keep the cursor on its job or process while others come and go, or the order changes."""
+        rows = self.rows(scene)
+        if rows is None:
+            return
+        where, keys = self.list, [row.key for row in rows]
+        selected = self.selected_rows.get(self.page)
+        if selected in keys:
+            where.cursor = keys.index(selected)
+        elif keys:
+            where.cursor = min(where.cursor, len(keys) - 1)
+            self.selected_rows[self.page] = keys[where.cursor]
+        scene.cursor = where.cursor
+
+    def _look_for(self, scene: RenderContext) -> None:
+        from neurontools.views.screen import list_entries, match_position, matching_rows
+
+        scene.found = frozenset(matching_rows(scene, list_entries(scene)))
+        scene.found_text = match_position(scene)
