@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from neurontools.client.samples import Downsampler, HostSample, Samples, TimeAxis
+from neurontools.util.units import mean_known
 
 TREND_STEP_SECONDS = 5.0
 _Step = TypeVar("_Step")
@@ -103,8 +104,7 @@ def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:
     """The mean over some physical cores; None if all are unknown."""
     if count == 1:
         return step.means[first] if first < len(step.means) else None
-    known = [value for value in step.means[first : first + count] if value is not None]
-    return sum(known) / len(known) if known else None
+    return mean_known(value for value in step.means[first : first + count])
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from neurontools.fleet.hosts import HostAddress
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import Severity, SourceKind
+from neurontools.util.units import sum_known
 
 
 class HostLink(StrEnum):
@@ -179,8 +180,7 @@ def _job_count(summaries: Sequence[HostSummary]) -> int | None:
 
 
 def _total(summaries: Sequence[HostSummary], name: str) -> int | None:
-    known = [count for found in summaries if (count := getattr(found, name)) is not None]
-    return sum(known) if known else None
+    return sum_known(getattr(found, name) for found in summaries)
 
 
 def _mean(summaries: Sequence[HostSummary], name: str) -> float | None:

@@ -25,6 +25,7 @@ from neurontools.model.jobs import (
     running_jobs,
 )
 from neurontools.rpc.convert import to_message
+from neurontools.util.units import mean_known, sum_known
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
@@ -70,7 +71,7 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
     counts = health.count_by_severity(snapshot)
     held = [core for core in cores if core.is_free is False]
     peak = catalog.peak_flops_per_core(instance.instance_type)
-    flops = _sum(core.flops_per_second for core in held)
+    flops = sum_known(core.flops_per_second for core in held)
     held_physical = sum(len(core.cores) for core in held)
     node = instance.ultraserver_node
     users = list(dict.fromkeys(user for job in found_jobs for user in _owners(job)))
@@ -115,10 +116,10 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         held_neuroncore_count=len(held),
         busy_neuroncore_count=sum((core.utilization_ratio or 0.0) >= BUSY_FROM_RATIO for core in held),
         free_neuroncore_count=sum(core.is_free is True for core in cores),
-        utilization_ratio=_mean(core.utilization_ratio for core in held),
+        utilization_ratio=mean_known(core.utilization_ratio for core in held),
         flops_per_second=flops,
         mfu_ratio=flops / (peak * held_physical) if flops is not None and peak and held_physical else None,
-        device_memory_used_bytes=_sum_of_bytes(core.memory.total_bytes for core in snapshot.cores),
+        device_memory_used_bytes=sum_known(core.memory.total_bytes for core in snapshot.cores),
         device_memory_bytes=sum(device.memory_bytes for device in snapshot.devices),
         process_count=sum(len(job.ranks) for job in found_jobs),
         job_count=len(found_jobs),
@@ -141,7 +142,7 @@ def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[Devi
             index=index,
             is_present=index in present,
             severity=None if (severity := verdicts.get(index)) is None else int(severity),
-            utilization_ratio=_mean(core.utilization_ratio for core in on_device.get(index, ())),
+            utilization_ratio=mean_known(core.utilization_ratio for core in on_device.get(index, ())),
             held_neuroncore_count=sum(core.is_free is False for core in on_device.get(index, ())),
         )
         for index in sorted(present | set(verdicts))[:MOST_DEVICES]
@@ -209,18 +210,3 @@ def _cut(text: str, longest_bytes: int) -> str:
 
 def _cut_or_none(text: str | None, longest_bytes: int) -> str | None:
     return None if text is None else _cut(text, longest_bytes)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _sum_of_bytes(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

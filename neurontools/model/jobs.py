@@ -12,6 +12,7 @@ from neurontools.model.finding import Finding, FindingKind
 from neurontools.model.process import STEP_PARTS, WAIT_PART, Process, age_seconds
 from neurontools.model.representation import repr_of_fields
 from neurontools.model.snapshot import Snapshot
+from neurontools.util.units import mean_known, sum_known
 
 _MOST_RANKS_HERE = 1024  # more cores than any host has
 
@@ -33,7 +34,7 @@ class Rank:
     @property
     def utilization_ratio(self) -> float | None:
         """The mean of its cores; None when it is unknown for all of them."""
-        return _mean(core.utilization_ratio for core in self.cores)
+        return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def steps_per_second(self) -> float | None:
@@ -129,12 +130,12 @@ class RunningJob:
     @property
     def utilization_ratio(self) -> float | None:
         """The mean of its cores."""
-        return _mean(core.utilization_ratio for core in self.cores)
+        return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def flops_per_second(self) -> float | None:
         """The sum over its cores."""
-        return _sum(core.flops_per_second for core in self.cores)
+        return sum_known(core.flops_per_second for core in self.cores)
 
     def mfu_ratio(self, peak_flops_per_core: float | None) -> float | None:
         """FLOPS of its cores as a share of their peak; None where either is not known."""
@@ -144,8 +145,7 @@ class RunningJob:
     @property
     def device_memory_bytes(self) -> int | None:
         """The sum over its cores."""
-        known = [size for core in self.cores if (size := core.memory.total_bytes) is not None]
-        return sum(known) if known else None
+        return sum_known(core.memory.total_bytes for core in self.cores)
 
     @property
     def steps_per_second(self) -> float | None:
@@ -155,7 +155,7 @@ class RunningJob:
     @property
     def executions_per_second(self) -> float | None:
         """The sum over its processes."""
-        return _sum(rank.process.executions_per_second for rank in self.ranks)
+        return sum_known(rank.process.executions_per_second for rank in self.ranks)
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
@@ -236,22 +236,12 @@ def _about(findings: Sequence[Finding], processes: Sequence[Process]) -> tuple[F
     return tuple(finding for finding in findings if finding.pid in pids or not pids.isdisjoint(finding.pids))
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 def _latest(moments: Iterable[float | None]) -> float | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
 def _earliest(moments: Iterable[float | None]) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 LEAST_RATIO = 0.1  # of a step: less is not worth a word

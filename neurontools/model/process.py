@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from neurontools.model.device import DeviceMemory, HostMemory
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.representation import repr_of_fields
+from neurontools.util.units import sum_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +322,12 @@ class EndedProcess:
     @property
     def failed_executions_total(self) -> int | None:
         """Executions that did not complete; None: not known."""
-        return None if self.executions is None else _sum(self.executions) - self.executions.completed_total
+        return None if self.executions is None else _sum_fields(self.executions) - self.executions.completed_total
 
     @property
     def errors_total(self) -> int | None:
         """Errors of every kind; None: not known."""
-        return None if self.errors is None else _sum(self.errors)
+        return None if self.errors is None else _sum_fields(self.errors)
 
     @property
     def how(self) -> str:
@@ -385,8 +386,8 @@ def _total(name: str | None, group: list[EndedProcess]) -> EndedTotal:
         mfu_ratio=_mean(group, lambda process: process.mfu_ratio),
         peak_device_memory_bytes=max(_known(process.peak_device_memory_bytes for process in group), default=None),
         executions_completed_total=sum(completed) if completed else None,
-        failed_executions_total=_sum_known(process.failed_executions_total for process in group),
-        errors_total=_sum_known(process.errors_total for process in group),
+        failed_executions_total=sum_known(process.failed_executions_total for process in group),
+        errors_total=sum_known(process.errors_total for process in group),
         last_ended_at_unix_seconds=max(process.ended_at_unix_seconds for process in group),
     )
 
@@ -401,10 +402,5 @@ def _known(values: Iterable[int | None]) -> list[int]:
     return [value for value in values if value is not None]
 
 
-def _sum_known(values: Iterable[int | None]) -> int | None:
-    known = _known(values)
-    return sum(known) if known else None
-
-
-def _sum(counters: ExecutionCounters | ErrorCounters) -> int:
+def _sum_fields(counters: ExecutionCounters | ErrorCounters) -> int:
     return sum(getattr(counters, field.name) for field in fields(counters))

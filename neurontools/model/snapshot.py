@@ -10,6 +10,7 @@ from neurontools.model.finding import Health
 from neurontools.model.host import Host, Instance
 from neurontools.model.process import EndedProcess, PodAllocation, Process
 from neurontools.model.representation import repr_of_fields, utc_time_text
+from neurontools.util.units import mean_known, sum_known
 
 
 class SourceKind(StrEnum):
@@ -114,14 +115,12 @@ class LogicalNeuronCore:
     @property
     def utilization_ratio(self) -> float | None:
         """The mean of its physical cores; None when it is unknown for all of them."""
-        known = [core.utilization_ratio for core in self.cores if core.utilization_ratio is not None]
-        return sum(known) / len(known) if known else None
+        return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def flops_per_second(self) -> float | None:
         """The sum over its physical cores; None when it is unknown for all of them."""
-        known = [core.flops_per_second for core in self.cores if core.flops_per_second is not None]
-        return sum(known) if known else None
+        return sum_known(core.flops_per_second for core in self.cores)
 
     @property
     def memory(self) -> DeviceMemory:

@@ -1,4 +1,8 @@
-"""Formats quantities, times and index ranges for people."""
+"""Quantities: sums that skip unknown values, and texts for people.
+
+A formatting function takes a value in its base unit: bytes, seconds, FLOPS, or a ratio from 0 to 1. It returns "-" for
+an unknown value: None, NaN or infinity. Imports only `time`: one-shot commands and every cell of a live view need it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from time import localtime, strftime
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import TypeVar
 
+    Number = TypeVar("Number", int, float)
 
 UNKNOWN = "-"
-"""What a quantity that is not known prints as; never 0."""
+"""Text of an unknown quantity; never 0."""
 
 _INFINITE = float("inf")
 _BINARY_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
@@ -20,8 +26,20 @@ _LATENCY_UNITS = ("ns", "us", "ms", "s")
 _CLOCK_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
+def sum_known(values: Iterable[Number | None]) -> Number | None:
+    """Adds the values that are not None. Returns None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """Averages the values that are not None. Returns None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
-    """Divide until the text with one decimal stays below one `step`, so that 1023.99 KB becomes 1.0 MB."""
+    """Divides until the value, rounded to one decimal, is below `step`: 1023.99 KB becomes 1.0 MB."""
     power = 0
     while power < len(units) - 1 and round(abs(value), 1 if power else 0) >= step:
         value /= step
@@ -30,7 +48,7 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str
 
 
 def bytes_text(size_bytes: int | None) -> str:
-    """Bytes in use: "0", "512 B", "1.5 KB", "8.2 GB". Steps are of 1024: GB means GiB, as in the original tools."""
+    """Formats bytes: "0", "512 B", "1.5 KB", "8.2 GB". One GB is 1024**3 bytes, as in the original tools."""
     if size_bytes is None:
         return UNKNOWN
     if size_bytes == 0:
@@ -40,17 +58,17 @@ def bytes_text(size_bytes: int | None) -> str:
 
 
 def short_bytes_text(size_bytes: int | None) -> str:
-    """The same for a narrow cell, in at most 7 characters: "512", "1.5K", "8.2G"."""
+    """Formats bytes in at most 7 characters: "512", "1.5K", "8.2G"."""
     return bytes_text(size_bytes).replace(" ", "").replace("B", "") if size_bytes else bytes_text(size_bytes)
 
 
 def memory_size_text(size_bytes: int | None) -> str:
-    """The size of a memory: as `bytes_text`, but a whole number has no decimals: "32 GB", "96 GB", "1.5 TB"."""
+    """Formats a memory size as `bytes_text` does, but whole numbers without decimals: "32 GB", "1.5 TB"."""
     return bytes_text(size_bytes).replace(".0 ", " ")
 
 
 def byte_rate_text(bytes_per_second: float | None) -> str:
-    """Bytes a second, as `bytes_text`: "8.2 GB/s", "0/s"."""
+    """Formats bytes per second: "8.2 GB/s", "0/s"."""
     if bytes_per_second is None or not _is_finite(bytes_per_second):
         return UNKNOWN
     return f"{bytes_text(int(bytes_per_second))}/s"
@@ -61,14 +79,14 @@ def _is_finite(value: float) -> bool:
 
 
 def percent_text(ratio: float | None, decimals: int = 2) -> str:
-    """A ratio as percent: 0.5681 is "56.81%"."""
+    """Formats a ratio as percent: 0.5681 is "56.81%"."""
     if ratio is None or not _is_finite(ratio):
         return UNKNOWN
     return f"{ratio * 100:.{decimals}f}%"
 
 
 def flops_text(flops_per_second: float | None) -> str:
-    """Floating-point operations per second, in steps of 1000: "12.3 TFLOPS"; "0 FLOPS" when idle."""
+    """Formats FLOPS in steps of 1000: "12.3 TFLOPS"; "0 FLOPS" when idle."""
     if flops_per_second is None or not _is_finite(flops_per_second):
         return UNKNOWN
     value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
@@ -76,7 +94,7 @@ def flops_text(flops_per_second: float | None) -> str:
 
 
 def short_flops_text(flops_per_second: float | None, decimals: int = 2) -> str:
-    """The same for a narrow cell, in at most 7 characters: "12.30T", "4.20G", "0" when idle."""
+    """Formats FLOPS in at most 7 characters: "12.30T", "4.20G"; "0" when idle."""
     if flops_per_second is None or not _is_finite(flops_per_second):
         return UNKNOWN
     value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
@@ -84,7 +102,7 @@ def short_flops_text(flops_per_second: float | None, decimals: int = 2) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """A latency or an age: "850.0 us", "1.2 ms", "12.3 s"; from a minute on, two whole units: "2 m 5 s", "3 d 4 h"."""
+    """Formats a latency or an age: "850.0 us", "12.3 s"; from one minute on in two units: "2 m 5 s", "3 d 4 h"."""
     if seconds is None or not _is_finite(seconds):
         return UNKNOWN
     if seconds < 0:
@@ -101,18 +119,18 @@ def duration_text(seconds: float | None) -> str:
 
 
 def short_duration_text(seconds: float | None) -> str:
-    """The same for a narrow cell, in at most 7 characters: "1.2ms", "12.3s"; from a minute on, the first unit: "3d"."""
+    """Formats a duration in at most 7 characters: "1.2ms", "12.3s"; from one minute on in one unit: "3d"."""
     text = duration_text(seconds)
     return (text.rsplit(" ", 2)[0] if seconds is not None and seconds >= 60 else text).replace(" ", "")
 
 
 def count_text(count: int | None) -> str:
-    """A count with thousands: "1,234,567"."""
+    """Formats a count: "1,234,567"."""
     return UNKNOWN if count is None else f"{count:,}"
 
 
 def short_count_text(count: int | None, cells: int = 8) -> str:
-    """The same for a cell of at least 5: "12,345" where that fits, else "12.3K", "123K", "1.0M"."""
+    """Formats a count for a cell of 5 or more characters: "12,345" if it fits, else "12.3K", "123K", "1.0M"."""
     text = count_text(count)
     if count is None or len(text) <= cells:
         return text
@@ -122,12 +140,12 @@ def short_count_text(count: int | None, cells: int = 8) -> str:
 
 
 def rate_text(per_second: float | None) -> str:
-    """How often something happens in a second, without a unit: "2.4", "1234.5"."""
+    """Formats a rate per second, without a unit: "2.4", "1234.5"."""
     return UNKNOWN if per_second is None or not _is_finite(per_second) else f"{per_second:.1f}"
 
 
 def short_rate_text(per_second: float | None, cells: int) -> str:
-    """The same for a cell of at least 5; where that doesn't fit, as `short_count_text`: "123,457", "1.2M"."""
+    """Formats a rate for a cell of 5 or more characters; falls back to `short_count_text`: "123,457", "1.2M"."""
     text = rate_text(per_second)
     if per_second is None or len(text) <= cells:
         return text
@@ -135,12 +153,12 @@ def short_rate_text(per_second: float | None, cells: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things: "1 step", "2,000 steps"."""
+    """Formats a count with its noun: "1 step", "2,000 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def ranges_text(indices: Iterable[int]) -> str:
-    """Indices as people write them: "0-3,8"."""
+    """Formats indices as ranges: "0-3,8"."""
     parts: list[str] = []
     start = previous = None
     for index in [*sorted(set(indices)), None]:
@@ -154,34 +172,37 @@ def ranges_text(indices: Iterable[int]) -> str:
 
 
 def clock_text(unix_seconds: float) -> str:
-    """The time of day, where the day goes without saying."""
+    """Formats the local time of day: "14:03:59"."""
     return strftime("%H:%M:%S", localtime(unix_seconds))
 
 
 def day_text(unix_seconds: float) -> str:
-    """Month, day and time of day, where there is no room for the year."""
+    """Formats local month, day and time of day: "05-31 14:03:59"."""
     return strftime("%m-%d %H:%M:%S", localtime(unix_seconds))
 
 
 def date_text(unix_seconds: float) -> str:
-    """Year, month, day and time of day."""
+    """Formats local date and time of day: "2026-05-31 14:03:59"."""
     return strftime("%Y-%m-%d %H:%M:%S", localtime(unix_seconds))
 
 
 def rfc3339_text(unix_seconds: float) -> str:
-    """RFC 3339 in UTC with milliseconds; ValueError, OverflowError or OSError for what no calendar shows."""
+    """Formats a time as RFC 3339 in UTC with milliseconds.
+
+    Raises ValueError, OverflowError or OSError for a time outside the calendar.
+    """
     from datetime import UTC, datetime  # slow to import, and few commands write timestamps
 
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def optional_rfc3339_text(unix_seconds: float | None) -> str | None:
-    """The same; None for an unknown moment."""
+    """Formats as `rfc3339_text` does; None stays None."""
     return None if unix_seconds is None else rfc3339_text(unix_seconds)
 
 
 def strip_durations(text: str, instead: str = "") -> str:
-    """The text with other words in place of each number of seconds."""
+    """Replaces each number of seconds in a text, so that texts that differ only in durations compare equal."""
     import re  # slow to import, and only the daemon compares sentences
 
     return re.sub(r"\b\d+(\.\d+)? s\b", instead, text)

@@ -12,7 +12,7 @@ from neurontools.model.health import Verdict
 from neurontools.util import units
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
-from neurontools.util.units import date_text, ranges_text, rfc3339_text
+from neurontools.util.units import date_text, mean_known, ranges_text, rfc3339_text
 from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
 
 ComparedValue = float | int | str | None
@@ -76,11 +76,6 @@ def _count_text(value: float | None) -> str:
 
 def _bytes_text(value: float | None) -> str:
     return units.bytes_text(None if value is None else round(value))
-
-
-def _known_mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _known_maximum(values: Iterable[float | None]) -> float | None:
@@ -165,13 +160,13 @@ JOB_QUANTITIES: dict[ComparedQuantity, Callable[[JobState], ComparedValue]] = {
     UTILIZATION: _job_utilization,
     FLOPS: lambda holder: known_sum(each.flops_per_second for each in holder.processes),
     ComparedQuantity("mfu_ratio", "MFU", Aggregate.MEAN, _PERCENT): _job_mfu,
-    ComparedQuantity("steps_per_second", "steps", Aggregate.MEAN, _A_SECOND): lambda holder: _known_mean(
+    ComparedQuantity("steps_per_second", "steps", Aggregate.MEAN, _A_SECOND): lambda holder: mean_known(
         map(_step_rate, holder.processes)
     ),
     ComparedQuantity("executions_per_second", "executions", Aggregate.MEAN, _A_SECOND): lambda holder: known_sum(
         each.process.executions_per_second for each in holder.processes
     ),
-    ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda holder: _known_mean(
+    ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda holder: mean_known(
         map(_collective_ratio, holder.processes)
     ),
     ComparedQuantity("latency_p50_seconds", "median latency", Aggregate.MEAN, _SECONDS): _latency_reader("p50"),

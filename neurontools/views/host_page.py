@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neurontools.model import Host, VcpuUsage
 from neurontools.util import units
+from neurontools.util.units import sum_known
 from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import bar, stacked_bar
 from neurontools.views.drawing.lines import (
@@ -232,7 +232,7 @@ def traffic_rows(host: Host) -> list[TrafficRow]:
             port.rdma_write_bytes_total,
             port.dropped_packets_total,
             port.retransmitted_bytes_total,
-            _known_total((port.retransmit_timeouts_total, port.unresponsive_remotes_total, port.failed_requests_total)),
+            sum_known((port.retransmit_timeouts_total, port.unresponsive_remotes_total, port.failed_requests_total)),
         )
         for port in host.rdma_ports
     ]
@@ -272,8 +272,8 @@ def traffic_texts(host: Host) -> tuple[str, ...]:
         of_kind = [row for row in rows if row.kind == kind and row.name != _ALL_PORTS]
         if of_kind:
             texts.append(
-                f"{kind} {into} {units.byte_rate_text(_sum_rates(row.in_bytes_per_second for row in of_kind))} "
-                f"{out} {units.byte_rate_text(_sum_rates(row.out_bytes_per_second for row in of_kind))}"
+                f"{kind} {into} {units.byte_rate_text(sum_known(row.in_bytes_per_second for row in of_kind))} "
+                f"{out} {units.byte_rate_text(sum_known(row.out_bytes_per_second for row in of_kind))}"
             )
     return tuple(texts)
 
@@ -284,26 +284,16 @@ def _all_ports_row(ports: list[TrafficRow]) -> TrafficRow:
         "EFA",
         _ALL_PORTS,
         f"{len(down)} down" if down else "ACTIVE" if any(port.state for port in ports) else None,
-        _sum_rates(port.in_bytes_per_second for port in ports),
-        _sum_rates(port.out_bytes_per_second for port in ports),
-        _known_total(port.in_bytes_total for port in ports),
-        _known_total(port.out_bytes_total for port in ports),
-        _known_total(port.rdma_read_bytes_total for port in ports),
-        _known_total(port.rdma_write_bytes_total for port in ports),
-        _known_total(port.dropped_packets_total for port in ports),
-        _known_total(port.retransmitted_bytes_total for port in ports),
-        _known_total(port.trouble_total for port in ports),
+        sum_known(port.in_bytes_per_second for port in ports),
+        sum_known(port.out_bytes_per_second for port in ports),
+        sum_known(port.in_bytes_total for port in ports),
+        sum_known(port.out_bytes_total for port in ports),
+        sum_known(port.rdma_read_bytes_total for port in ports),
+        sum_known(port.rdma_write_bytes_total for port in ports),
+        sum_known(port.dropped_packets_total for port in ports),
+        sum_known(port.retransmitted_bytes_total for port in ports),
+        sum_known(port.trouble_total for port in ports),
     )
-
-
-def _known_total(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _sum_rates(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _state_style(row: TrafficRow) -> str:

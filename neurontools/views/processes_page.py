@@ -11,6 +11,7 @@ from neurontools.model import Process
 from neurontools.model.jobs import Rank, RunningJob
 from neurontools.model.process import age_seconds
 from neurontools.util import units
+from neurontools.util.units import sum_known
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -314,9 +315,9 @@ def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) 
         flops_per_second=job.flops_per_second,
         mfu_ratio=job.mfu_ratio(figures.peak_flops_per_core),
         device_memory_bytes=job.device_memory_bytes,
-        host_memory_bytes=_sum([part.host_memory_bytes for part in parts]),
-        errors_total=_sum([part.errors_total for part in parts]),
-        failed_executions_total=_sum([part.failed_executions_total for part in parts]),
+        host_memory_bytes=sum_known([part.host_memory_bytes for part in parts]),
+        errors_total=sum_known([part.errors_total for part in parts]),
+        failed_executions_total=sum_known([part.failed_executions_total for part in parts]),
         since_last_execution_seconds=None if last is None else max(0.0, figures.snapshot.taken_at_unix_seconds - last),
         steps_per_second=job.steps_per_second,
         since_last_step_seconds=job.since_last_step_seconds(figures.snapshot.taken_at_seconds),
@@ -326,8 +327,3 @@ def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) 
 
 def _common_value(values: Sequence[_ValueType | None]) -> _ValueType | None:
     return values[0] if all(value == values[0] for value in values) else None
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -21,7 +21,7 @@ from neurontools.model.process import STEP_PARTS
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import csv_line, foreign_cell, json_text
 from neurontools.util.terminal import error_excerpt
-from neurontools.util.units import UNKNOWN, rfc3339_text
+from neurontools.util.units import UNKNOWN, mean_known, rfc3339_text, sum_known
 
 FieldValue = str | int | float | bool | None | list[int]
 _MIB = 2**20
@@ -95,13 +95,11 @@ def _hbm_used(row: QueryRow) -> int | None:
 
 
 def _mean_utilization(cores: tuple[LogicalNeuronCore, ...]) -> float | None:
-    known = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
-    return sum(known) / len(known) if known else None
+    return mean_known(core.utilization_ratio for core in cores)
 
 
 def _total_flops(cores: tuple[LogicalNeuronCore, ...]) -> float | None:
-    known = [core.flops_per_second for core in cores if core.flops_per_second is not None]
-    return sum(known) if known else None
+    return sum_known(core.flops_per_second for core in cores)
 
 
 def _mfu(row: QueryRow, cores: tuple[LogicalNeuronCore, ...]) -> float | None:

@@ -15,6 +15,7 @@ import psutil
 
 from neurontools.driver.sysfs_files import parse_count, read_bytes, read_text, read_whole_file
 from neurontools.model import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, host
+from neurontools.util.units import sum_known
 
 # Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
 _read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
@@ -189,8 +190,7 @@ def _names(directory: str) -> Iterator[str]:
 
 
 def _sum(directory: str, files: tuple[str, ...]) -> int | None:
-    known = [count for name in files if (count := _count(f"{directory}/{name}")) is not None]
-    return sum(known) if known else None
+    return sum_known(_count(f"{directory}/{name}") for name in files)
 
 
 def _count(path: str) -> int | None:

@@ -27,6 +27,7 @@ from neurontools.model import (
 from neurontools.model.finding import FindingKind
 from neurontools.model.jobs import Rank, RunningJob, in_collective_since, running_jobs
 from neurontools.model.process import age_seconds
+from neurontools.util.units import mean_known, sum_known
 
 _MOST_DEVICES = 64
 _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
@@ -173,8 +174,7 @@ class Figures:
 
     def average_utilization(self, pid: int | None) -> float | None:
         """Returns the mean utilization over the cores of a tab; None if all are unknown."""
-        known = [core.utilization_ratio for core in self.held_cores(pid) if core.utilization_ratio is not None]
-        return sum(known) / len(known) if known else None
+        return mean_known(core.utilization_ratio for core in self.held_cores(pid))
 
     def flops(self, pid: int | None) -> float | None:
         """Returns the FLOPS of the cores of a tab; None if all are unknown."""
@@ -246,8 +246,7 @@ def sum_counters(counters: object) -> int:
 
 def known_sum(values: Iterable[float | None]) -> float | None:
     """Returns the sum of the known values; None if none is known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return sum_known(value for value in values)
 
 
 @dataclass(frozen=True, slots=True)
