@@ -42,14 +42,14 @@ def measure(name: str, rounds: int) -> None:
         usual.executed(work)
         usual.step_done(counted())
 
-    step_seconds, note_seconds, look_seconds, count_seconds = [], [], [], []
+    step_seconds, note_seconds, record_seconds, count_seconds = [], [], [], []
     for _ in range(rounds):
         step_seconds.append(Timer(step, timer=time.process_time).timeit(case.steps) / case.steps)
         note = Timer(functools.partial(call_sites.count_call, "mark_step"), timer=time.process_time)
         note_seconds.append(note.timeit(_CALLS) / _CALLS)
-        look_seconds.append(Timer(hbm_growth.look, timer=time.process_time).timeit(_CALLS) / _CALLS)
+        record_seconds.append(Timer(hbm_growth.record_step, timer=time.process_time).timeit(_CALLS) / _CALLS)
         count_seconds.append(Timer(count, timer=time.process_time).timeit(_CALLS) / _CALLS)
-    whole, note_one, look_one, count_one = map(min, (step_seconds, note_seconds, look_seconds, count_seconds))
+    whole, note_one, look_one, count_one = map(min, (step_seconds, note_seconds, record_seconds, count_seconds))
     print(
         f"{name:6} step {whole * 1e6:8.0f} us  a place {note_one * 1e6:5.2f} us  HBM {look_one * 1e6:5.2f} us  "
         f"work {count_one * 1e6:5.2f} us  "

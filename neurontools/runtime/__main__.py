@@ -11,14 +11,14 @@ _USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [argument
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the script; the exit code for a mistake in the call is 2."""
+    """Runs the script and returns the exit code; 2 for a wrong command line."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     die_with_neuron_run(os.environ)
     from pathlib import Path
 
-    from neurontools.runtime.launch.install import install_runtime, look_for_module, run_module, run_script
+    from neurontools.runtime.launch.install import install_runtime, require_module, run_module, run_script
     from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
     from neurontools.util.errors import UserError
 
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
             if len(arguments) < 2:
                 print(_USAGE, file=sys.stderr)  # noqa: T201
                 return 2
-            look_for_module(arguments[1])
+            require_module(arguments[1])
             install_runtime()
         elif not Path(arguments[0]).is_file():
             print(f"neurontools.runtime: {arguments[0]}: no such file; give the path of a script", file=sys.stderr)  # noqa: T201

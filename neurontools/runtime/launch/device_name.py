@@ -1,14 +1,14 @@
-"""Under which name torch knows the device in this process: `xla` or `neuron`.
+"""Chooses the name of the device in this process, `xla` or `neuron`, because torch allows one name per process.
 
-torch allows one. The rule, first match:
+The first rule that applies decides:
 
 1. NEURONTOOLS_DEVICE=xla or neuron.
-2. An argument of the command line names it as a device, such as `--device=neuron`, `--device neuron` or
-   `trainer.accelerator=neuron`; or a configuration file among the arguments does (JSON, YAML, TOML, INI).
+2. A command-line argument names a device, such as `--device=neuron`, `--device neuron` or
+   `trainer.accelerator=neuron`; or a configuration file among the arguments (JSON, YAML, TOML, INI) does.
 3. The script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
    neuronx_distributed anywhere: xla.
-4. The script has the device name `"neuron"`, `"neuron:0"`, … as a string, or uses `torch.neuron`: neuron.
-5. Otherwise xla, because torch_xla may yet be imported by a module of the script."""
+4. The script contains the string `"neuron"`, `"neuron:0"`, …, or uses `torch.neuron`: neuron.
+5. Otherwise xla, because a module that the script imports may import torch_xla."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ _LARGEST_CONFIGURATION_BYTES = 1 << 20
 
 
 class InvalidDeviceName(ValueError):
-    """NEURONTOOLS_DEVICE has another value than xla or neuron."""
+    """NEURONTOOLS_DEVICE is neither xla nor neuron."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNameChoice:
-    """The name, and why it is this one, for the error of who uses the other."""
+    """The chosen name and the reason, which the error for the other name shows."""
 
     name: str
     reason: str
 
 
 def device_name(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> str:
-    """The name by the rule above."""
+    """Returns the device name by the rules above."""
     return choose_device_name(environment, script, arguments).name
 
 
 def choose_device_name(
     environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()
 ) -> DeviceNameChoice:
-    """The name by the rule above; a file that can't be read or parsed counts as one that says nothing."""
+    """Chooses the device name by the rules above. An unreadable file counts as one that names no device."""
     wanted = environment.get(DEVICE_VARIABLE, "")
     if wanted:
         if wanted not in DEVICE_NAMES:
@@ -142,7 +142,7 @@ _UNKNOWN_TO_TORCH = re.compile(
 
 
 def explain_other_name(choice: DeviceNameChoice) -> None:
-    """Has a line follow the traceback of such an error; once a process."""
+    """Adds a line after the traceback of an error about the other device name. Call it once."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -155,7 +155,7 @@ def explain_other_name(choice: DeviceNameChoice) -> None:
 
 
 def other_name_message(error: BaseException, choice: DeviceNameChoice) -> str | None:
-    """The line for an error; None for one that is about something else."""
+    """Returns the line for an error; None for an error about something else."""
     match = _UNKNOWN_TO_TORCH.search(str(error))
     other = DEVICE_NAMES[1 - DEVICE_NAMES.index(choice.name)]
     if match is None or next(filter(None, match.groups())).lower() != other:

@@ -1,4 +1,4 @@
-"""Makes simulated NeuronCores a torch device: the one place where everything is put together."""
+"""Registers simulated NeuronCores as a torch device, and connects the parts of the runtime."""
 
 from __future__ import annotations
 
@@ -55,46 +55,41 @@ PENDING_BOUND = "NEURONTOOLS_PENDING_BOUND"
 _C: Any = torch._C
 _kept: list[Any] = []
 before_report_hooks: list[Callable[[Reporter], None]] = []
-"""What else is looked at before each report."""
+"""Functions that run before each report, after the counters are collected."""
 
 
 class _Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
-    """What torch's C++ side asks of the device."""
+    """The hooks that torch's C++ code calls for a PrivateUse1 device."""
 
     def is_available(self) -> bool:
-        """Always."""
         return True
 
     def has_primary_context(self, _index: int) -> bool:
-        """Always."""
         return True
 
     def is_built(self) -> bool:
-        """Always."""
         return True
 
 
 class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
-    """Which device type the kernels are for: always PrivateUse1.
+    """The device guard: `type_` always returns PrivateUse1.
 
-    torch asks dozens of times a training step. This is no function of Python's, because calling one costs several times
-    as much.
+    torch calls `type_` dozens of times a training step. A Python function would cost several times as much as this.
     """
 
     type_ = itertools.repeat(_C._autograd.DeviceType.PrivateUse1).__next__
 
 
 def is_registered() -> bool:
-    """Whether this process has the device already."""
+    """Whether the device is registered in this process."""
     return bool(_kept)
 
 
 def register_device(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
-    """Registers the device under a name; its cores are taken at their first use.
+    """Registers the device under a name, and returns its executor; its cores are taken at their first use.
 
-    A second call returns what the first one made.
-
-    RuntimeError when the process has the device under another name: torch allows one.
+    A second call returns the same executor. Raises RuntimeError if the device is registered under another name, because
+    torch allows one.
     """
     if is_registered():
         if device.name != name:
@@ -115,7 +110,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         step_clock.begin()
         made.cores, made.monitor = take_cores(environment, CaptureRequests(captures.start_capture))
         if isinstance(made.monitor, Reported):
-            made.monitor.reporter.before_reports(partial(_look, made))
+            made.monitor.reporter.before_reports(partial(_collect, made))
             made.faults = made.monitor.reporter.faults or made.faults
             worker.instance_type = made.monitor.reporter.instance_type
             worker.logical_neuroncore_config = made.monitor.reporter.logical_neuroncore_config
@@ -138,7 +133,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     _C._acc.register_python_privateuseone_device_guard(_kept[1])
     registration.register(name, _kept.append)
     serialization.install(name)
-    # Parameters keep their identity when a module moves: tied weights stay tied, optimizers keep what they hold.
+    # A module that moves keeps its Parameter objects: tied weights stay tied, and optimizers keep their parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
     for install in (
@@ -167,14 +162,14 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     return made
 
 
-def _look(made: Executor, reporter: Reporter) -> None:
+def _collect(made: Executor, reporter: Reporter) -> None:
     collect_counters(made, reporter)
-    for look in before_report_hooks:
-        look(reporter)
+    for hook in before_report_hooks:
+        hook(reporter)
 
 
 def executor() -> Executor:
-    """The executor of this process."""
+    """Returns the executor of this process."""
     found = _kept[2]
     if not isinstance(found, Executor):
         raise TypeError(found)
@@ -182,9 +177,9 @@ def executor() -> Executor:
 
 
 def give_back_cores() -> bool:
-    """Detaches from the daemon, so that processes started from here can have the cores; they are taken again at use.
+    """Detaches from the daemon, so that child processes can have the cores; the next use takes cores again.
 
-    False where something is on the cores: then they stay this process's.
+    Returns False, and keeps the cores, if a tensor is on them.
     """
     if not is_registered() or storages.words is not None:
         return not is_registered()

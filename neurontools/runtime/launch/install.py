@@ -1,4 +1,4 @@
-"""Makes simulated NeuronCores available to this process, and to those it spawns or sends tensors."""
+"""Installs the runtime into this process, and into processes that it spawns or sends tensors; runs scripts with it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def install_runtime(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
-    """Makes the device and the torch_xla modules available to this process; may be called again.
+    """Registers the device and makes torch_xla importable; a second call does nothing.
 
-    `script` is what the device's name follows (see `neurontools.runtime.launch.device_name`).
+    `script` is the file by which the device name is chosen (see `neurontools.runtime.launch.device_name`).
     """
     import_hook.install_finder(environment)
     import_hook.is_installing = True
     try:
         import torch
 
-        import_hook.warn_of_other_torch(torch.__version__)  # before anything that another torch may lack
+        import_hook.warn_of_other_torch(torch.__version__)  # before imports that may fail with another torch
         from neurontools.runtime.launch.device_registration import (
             before_report_hooks,
             is_registered,
@@ -50,12 +50,12 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     choice = choose_device_name(environment, script, sys.argv[1:])
     register_device(choice.name, environment)
     explain_other_name(choice)
-    sharing.install(received)
+    sharing.install(receive_tensor)
     before_report_hooks.append(AdviceReporter(environment))
     patch_start_processes(environment)
     remove_lightning_launchers(environment)
     if not import_hook.is_spawned_worker:
-        device.cores  # noqa: B018  (takes them now, so that the tools show the process from its start)
+        device.cores  # noqa: B018  (takes the cores now, so that the tools show the process from its start)
     _hook_spawned_processes(device.name)
     directory = environment.get(summary_files.DIRECTORY)
     if directory:
@@ -65,9 +65,9 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
 
 
 def _hook_spawned_processes(name: str) -> None:
-    """Workers that multiprocessing spawns import the script anew, and with it torch_xla: it has to be found there too.
+    """Installs the import hook in processes that multiprocessing spawns, because they import the script again.
 
-    They take no cores unless they use the device.
+    They take NeuronCores at their first use of the device.
     """
     original = multiprocessing.spawn.get_command_line
 
@@ -86,8 +86,8 @@ def _hook_spawned_processes(name: str) -> None:
     multiprocessing.spawn.get_command_line = get_command_line
 
 
-def received(value: Tensor, where: str, requires_grad: bool, is_parameter: bool) -> Tensor:
-    """A tensor that another process sent, on the device of this one, which takes cores for it if it has none."""
+def receive_tensor(value: Tensor, where: str, requires_grad: bool, is_parameter: bool) -> Tensor:
+    """Moves a tensor from another process to the device of this process, which takes cores if it has none."""
     install_runtime()
     import torch
 
@@ -96,7 +96,7 @@ def received(value: Tensor, where: str, requires_grad: bool, is_parameter: bool)
 
 
 def run_script(script: str, arguments: list[str]) -> None:
-    """Runs a Python file as `python script.py` would, with the device in place."""
+    """Runs a Python file as `python script.py` does, with the device installed."""
     path = Path(script)
     sys.argv = [script, *arguments]
     sys.path[0] = str(path.resolve().parent)
@@ -104,20 +104,20 @@ def run_script(script: str, arguments: list[str]) -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def look_for_module(module: str) -> None:
-    """Makes the current directory the first place to import from, as `python -m` does; UserError when there is none."""
+def require_module(module: str) -> None:
+    """Puts the current directory first in `sys.path`, as `python -m` does. Raises UserError if there is no module."""
     if sys.path and sys.path[0] != "":
         sys.path[0] = str(Path.cwd())
     try:
         found = find_spec(module)
     except (ImportError, ValueError):
         found = None
-    if found is None:  # runpy would say so with a traceback
+    if found is None:  # runpy would print a traceback
         raise UserError(f"no module named {escape_controls(module)}; give one that Python finds from here")
 
 
 def run_module(module: str, arguments: list[str]) -> None:
-    """Runs a module as `python -m module` would, with the device in place."""
+    """Runs a module as `python -m module` does, with the device installed."""
     sys.argv = [module, *arguments]
     install_runtime()
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,4 +1,8 @@
-"""Profiles of this process: the one that the environment requests, and those requested while it runs."""
+"""Profiles of this process: the one that the environment requests, and captures that clients request while it runs.
+
+A capture starts right after an execution, when no graph is partly recorded. A thread streams it to the client over a
+socket, and the client writes the file, so no path has to be trusted. The training never waits for it.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +39,22 @@ from neurontools.runtime.tensors.worker import worker
 from neurontools.util.errors import UserError
 from neurontools.util.units import bytes_text
 
-_LONGEST_WAIT_SECONDS = 60.0  # for something to be executed
+_LONGEST_WAIT_SECONDS = 60.0  # for the first execution
 _LOOK_SECONDS = 0.25
 _SEND_SECONDS = 30.0
-_END_SECONDS = 5.0  # that a process which ends waits for its profile
+_END_SECONDS = 5.0  # a process that ends waits this long for its profile to be sent
 _LOCK_SECONDS = 0.02
 
 
 class ProfileCaptures:
-    """Takes one profile at a time."""
+    """Runs one capture at a time."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._running: _Capture | None = None
 
     def start_capture(self, request: CaptureRequest) -> None:
-        """Begins one in a thread, or tells who asked why not."""
+        """Starts a capture in a thread, or sends the client the reason why not."""
         channel = request.channel
         with self._lock:
             capture = None
@@ -65,13 +69,13 @@ class ProfileCaptures:
             _send_refusal(channel, "the system refuses it one more thread; end some")
 
     def end(self) -> None:
-        """The process ends: what there is of a profile is sent."""
+        """Ends the running capture and sends the rest of its profile; called when the process ends."""
         running = self._running
         if running is not None:
             running.end()
 
     def forget_in_child(self) -> None:
-        """In a forked child: the profile is the parent's, and who waits for it must see its end."""
+        """Closes a forked child's copy of the channel, so that the client sees the end when the parent closes it."""
         running, self._running = self._running, None
         self._lock = Lock()
         if running is not None:
@@ -82,8 +86,6 @@ class ProfileCaptures:
 
 
 class _Capture:
-    """One of them."""
-
     def __init__(self, request: CaptureRequest, on_done: Callable[[], None]) -> None:
         self.channel = request.channel
         self._seconds = request.options.seconds
@@ -98,7 +100,7 @@ class _Capture:
         self._thread = Thread(target=self._run, name="neurontools-capture", daemon=True)
 
     def start(self) -> bool:
-        """Begins; False where the system refuses a thread."""
+        """Starts the thread; returns False if the system refuses it."""
         try:
             self._thread.start()
         except RuntimeError:
@@ -106,7 +108,7 @@ class _Capture:
         return True
 
     def end(self) -> None:
-        """Has it end now, and waits a moment until it is sent."""
+        """Ends the capture, and waits at most _END_SECONDS until the profile is sent."""
         self._is_ending = True
         self._enough.set()
         self._thread.join(_END_SECONDS)
@@ -117,18 +119,18 @@ class _Capture:
                 self.channel.settimeout(_SEND_SECONDS)
                 self.channel.sendall(ASKED + b"\n")
                 if not self._begins():
-                    told = f"nothing was executed for {_LONGEST_WAIT_SECONDS:.0f} s; look at what its script waits for"
-                    _send_refusal(self.channel, "it ended before anything was executed" if self._is_ending else told)
+                    idle = f"nothing was executed for {_LONGEST_WAIT_SECONDS:.0f} s; look at what its script waits for"
+                    _send_refusal(self.channel, "it ended before anything was executed" if self._is_ending else idle)
                     return
                 self._follow()
-        except OSError:  # who asked is gone, or reads nothing
+        except OSError:  # the client has disconnected, or does not read
             return
         finally:
             self._leave()
             self._on_done()
 
     def _begins(self) -> bool:
-        """Begins when something has been executed, or at once where nothing waits to be; False: it never was."""
+        """Starts to record after the next execution, or at once if no graph is pending; False if it never started."""
         ring.is_eager = device.eager
         ring.watch(steps.steps_total)
         ring.step_hooks.append(self._at_step)
@@ -145,7 +147,7 @@ class _Capture:
         return self._begun.is_set()
 
     def _at_step(self, step: int) -> None:
-        """A step begins, in the thread of the script."""
+        """The step hook, called in the thread of the script when a step begins."""
         if self._recorder is None:
             self._begin(is_at_step=True)
         elif self._steps is not None and step >= self._first_step + self._steps:
@@ -155,7 +157,7 @@ class _Capture:
         self._begin(is_at_step=False)
 
     def _begin(self, *, is_at_step: bool) -> None:
-        """Begins, unless a graph is half recorded; where no step begins with it, whole ones do with the next."""
+        """Starts to record, unless a graph is partly recorded. Steps are counted from the next whole one."""
         with buffers.lock:
             if self._recorder is not None or any(map(_has_pending, device.taken)):
                 return
@@ -166,7 +168,7 @@ class _Capture:
         self._begun.set()
 
     def _follow(self) -> None:
-        """Sends what comes, until the time is over, the steps are done, or the process ends."""
+        """Sends the profile until its time or its steps are over, or the process ends."""
         recorder, stream = self._recorder, self._stream
         if recorder is None or stream is None:
             return
@@ -186,7 +188,7 @@ class _Capture:
             self.channel.sendall(data)
 
     def _leave(self) -> None:
-        """Nothing of it stays in the way of the training."""
+        """Removes the hooks from the ring."""
         if self._at_step in ring.step_hooks:
             ring.step_hooks.remove(self._at_step)
             ring.flush_hooks.remove(self._at_flush)
@@ -195,7 +197,7 @@ class _Capture:
         ring.unwatch()
 
     def _is_nobody_there(self) -> bool:
-        """Whether who asked has gone, who says nothing else on the channel."""
+        """Whether the client has closed the channel; it never sends anything."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         return bool(poll.poll(0))
@@ -217,7 +219,7 @@ os.register_at_fork(after_in_child=captures.forget_in_child)
 
 
 class ProfileSession:
-    """A profile into a directory. Nothing of it raises: what fails is told in a line, and training goes on."""
+    """A profile that is written into a directory. No method raises: a failure is a line on standard error."""
 
     def __init__(self, wanted: ProfileConfig) -> None:
         self._wanted = wanted
@@ -229,16 +231,16 @@ class ProfileSession:
         self._is_over = False
 
     def begin(self) -> None:
-        """Begins now, or when the first of the wanted steps does."""
+        """Starts now, or at the first step of the configured range."""
         ring.watch(steps.steps_total)
         ring.step_hooks.append(self._step_begins)
         atexit.register(self.finish)
-        Finalize(None, self.finish, exitpriority=100)  # a worker that was forked ends without atexit
+        Finalize(None, self.finish, exitpriority=100)  # forked workers do not run atexit functions
         if self._wanted.first_step <= ring.step:
             self._start()
 
     def finish(self) -> None:
-        """At the end of the process: ends the profile, if it has begun, and writes the files of the viewers."""
+        """Ends the profile, if it has begun, and writes the files for viewers; called when the process ends."""
         if os.getpid() != self._owner:  # a forked child
             return
         self._is_over = True
@@ -271,7 +273,7 @@ class ProfileSession:
             self._closed = recorder, self._writer
 
     def discard(self) -> None:
-        """Ends it, and leaves nothing."""
+        """Ends the profile and deletes its file."""
         recorder, self._recorder = self._recorder, None
         self._is_over = True
         self._closed = None
@@ -311,13 +313,13 @@ _sessions: list[ProfileSession] = []
 
 
 def discard_profiles() -> None:
-    """This process gives its cores to others, which have profiles of their own: there is none of it."""
+    """Discards the profiles of this process, which gives its cores to workers with profiles of their own."""
     while _sessions:
         _sessions.pop().discard()
 
 
 def begin_requested_profile(environment: Mapping[str, str]) -> None:
-    """Begins a profile where the environment asks for one; the process has its cores."""
+    """Starts the profile that the environment requests, if any; call it when the process has its cores."""
     try:
         wanted = ProfileConfig.from_environment(environment)
     except InvalidProfileSteps as error:
@@ -330,13 +332,13 @@ def begin_requested_profile(environment: Mapping[str, str]) -> None:
 
 
 def connect_ring() -> None:
-    """What the ring needs of the runtime; once a process."""
+    """Gives the ring its clock and its start hook. Call it once."""
     ring.start_hooks.append(following.forget_all)
     ring.clock = _parts_ns
 
 
 def _parts_ns() -> tuple[int, ...]:
-    """The moment at which the step clock was read, and what it had charged by then to the parts of a step, ns."""
+    """Returns the moment at which the step clock is read, and the time charged to each part, in ns."""
     at_seconds, parts = step_clock.read_charges()
     return tuple(round(each * 1e9) for each in (at_seconds, *parts))
 

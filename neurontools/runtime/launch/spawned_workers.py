@@ -1,4 +1,9 @@
-"""Workers that torchrun did not start: xmp.spawn, notebook_launcher, Lightning, and a script without a launcher."""
+"""Workers that torchrun did not start: by xmp.spawn, notebook_launcher or Lightning, or a script without a launcher.
+
+A process takes its NeuronCores at its start, so that the tools show it. Before it starts workers by torch's
+start_processes, it gives the cores back if they are empty. Each worker takes a core by its local rank at its first use
+of the device; the process takes cores again if it uses the device later.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,8 @@ from neurontools.runtime.torch_device.when_imported import when_imported
 
 
 def patch_start_processes(environment: Mapping[str, str]) -> None:
-    """Makes start_processes do so; once a process."""
-    module: Any = sys.modules["torch.multiprocessing.spawn"]  # its name in the package is that of a function
+    """Replaces torch's start_processes by a function that gives the cores back first. Call it once."""
+    module: Any = sys.modules["torch.multiprocessing.spawn"]  # the package attribute `spawn` is a function
     original = module.start_processes
 
     @functools.wraps(original)
@@ -43,7 +48,7 @@ def patch_start_processes(environment: Mapping[str, str]) -> None:
 
 
 def _run_forked_worker(directory: str, parent_pid: int, fn: Callable[..., Any], *arguments: Any) -> Any:
-    """A worker that was forked keeps neuron-run informed as one that was spawned does."""
+    """Runs a forked worker, which also writes its summary for neuron-run; spawned workers do so by themselves."""
     if os.getpid() != parent_pid:
         from neurontools.runtime.launch import summary
 
@@ -59,7 +64,11 @@ _STRATEGIES = (
 
 
 def remove_lightning_launchers(environment: Mapping[str, str]) -> None:
-    """Changes the strategies when a script imports them; once a process."""
+    """Makes Lightning's XLA strategies start no workers in a process that torchrun or neuron-run started.
+
+    These strategies always start workers. Under torchrun each worker would wait for a worker of its own. Without a
+    launcher they train like Lightning's other strategies, and `Fabric.launch()` needs no function. Call it once.
+    """
     for part, module, strategy in _STRATEGIES:
         change = _without_launcher(strategy, environment)
         for package in (f"lightning.{part}", {"fabric": "lightning_fabric", "pytorch": "pytorch_lightning"}[part]):
@@ -82,11 +91,14 @@ def _without_launcher(strategy: str, environment: Mapping[str, str]) -> Callable
     return change
 
 
-_SAID_BY_THE_SCRIPT = frozenset({"store", "rank", "world_size"})
+_RANK_ARGUMENTS = frozenset({"store", "rank", "world_size"})
 
 
 def default_to_single_rank() -> None:
-    """Makes init_process_group do so; once is enough, more does no harm."""
+    """Makes `init_process_group("xla")` work without a launcher of ranks, as a group of one process.
+
+    Also accepts torch_xla's `init_method="xla://"`, which reads the rank from the environment. May be called again.
+    """
     original = dist.init_process_group
     if hasattr(original, "__wrapped__") and original.__module__ == __name__:
         return
@@ -94,7 +106,7 @@ def default_to_single_rank() -> None:
     def init_process_group(backend: Any = None, init_method: Any = None, *rest: Any, **named: Any) -> Any:
         if backend == "xla" and init_method in (None, "xla://"):
             init_method = None
-            if "RANK" not in os.environ and not rest and not _SAID_BY_THE_SCRIPT & named.keys():
+            if "RANK" not in os.environ and not rest and not _RANK_ARGUMENTS & named.keys():
                 named |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
         return original(backend, init_method, *rest, **named)
 

@@ -28,7 +28,7 @@ _started = time.perf_counter()
 
 
 def build_summary() -> dict[str, Any]:
-    """The summary of this process; quantities carry their unit in their name, None is unknown."""
+    """Builds the summary of this process as a JSON object. Names carry the unit; None is unknown."""
     cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
     collectives = metrics.timers.get("CollectiveTime")
@@ -101,7 +101,7 @@ def build_summary() -> dict[str, Any]:
 
 
 def _usual_steps() -> dict[str, Any] | None:
-    """What was counted in steps between which nothing else was executed, under the names of the totals."""
+    """Returns the counts of steady-state steps, under the names of the totals; None without such steps."""
     total = usual_steps.total()
     if total is None:
         return None
@@ -121,31 +121,32 @@ def _usual_steps() -> dict[str, Any] | None:
 
 
 def write_summaries_to(directory: Path) -> None:
-    """Keeps the summary of this process in a directory, up to date, once it has NeuronCores."""
+    """Writes the summary of this process into a directory once a second, from when it has NeuronCores."""
     SummaryFile(directory, lambda: build_summary() if device.taken else None).start()
 
 
 _INTERVAL_SECONDS = 10.0
-_MIN_STEPS = 20  # more than at the end of a run, where nothing can come any more that a rule takes for the rest
-_MAX_LOCK_WAIT_SECONDS = 0.05  # for an execution to end; else it is tried with the next report
-_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # a run that has just begun was outside of its loop for the most part
+_MIN_STEPS = 20  # more than the rules need at the end of a run: early steps may not be typical
+_MAX_LOCK_WAIT_SECONDS = 0.05  # for an execution to end; after it, the next report tries again
+_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # at its start, a run spends most of its time outside the loop
 
 
 class AdviceReporter:
-    """Judges every ten seconds in the thread of the reporter, which takes it less than a millisecond.
+    """Sends advice for the script with the reports, while it runs: the rules of neuron-run's final advice.
 
-    Rules that the user does not want to hear, by NEURONTOOLS_IGNORE_ADVICE, say nothing here either.
+    Evaluates the rules every ten seconds in the reporter's thread, in less than a millisecond. Skips the rules in
+    NEURONTOOLS_IGNORE_ADVICE.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._ignored = _OF_WHOLE_RUNS.union(environment.get(IGNORED_RULES, "").split(","))
+        self._ignored = _RULES_OF_WHOLE_RUNS.union(environment.get(IGNORED_RULES, "").split(","))
         self._next_seconds = time.monotonic() + _INTERVAL_SECONDS
-        self._judged_steps = 0
+        self._evaluated_steps = 0
 
     def __call__(self, reporter: Reporter) -> None:
-        """Judges what was counted so far, if it is time and there were more steps."""
+        """Evaluates the rules if ten seconds are over and there were more steps."""
         now_seconds = time.monotonic()
-        if now_seconds < self._next_seconds or steps.steps_total < max(_MIN_STEPS, self._judged_steps + 1):
+        if now_seconds < self._next_seconds or steps.steps_total < max(_MIN_STEPS, self._evaluated_steps + 1):
             return
         if EVERY_RULE in self._ignored or not buffers.lock.acquire(timeout=_MAX_LOCK_WAIT_SECONDS):
             return
@@ -153,7 +154,7 @@ class AdviceReporter:
             counted = build_summary()
         finally:
             buffers.lock.release()
-        self._next_seconds, self._judged_steps = now_seconds + _INTERVAL_SECONDS, steps.steps_total
+        self._next_seconds, self._evaluated_steps = now_seconds + _INTERVAL_SECONDS, steps.steps_total
         from neurontools.estimate.rules import find_advice
 
         workers = int(os.environ.get("WORLD_SIZE", "1") or 1)

@@ -1,4 +1,4 @@
-"""The files in which workers keep neuron-run informed: a JSON document a process, replaced once a second."""
+"""Summary files, by which neuron-run follows its workers: one JSON document a process, replaced once a second."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ INTERVAL_SECONDS = 1.0
 
 
 class SummaryFile:
-    """Writes what `document` gives, unless it is None, to a file until the process ends, from a thread of its own.
+    """Writes the result of `document` to a file once a second until the process ends, from its own thread.
 
-    A process that is killed has left its state of a second before. A full disk loses the file and nothing else; a
-    forked child writes nothing.
+    A result of None writes nothing. If the process is killed, the file is at most a second old. If the disk is full,
+    the file is lost and the training goes on. A forked child writes nothing.
     """
 
     def __init__(self, directory: Path, document: Callable[[], dict[str, Any] | None]) -> None:
         self._document = document
-        self._owner = os.getpid()
+        self._pid = os.getpid()
         self._directory = directory
-        self._turn = Lock()
+        self._write_lock = Lock()
         self._ended = Event()
         self._is_there = False
 
     def start(self) -> None:
-        """Begins to write; where the system refuses a thread, the file is written at the end alone."""
-        import multiprocessing.util  # late: neuron-run itself reads DIRECTORY alone
+        """Starts the thread. If the system refuses it, the file is written only when the process ends."""
+        import multiprocessing.util  # here, because most importers need only DIRECTORY
 
         atexit.register(self._end)
-        if multiprocessing.parent_process() is not None:  # its workers end without what atexit has
+        if multiprocessing.parent_process() is not None:  # workers of multiprocessing do not run atexit functions
             multiprocessing.util.Finalize(None, self._end, exitpriority=0)
         try:
             Thread(target=self._run, name="neurontools-summary", daemon=True).start()
@@ -50,19 +50,19 @@ class SummaryFile:
             self._write(has_ended=False)
 
     def _end(self) -> None:
-        if os.getpid() == self._owner and not self._ended.is_set():
+        if os.getpid() == self._pid and not self._ended.is_set():
             self._ended.set()
             self._write(has_ended=True)
 
     def _write(self, *, has_ended: bool) -> None:
-        with self._turn:
+        with self._write_lock:
             if self._ended.is_set() and not has_ended:
                 return
             try:
                 document = self._document()
-                name = f"{self._owner}.json"
+                name = f"{self._pid}.json"
                 if document is None:
-                    if self._is_there:  # from before this process gave its work to others
+                    if self._is_there:  # written before this process gave its cores to workers
                         with Directory.open(self._directory) as directory:
                             directory.remove(name)
                         self._is_there = False
@@ -71,12 +71,12 @@ class SummaryFile:
                 with Directory.open(self._directory) as directory:
                     directory.replace(name, json.dumps(document).encode(), 0o600)
                 self._is_there = True
-            except Exception:  # whatever it is, training goes on; the next second brings another try
+            except Exception:  # training goes on whatever fails, and the next second tries again
                 return
 
 
 def _failure() -> str | None:
-    """The exception that ends this process; None when it ends well, or with sys.exit."""
+    """Returns the exception that ends this process; None for a normal end or sys.exit."""
     error = getattr(sys, "last_value", None)
     if error is None:
         return None

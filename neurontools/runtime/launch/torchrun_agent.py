@@ -1,7 +1,7 @@
 """`python -m neurontools.runtime.launch.torchrun_agent N script.py …`: N workers with torchrun's agent, for neuron-run.
 
-What torchrun tells of a worker that failed is a page of its own source; this is a line, and the exit code is that of
-the worker that failed first.
+torchrun prints a page of its own traceback for a failed worker. This prints one line instead, and its exit code is that
+of the worker that failed first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the workers; 0, or the exit code of the worker that failed first, or 128 and the number of a signal."""
+    """Runs the workers. Returns 0, the exit code of the worker that failed first, or 128 plus a signal number."""
     die_with_neuron_run(os.environ)
     os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts its workers from this thread
     count, *target = arguments
@@ -47,17 +47,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def root_cause(failures: Mapping[int, Any], told: Mapping[int, str]) -> tuple[int, Any]:
-    """The rank and the failure that the others follow from.
+def root_cause(failures: Mapping[int, Any], exceptions: Mapping[int, str]) -> tuple[int, Any]:
+    """Returns the rank and the failure that caused the other failures.
 
-    `failures` are torchrun's, by rank; `told` is the exception that ended a process, by PID. Workers that the agent
-    ended with SIGTERM, and those that missed another one in a collective, are no cause if there is a better one.
+    `failures` are torchrun's, by rank; `exceptions` maps a PID to the exception that ended it. A worker that the agent
+    ended by SIGTERM, or that waited in a collective for a failed rank, is chosen only if there is no other.
     """
 
     def weight(item: tuple[int, Any]) -> tuple[bool, bool, float, int]:
         rank, failure = item
         is_ended = failure.exitcode == -signal.SIGTERM
-        return is_ended, "CollectiveFailed" in told.get(failure.pid, ""), failure.timestamp, rank
+        return is_ended, "CollectiveFailed" in exceptions.get(failure.pid, ""), failure.timestamp, rank
 
     return min(failures.items(), key=weight)
 
@@ -72,7 +72,7 @@ def _failure_line(rank: int, failure: Any, count: int) -> str:
 
 
 def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
-    """torchrun and its two errors. The agent trains nothing: whatever the variables say, it takes no cores."""
+    """Imports torchrun and its two errors without the device: the agent does not train and takes no cores."""
     before = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
     try:
@@ -87,15 +87,15 @@ def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
 
 
 def _exceptions_by_pid(directory: str | None) -> dict[int, str]:
-    """The exceptions that ended workers, by PID, from the summaries that they left."""
-    told = {}
+    """Reads the exceptions that ended workers, by PID, from their summary files."""
+    exceptions = {}
     for path in Path(directory).glob("*.json") if directory else ():
         try:
             document = json.loads(path.read_text())
-            told[int(document["pid"])] = str(document["failure"])
+            exceptions[int(document["pid"])] = str(document["failure"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return told
+    return exceptions
 
 
 if __name__ == "__main__":

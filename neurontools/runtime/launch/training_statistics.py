@@ -1,4 +1,4 @@
-"""Counters and memory figures of a training, read before each report and for the summary."""
+"""Training counters and memory figures, for the reports to the daemon and the summary for neuron-run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from neurontools.runtime.tensors.memory import MEMORY_FIELDS, Category
 
 
 def collect_counters(executor: Executor, reporter: Reporter) -> None:
-    """Tells the reporter the levels and counters of this moment; in its thread, while others train.
+    """Gives the reporter the current memory levels and counters; runs in the reporter's thread during the training.
 
-    The code of models is left out: it is told with the models.
+    Leaves out the code of models, which the reporter counts with the models.
     """
     for core in device.taken:
         levels = buffers.account_of(core).levels.copy()
@@ -36,12 +36,12 @@ def collect_counters(executor: Executor, reporter: Reporter) -> None:
 
 
 def training_counters() -> TrainingCounters:
-    """The counters of this moment, of all cores; any thread may ask."""
+    """Returns the current counters of all cores. Any thread may call it."""
     statistics = [core.statistics for core in device.taken]
-    told = training_log.counters
+    logged = training_log.counters
     times = step_clock.read_times()
-    # A loader that only the script knows of, which says itself how long it waited: to the clock that is the host.
-    told_wait = told.input_wait_seconds_total if times.input_wait_seconds is None else None
+    # The step clock sees torch's loaders only: the wait that a script reports by TrainingReport is host time to it.
+    logged_wait = logged.input_wait_seconds_total if times.input_wait_seconds is None else None
     return TrainingCounters(
         steps_total=steps.steps_total,
         samples_total=steps.samples_total if steps.batches_total else None,
@@ -52,10 +52,10 @@ def training_counters() -> TrainingCounters:
         collective_bytes_total=sum(each.collective_bytes for each in statistics),
         to_device_bytes_total=sum(each.to_device_bytes for each in statistics),
         from_device_bytes_total=sum(each.from_device_bytes for each in statistics),
-        input_wait_seconds_total=told_wait if times.input_wait_seconds is None else times.input_wait_seconds,
-        checkpoints_total=told.checkpoints_total,
-        checkpoint_seconds_total=told.checkpoint_seconds_total,
-        host_seconds_total=max(0.0, times.host_seconds - (told_wait or 0.0)),
+        input_wait_seconds_total=logged_wait if times.input_wait_seconds is None else times.input_wait_seconds,
+        checkpoints_total=logged.checkpoints_total,
+        checkpoint_seconds_total=logged.checkpoint_seconds_total,
+        host_seconds_total=max(0.0, times.host_seconds - (logged_wait or 0.0)),
         compile_wait_seconds_total=times.compile_wait_seconds,
         transfer_seconds_total=times.transfer_seconds,
         compute_seconds_total=times.compute_seconds,
@@ -64,21 +64,21 @@ def training_counters() -> TrainingCounters:
         last_step_at_seconds=steps.last_seconds,
         collective_since_seconds=times.collective_since_seconds,
         latest_collective=step_clock.latest_collective,
-        checkpointing_since_seconds=told.checkpointing_since_seconds,
+        checkpointing_since_seconds=logged.checkpointing_since_seconds,
     )
 
 
 @dataclass(slots=True)
 class HbmGrowth:
-    """Bytes of all cores of this process after steps. `warm_bytes` is None until a few are over."""
+    """The memory in use on all cores of this process after a step. `warm_bytes` is None during the warm-up."""
 
     warm_bytes: int | None = None
     latest_bytes: int | None = None
-    rises_total: int = 0  # steps after which more was held than ever before
+    rises_total: int = 0  # steps after which the memory in use had a new maximum
     _most_bytes: int = 0
 
-    def look(self) -> None:
-        """A step is over."""
+    def record_step(self) -> None:
+        """Records the memory in use after a step."""
         held = sum(buffers.account_of(core).total_bytes for core in device.taken)
         if self.warm_bytes is None:
             if steps.steps_total < WARM_UP_STEPS:
@@ -94,15 +94,15 @@ hbm_growth = HbmGrowth()
 
 
 def watch_hbm_growth() -> None:
-    """Looks after every step of an optimizer, after it was counted; once a process."""
+    """Registers a hook that records each optimizer step; call it once, after count_optimizer_steps."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        hbm_growth.look()
+        hbm_growth.record_step()
 
     register_optimizer_step_post_hook(stepped)
 
 
-_LATEST_STEP = 4096  # nothing new comes after so many; the walk through all state is not for ever
+_LATEST_STEP = 4096  # later steps show nothing new, and the walk through all state takes time
 
 
 @dataclass(frozen=True, slots=True)

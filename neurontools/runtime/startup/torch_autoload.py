@@ -1,10 +1,9 @@
-"""The entry point of the group `torch.backends`: what `import torch` calls in every process.
+"""The entry point of the group `torch.backends`, which `import torch` calls in every process.
 
-It does nothing unless the process is a worker of torchrun, was told to by NEURONTOOLS_RUNTIME=1, or belongs to
-neuron-run. There it makes `import torch_xla` find our modules; the device itself is made by that import, or at once
-where the script uses the native device.
+It does nothing unless NEURONTOOLS_RUNTIME is 1 or the process is a worker of torchrun. There it installs the import
+hook. `import torch_xla` then registers the device; a script that uses the device name `neuron` gets it at once.
 
-It stands outside of neurontools.runtime, whose import takes a while: processes that don't want it pay for two modules.
+Imports of the runtime are inside the function, so that other processes load only this module and its packages.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ OPT_IN = "NEURONTOOLS_RUNTIME"
 
 
 def autoload() -> None:
-    """Makes the runtime available in processes that are meant to use it."""
+    """Installs the import hook, and for a script that names `neuron` the device, in processes that opted in."""
     wanted = os.environ.get(OPT_IN, "")
     if wanted == "0" or not (wanted == "1" or "TORCHELASTIC_RUN_ID" in os.environ):
         return

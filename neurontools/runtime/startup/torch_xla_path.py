@@ -1,7 +1,7 @@
-"""What `neurontools.pth` loads when Python starts in a worker of torchrun: `import torch_xla` before `import torch`.
+"""The module that `neurontools.pth` loads when Python starts in a worker of torchrun.
 
-`import torch` makes our torch_xla available by its entry point, which is too late for a script that imports torch_xla
-first. Nothing is loaded here but this module: the runtime comes when torch_xla is asked for and no real one is there.
+It makes `import torch_xla` work before `import torch`, whose entry point would install the import hook too late. It
+loads the runtime only when a script imports torch_xla and the real package is not installed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class FirstImport:
-    """Waits for the first import of torch_xla, torch_neuronx or neuronx_distributed that nobody else could answer."""
+    """A finder for the first import of torch_xla, torch_neuronx or neuronx_distributed; it installs the import hook."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of our package, by the finder that takes over from here."""
+        """Returns the spec of our package from TorchXlaFinder, which replaces this finder."""
         if fullname not in ("torch_xla", "torch_neuronx", "neuronx_distributed"):
             return None
         if self in sys.meta_path:
