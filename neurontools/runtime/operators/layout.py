@@ -1,4 +1,4 @@
-"""Shapes, strides and element types of device tensors, interned so that the recorder compares small integers."""
+"""Layouts of device tensors: shape, strides and element type. They are interned, so the recorder compares integers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ids = count()
 
 
 class TensorLayout:
-    """How a tensor lies in its storage, its offset left out; equal layouts are the same object while they are in use.
+    """The layout of a tensor without its storage offset; equal layouts in use are the same object.
 
-    `extent` is the number of elements from the first to the last one, `nbytes` what they take in HBM. The element type
-    in HBM (`device_dtype`) is narrower than the visible one under XLA_USE_BF16 and XLA_DOWNCAST_BF16. `span_bytes` is
-    the range of addresses that a storage of this layout gets for itself, `structure` what torch makes it from.
+    `extent` is the number of elements from the first to the last, `nbytes` their size in HBM. `device_dtype`, the
+    element type in HBM, is narrower than `dtype` under XLA_USE_BF16 and XLA_DOWNCAST_BF16. `span_bytes` is the address
+    range of a storage of this layout. `structure` caches the arguments with which torch makes a tensor of this layout.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class TensorLayout:
         return not is_batch_of_one
 
     def agrees_with(self, value: torch.Tensor) -> bool:
-        """Whether a CPU tensor has this shape, element type and strides; strides that no element feels don't count."""
+        """Whether a CPU tensor has this shape, element type and strides; ignores strides of dimensions of size 1."""
         return (
             value.shape == self.size
             and value.dtype in (self.dtype, self.device_dtype)
@@ -86,7 +86,7 @@ class TensorLayout:
         )
 
     def text(self) -> str:
-        """The layout as the graph's text has it: `f32[2,3]{3,1}`, with the element type in HBM where it differs."""
+        """Returns the layout as text, such as `float32[2,3]{3,1}`, with the element type in HBM if it differs."""
         short = str(self.dtype).removeprefix("torch.")
         if self.device_dtype is not self.dtype:
             short += f":{str(self.device_dtype).removeprefix('torch.')}"
@@ -96,8 +96,8 @@ class TensorLayout:
 class LayoutTable:
     """The layouts in use.
 
-    `narrowed` says which element types the device holds in narrower ones. It is asked of `narrowing` when the first
-    layout is made, because scripts set XLA_USE_BF16 after their imports; from then on it stays.
+    `narrowed` maps an element type to the narrower type that the device holds. It is read from `narrowing` once, at the
+    first layout, because scripts set XLA_USE_BF16 after their imports.
     """
 
     def __init__(self) -> None:
@@ -105,19 +105,19 @@ class LayoutTable:
         self._is_settled = False
         self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
         self.narrowed: dict[torch.dtype, torch.dtype] = {}
-        self.has_complex = False  # before the first complex tensor no tensor can be a conjugate or negative view
+        self.has_complex = False  # conjugate and negative views exist only for complex tensors
 
     @property
     def young(self) -> dict[tuple[object, ...], TensorLayout]:
-        """The layouts in use by (size, stride, dtype), those long unused left out: for the recorder's look-ups."""
+        """The recently used layouts by (size, stride, dtype), for the recorder's look-ups."""
         return self._layouts.young
 
     def layout_of(self, tensor: torch.Tensor) -> TensorLayout:
-        """The layout of a tensor, whatever its offset."""
+        """Returns the layout of a tensor, without its offset."""
         return self.get(tensor.shape, tensor.stride(), tensor.dtype)
 
     def get(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> TensorLayout:
-        """The layout with these properties."""
+        """Returns the layout with these properties."""
         key = (size, stride, dtype)
         found = self._layouts.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""A mapping that forgets what was not used for long."""
+"""An LRU cache with a cheap hit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Value = TypeVar("Value")
 
 
 class LRUCache(Generic[Key, Value]):
-    """Holds at least the `capacity` entries used last and at most twice as many.
+    """Holds at least the `capacity` most recently used entries, and at most twice as many.
 
-    Two generations instead of an ordered list: a hit in the young one costs a single dictionary look-up, which matters
-    where it happens for each operator of a training step. `young` is the same object for the mapping's life.
+    It has two generations instead of an ordered list. A hit in the young one costs one dictionary look-up, because each
+    operator of a training step makes one. `young` is always the same dictionary.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -23,7 +23,7 @@ class LRUCache(Generic[Key, Value]):
         self._old: dict[Key, Value] = {}
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key; None when it is not there."""
+        """Returns the value of a key, or None."""
         value = self.young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)
@@ -32,25 +32,25 @@ class LRUCache(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> list[Value]:
-        """Adds an entry; returns the values that were forgotten for it."""
+        """Adds an entry and returns the values that were evicted."""
         self.young[key] = value
         if len(self.young) <= self.capacity:
             return []
-        forgotten = list(self._old.values())
-        self.evictions_total += len(forgotten)
+        evicted = list(self._old.values())
+        self.evictions_total += len(evicted)
         self._old = dict(self.young)
         self.young.clear()
-        return forgotten
+        return evicted
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
     def values(self) -> Iterator[Value]:
-        """All values, the recently used ones last."""
+        """Yields all values, the recently used ones last."""
         yield from self._old.values()
         yield from self.young.values()
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all entries."""
         self.young.clear()
         self._old.clear()

@@ -20,10 +20,10 @@ _aten: Any = torch.ops.aten
 
 
 def find_flop_formula(op: Any) -> Formula | None:
-    """The formula of an overload, which takes its arguments and `out_val`; None for one that multiplies no matrices."""
+    """Returns the FLOP formula of an overload, torch's own or ours; None if the operator multiplies no matrices."""
     packet = op._overloadpacket
     name = packet.__name__
-    if name.endswith("_") and op.namespace == "aten":  # in place: as many as without
+    if name.endswith("_") and op.namespace == "aten":  # in-place operators have the FLOPs of the plain ones
         packet = getattr(_aten, name[:-1], packet)
     return flop_registry.get(packet) or _FLOP_FORMULAS.get(packet)
 
@@ -60,14 +60,14 @@ _FLOP_FORMULAS: dict[Any, Formula] = {
 
 
 _operator_ids = count()
-# Their results' sizes come from numbers, so the numbers belong to the graph and not to its inputs.
+# Numbers determine the sizes of these results, so they are constants of the graph and not inputs.
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
-# Arguments of these types are inputs of a graph: a learning rate that changes does not make a new graph.
-# A number where a tensor is expected is what torch makes of `x * 2`.
+# Numbers of these types are inputs of a graph, so that a new learning rate needs no new graph.
+# "Tensor" is here because torch passes `x * 2` as a number for a tensor argument.
 _LIFTED_TYPES = frozenset(
     {"Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]", "float", "Optional[float]"}
 )
-# The Neuron compiler's "matmult" class: what --auto-cast matmult narrows.
+# The operators that the Neuron compiler's --auto-cast matmult computes in a narrower type.
 MATMUL_NAMES = frozenset(
     "aten::" + name
     for name in (
@@ -79,14 +79,14 @@ MATMUL_NAMES = frozenset(
 
 
 class DeviceOperator:
-    """An operator as the device runs it.
+    """An ATen or custom operator as the device runs it.
 
-    `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` are
-    the arguments it changes, as (position, name); `returns` has one entry a result: None for a new tensor, else the
-    written argument that it returns. `random` draws from the device's generator, `effect` must run even if nobody
-    reads it. `dynamic`: it runs at once, because its results depend on values or are views of its arguments.
-    `trusted`: what its meta kernel announces is known to be what the CPU returns; the first call of any other operator
-    in each of its signatures runs at once and is compared.
+    `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` has
+    the arguments that it changes, as (position, name). `returns` has None for each new result, else the written
+    argument that is the result. `random`: it draws from the device's generator. `effect`: it must run even if its
+    results are unused. `dynamic`: it runs eagerly, because its results depend on values or are views of its arguments.
+    `trusted`: its meta kernel gives the layouts of the CPU kernel. The first call of any other operator with each
+    signature runs eagerly and is compared.
     """
 
     __slots__ = (
@@ -168,7 +168,7 @@ class DeviceOperator:
         )
 
     def with_number(self, position: int) -> DeviceOperator:
-        """The overload that takes a number at this position; NotImplementedError when there is none."""
+        """Returns the overload that takes a number at a position. Raises NotImplementedError if there is none."""
         packet = self.op._overloadpacket
         own = self.op._schema.arguments
         for overload in packet.overloads():
@@ -181,7 +181,7 @@ class DeviceOperator:
         raise NotImplementedError(f"{self.name}: a number as {own[position].name}")
 
     def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
-        """What computes calls with these arguments, of which tensors have layouts; by default `call`.
+        """Returns the function that computes calls with these arguments and layouts; by default `call`.
 
         For operators whose way depends on the layouts: it is chosen once, and not in each execution.
         """
@@ -189,20 +189,20 @@ class DeviceOperator:
         return self.call
 
     def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
-        """FLOPs of a call with meta tensors; 0 where nothing is multiplied."""
+        """Returns the FLOPs of a call with meta tensors; 0 without a formula."""
         if self.flop_formula is None:
             return 0
         return int(self.flop_formula(*arguments, **keywords, out_val=result))
 
 
 def is_batched(name: str) -> bool:
-    """Whether an operator does to each tensor of a list what another one does to a single tensor."""
+    """Whether an operator applies another operator to each tensor of a list."""
     return name.startswith(("aten::_foreach", "aten::_fused"))
 
 
 @cache
 def verified_names() -> frozenset[str]:
-    """The ATen operators whose meta kernels the tests have compared with the CPU; the tests write the file."""
+    """The ATen operators whose meta kernels agree with the CPU kernels. The tests compare them and write the file."""
     return frozenset(Path(__file__).with_name("verified_operators.txt").read_text().split())
 
 
@@ -220,25 +220,25 @@ def _returned_argument(result: Any, arguments: Any) -> tuple[int, str] | None:
 
 
 def find_overload(name: str) -> Any:
-    """The torch operator overload of a full name such as `aten::add.Tensor`; AttributeError when there is none."""
+    """Returns the torch overload of a full name such as `aten::add.Tensor`. Raises AttributeError if there is none."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 class OperatorTable:
-    """The operators that the device knows, by full name; compiled models refer to them by it."""
+    """The operators of the device by full name, by which compiled models refer to them."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, DeviceOperator] = {}
 
     def add(self, operator: DeviceOperator) -> DeviceOperator:
-        """Makes an operator known."""
+        """Adds an operator, in place of one with the same name."""
         self.by_name[operator.name] = operator
         return operator
 
     def get(self, name: str) -> DeviceOperator:
-        """The operator of this name; made from its schema on first use."""
+        """Returns the operator of a name; its first use builds it from torch's schema."""
         found = self.by_name.get(name)
         return found if found is not None else self.add(DeviceOperator(find_overload(name)))
 
@@ -251,7 +251,7 @@ _signature_ids = count()
 
 
 class TensorSlot:
-    """A device tensor in an argument template; `offset` is the number of the scalar with its offset, or None for 0."""
+    """A device tensor argument. `offset` is the index of the scalar with its storage offset; None for offset 0."""
 
     __slots__ = ("layout", "offset", "slot")
 
@@ -262,7 +262,7 @@ class TensorSlot:
 
 
 class ScalarSlot:
-    """A number that may change from one execution to the next."""
+    """A number that may differ between executions."""
 
     __slots__ = ("index",)
 
@@ -271,7 +271,7 @@ class ScalarSlot:
 
 
 class HostSlot:
-    """A CPU tensor argument, kept as a copy."""
+    """A CPU tensor argument; the graph keeps a copy."""
 
     __slots__ = ("dtype", "index", "text")
 
@@ -282,11 +282,11 @@ class HostSlot:
 
 
 class NotRecordable(Exception):
-    """The results' layouts can't be known without the values: the operator has to run at once."""
+    """The layouts of the results depend on values, so the operator must run eagerly."""
 
 
 class NumberForTensor(Exception):
-    """A number came where the schema has a tensor, and the operator does not take it: another overload does."""
+    """A number was passed for a tensor argument of an overload that does not accept it; another overload does."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -294,7 +294,7 @@ class NumberForTensor(Exception):
 
 
 class Unverified(Exception):
-    """Nobody has yet compared what the meta kernel announces with what the CPU returns: the call runs at once."""
+    """The meta kernel is not yet compared with the CPU kernel for this signature, so the call runs eagerly."""
 
     def __init__(self, key: tuple[Any, ...], signature: OperatorSignature) -> None:
         super().__init__(signature.operator.name)
@@ -303,11 +303,11 @@ class Unverified(Exception):
 
 
 class NeedsResize(Exception):
-    """An `out` tensor has another size than the result."""
+    """An `out` tensor must be resized to the result."""
 
 
 class OperatorSignature:
-    """An operator with everything fixed but values. `outputs` has a Layout, a list of them or None for each result."""
+    """A call of an operator without its values. `outputs` has a layout, a list of layouts or None for each result."""
 
     __slots__ = (
         "_text",
@@ -359,10 +359,10 @@ class OperatorSignature:
         self._text: str | None = None
 
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
-        """The operator's result on meta tensors and its FLOPs."""
+        """Returns the operator's result on meta tensors and its FLOPs."""
         operator = self.operator
         if operator.effect and operator.in_place:
-            return None, 0  # a collective: it speaks to other ranks, on meta tensors too
+            return None, 0  # a collective would communicate on meta tensors too
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
         values = [template.made(a) for a in self.arguments]
@@ -374,7 +374,7 @@ class OperatorSignature:
             with torch.no_grad():
                 result = operator.meta_call(*values, **keywords)
         except Exception as error:
-            # The CPU's kernel has the last word: it computes where the meta kernel is wrong, and refuses in its words.
+            # The CPU kernel decides: it may accept what the meta kernel refuses, and its error text is the user's.
             if operator.in_place and not operator.out_names and _is_inconclusive(error):
                 return None, 0
             raise NotRecordable(operator.name) from None
@@ -394,7 +394,7 @@ class OperatorSignature:
         )
 
     def _makes_something_of_nothing(self) -> bool:
-        """Whether results have elements and no tensor given has."""
+        """Whether a result has elements although all tensor arguments are empty."""
         given = [
             slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
         ]
@@ -444,18 +444,18 @@ class OperatorSignature:
         try:
             result = self._run_on_zeros(template)
         except NotRecordable:
-            return  # it refuses zeros, as a division of integers does
+            return  # the CPU kernel refuses zeros, as an integer division does
         results = result if len(self.operator.returns) > 1 else (result,)
         self.outputs = tuple(map(_with_strides_of, self.outputs, results))
 
     def agrees_with(self, results: list[Any]) -> bool:
-        """Whether what the CPU returned, as values for the device, is what was announced."""
+        """Whether the CPU's results have the layouts that the meta kernel gave."""
         announced = [output for output in self.outputs if output is not None]
         made = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
         return _layouts_agree(announced, [value for value in made if value is not None])
 
     def text(self) -> str:
-        """The call as the graph's text has it: slots as %0, …, changing numbers as $0, … and CPU tensors as @0, …"""
+        """Returns the call in the text of a graph: device tensors are %0, …, numbers $0, … and CPU tensors @0, …."""
         if self._text is None:
             arguments = [_format_argument(a) for a in self.arguments]
             arguments += [f"{name}={_format_argument(a)}" for name, a in sorted(self.keywords.items())]
@@ -465,11 +465,11 @@ class OperatorSignature:
 
 
 signatures: LRUCache[tuple[Any, ...], OperatorSignature] = LRUCache(8192)
-"""Those in use, by the operator's id and what the recorder sees of the arguments."""
+"""The signatures in use, by operator id and the recorder's key of the arguments."""
 
 
 class _Template:
-    """Turns arguments into slots, counting them in the order in which the recorder meets them."""
+    """Converts arguments to slots, numbered in the order of the recorder."""
 
     def __init__(self, operator: DeviceOperator) -> None:
         self.operator = operator
@@ -497,7 +497,7 @@ class _Template:
         return value
 
     def made(self, slot: Any, where: str = "meta") -> Any:
-        """The argument of a slot, with tensors without values on this device."""
+        """Returns the argument of a slot; a device tensor becomes an uninitialized tensor on `where`."""
         if isinstance(slot, TensorSlot):
             layout = slot.layout
             tensor = torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=where)
@@ -512,7 +512,7 @@ class _Template:
 
 
 def is_scalar(value: Any, lifted: bool) -> bool:
-    """Whether a number is an input of the graph instead of a part of it; the recorder's own test mirrors this."""
+    """Whether a value is a number that is an input of the graph. The recorder has a faster copy of this test."""
     kind = value.__class__
     if lifted:
         return kind is float or kind is int
@@ -520,7 +520,7 @@ def is_scalar(value: Any, lifted: bool) -> bool:
 
 
 def _is_inconclusive(error: Exception) -> bool:
-    """Whether a meta kernel is missing or can't tell, rather than that it refuses the arguments."""
+    """Whether an error means that the meta kernel is missing or cannot decide, not that it refuses the arguments."""
     text = str(error).lower()
     words = ("meta", "dispatch", "fake", "data-dependent", "symint")
     return isinstance(error, NotImplementedError) or any(word in text for word in words)
@@ -535,7 +535,7 @@ def _tensor_slots(template: Any) -> list[TensorSlot]:
 
 
 def _has_mask(arguments: list[Any]) -> bool:
-    """Whether an index is a mask, whose count of true elements is the size of the result."""
+    """Whether an index is a mask: the size of the result is its number of true elements."""
     masks = (torch.bool, torch.uint8)
     slots = [slot for argument in arguments[1:] for slot in _tensor_slots(argument)]
     hosts = [slot for argument in arguments[1:] if isinstance(argument, list) for slot in argument]
@@ -555,7 +555,7 @@ def _layout_tree(value: Any, name: str) -> Any:
 
 
 def _with_strides_of(output: Any, made: Any) -> Any:
-    """The layouts of results, with the strides that the CPU kernel gave to them."""
+    """Returns the layouts of results with the strides of the CPU kernel's results."""
     if isinstance(output, list):
         return [_with_strides_of(layout, value) for layout, value in zip(output, made, strict=True)]
     if output is None or made.shape != output.size or 0 in made.stride():
@@ -564,7 +564,7 @@ def _with_strides_of(output: Any, made: Any) -> Any:
 
 
 def _count_tensors(output: Any) -> int:
-    """How many tensors a tree of results has."""
+    """Returns the number of tensors in a tree of results."""
     if isinstance(output, (list, tuple)):
         return sum(map(_count_tensors, output))
     return 0 if output is None else 1

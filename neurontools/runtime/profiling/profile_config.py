@@ -1,4 +1,4 @@
-"""What the environment asks of profiles, under the names of the original runtime where it has one."""
+"""The configuration of the profile that the environment requests, by the original runtime's variables if it has any."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from neurontools.driver.neuron_runtime import parse_profile_steps
 
 _DEFAULT_DIRECTORY = "./output"
 _DEFAULT_EVENTS = 250_000
-_EVENT_BYTES = 32  # at the most, compressed
+_EVENT_BYTES = 32  # the maximum, compressed
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileConfig:
-    """A profile that the environment asks for: where, of which steps (None is without end), and how many events.
+    """The profile that the environment requests: directory, first and last step (None: no end), number of events.
 
-    `run` is the name that all workers of a run have in TensorBoard; empty where each makes one.
+    `run` is the name of the run in TensorBoard, the same for all workers; empty if each worker makes its own.
     """
 
     directory: Path
@@ -35,12 +35,12 @@ class ProfileConfig:
 
     @property
     def most_event_bytes(self) -> int:
-        """What the events may take in the file."""
+        """The maximum size of the events in the file."""
         return max(self.most_events, 1_000) * _EVENT_BYTES
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ProfileConfig | None:
-        """None where no profile is asked for. Raises InvalidProfileSteps."""
+        """Returns None if the environment requests no profile. Raises InvalidProfileSteps."""
         if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
             return None
         first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))

@@ -1,4 +1,4 @@
-"""Takers of the profile ring: one writes a profile as it comes, one keeps it in memory."""
+"""Consumers of the profile ring: ProfileRecorder writes a profile while it is taken, InMemoryProfile keeps it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from neurontools.profile.writer import NewDefinitions, ProfileEncoder
 from neurontools.runtime.profiling.ring import EventBatch, ProfileRing
 
 LiveBlock = tuple[int, int, int, int]
-"""A storage that is there now: address, bytes, core, category."""
+"""A live storage: address, bytes, core, category."""
 
 
 class ProfileTotals:
-    """Sums of all batches so far, and since when which storage is there."""
+    """Sums over a whole profile, including dropped events, and the allocation time of each live storage."""
 
     def __init__(self) -> None:
         self.recorded: dict[str, int] = {}
@@ -33,7 +33,7 @@ class ProfileTotals:
         self._allocated: dict[int, tuple[int, int]] = {}
 
     def add(self, batch: EventBatch) -> None:
-        """Adds a batch."""
+        """Adds a batch to the sums."""
         for number, each in batch.sums.items():
             total = self._graphs.setdefault(number, [0, 0, 0])
             total[0] += each.executions
@@ -87,7 +87,7 @@ class ProfileTotals:
         return _columns(SpanTotal._fields, [(*key, *total) for key, total in sorted(self._spans.items())])
 
     def blocks(self, living: Sequence[LiveBlock]) -> list[array[int]]:
-        """The columns of Block, for the storages that are there now."""
+        """The columns of Block, for the live storages."""
         rows = []
         for address, nbytes, core, category in living:
             time_ns, stack = self._allocated.get(address, (-1, -1))
@@ -109,9 +109,10 @@ _NEVER = 1 << 62
 
 
 class ProfileRecorder:
-    """Keeps a profile up to date until `finish`. What its writer refuses ends the profile: `failure` says why.
+    """Writes the ring's events to a file or a stream once a second, from its own thread, until `finish`.
 
-    `living` and `peaks` tell of the storages that are there and the highest use of each core.
+    An error of the writer ends the profile; it is in `failure`. `living` returns the live storages, `peaks` the peak
+    memory of each core.
     """
 
     def __init__(
@@ -133,9 +134,9 @@ class ProfileRecorder:
         self._thread = Thread(target=self._run, name="neurontools-profile", daemon=True)
 
     def start(self, *, is_at_step: bool = True) -> None:
-        """Begins; where the system refuses a thread, all is written at the end.
+        """Starts to record. If the system refuses a thread, all events are written at the end.
 
-        `is_at_step`: a step begins now; else the one that is under way is left out.
+        `is_at_step`: a step begins now; otherwise the current step is left out.
         """
         self._began_ns = self._ring.start(self, is_at_step=is_at_step)
         try:
@@ -144,7 +145,7 @@ class ProfileRecorder:
             return
 
     def take(self, batch: EventBatch) -> None:
-        """Writes a batch; in the thread that drains the ring."""
+        """Writes a batch, in the thread that drains the ring."""
         if self.failure is not None:
             return
         if len(batch.steps[0]):
@@ -156,7 +157,7 @@ class ProfileRecorder:
             self.failure = error
 
     def finish(self, failure: str | None = None) -> None:
-        """Takes the rest and ends the profile."""
+        """Writes the remaining events and ends the profile."""
         self._ended.set()
         self._ring.stop(self)
         if self.failure is None:
@@ -167,7 +168,7 @@ class ProfileRecorder:
                 self.failure = error
 
     def abandon(self) -> None:
-        """Leaves it without an end, if it has none."""
+        """Stops recording; the profile stays without an end unless `finish` was called."""
         self._ended.set()
         self._ring.stop(self)
 
@@ -208,17 +209,17 @@ class ProfileRecorder:
 
 
 def _whole(steps: list[array[int]], began_ns: int) -> list[array[int]]:
-    """The steps that began when the profile had."""
+    """Keeps the steps that began after the profile."""
     first = next((row for row, start_ns in enumerate(steps[_START]) if start_ns >= began_ns), len(steps[_START]))
     return [column[first:] for column in steps] if first else steps
 
 
 MOST_OPERATORS = 1_000_000
-"""Of which the times are kept; older ones are dropped."""
+"""The number of operator times that are kept; older ones are dropped."""
 
 
 class InMemoryProfile:
-    """From `start` to `stop`, which gives the profile."""
+    """A profile in memory, for torch.profiler, torch_xla's start_trace and the memory history."""
 
     def __init__(
         self,
@@ -238,12 +239,12 @@ class InMemoryProfile:
         self._began_ns = 0
 
     def start(self) -> None:
-        """Begins."""
+        """Starts to record."""
         self._began_ns = time.time_ns()
         self._ring.start(self)
 
     def take(self, batch: EventBatch) -> None:
-        """Keeps a batch."""
+        """Keeps a batch, and drops the oldest ones above MOST_OPERATORS."""
         self._totals.add(batch)
         self._batches.append(batch)
         self._operators += len(batch.operator_ns)
@@ -255,7 +256,7 @@ class InMemoryProfile:
                     self._dropped[name] = self._dropped.get(name, 0) + len(columns[0])
 
     def begin_anew(self) -> None:
-        """Forgets what was noted so far."""
+        """Drops all events so far."""
         self._ring.drain()
         self._totals = ProfileTotals()
         self._batches.clear()
@@ -264,12 +265,12 @@ class InMemoryProfile:
         self._began_ns = time.time_ns()
 
     def stop(self) -> Profile:
-        """Ends it; the profile."""
+        """Stops recording and returns the profile."""
         self._ring.stop(self)
         return self._profile()
 
     def so_far(self) -> Profile:
-        """The profile of what was noted so far."""
+        """Returns the profile of the events so far."""
         self._ring.drain()
         return self._profile()
 

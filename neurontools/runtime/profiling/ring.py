@@ -1,4 +1,8 @@
-"""The profile ring: the events that the runtime records while a profile is taken."""
+"""The profile ring: holds the events that the runtime records during a profile, until consumers take them.
+
+Times in the ring are of time.perf_counter_ns, which is CLOCK_MONOTONIC. Batches have times of the host's real-time
+clock.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from neurontools.profile.profile import Allocation, GraphExecution, MemoryLevels
 
 @dataclass(slots=True)
 class GraphSum:
-    """Executions of one graph: how many, and the times of its operators added up and at their longest."""
+    """The number of executions of one graph, their duration, and the sum and maximum of each operator's time."""
 
     executions: int
     total_ns: int
@@ -36,7 +40,7 @@ class GraphSum:
 
 @dataclass(slots=True)
 class EventBatch:
-    """Columns of the tables of a profile, and sums over the executions by number of graph."""
+    """New rows of a profile's tables, as columns, and sums over the executions by graph number."""
 
     executions: list[array[int]]
     operator_ns: array[int]
@@ -49,7 +53,7 @@ class EventBatch:
 
 
 def build_batch(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], failures: list[int]) -> EventBatch:
-    """Turns what the ring noted into columns."""
+    """Converts the ring's events to columns."""
     executions, spans, levels, allocations = events
     columns, operator_ns, sums = _executions(executions, offset_ns)
     return EventBatch(
@@ -81,7 +85,7 @@ def _event_columns(
 
 
 def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], array[int], dict[int, GraphSum]]:
-    """The columns of executions, the times of all their operators, and the sums by graph."""
+    """Returns the columns of executions, the times of all their operators, and the sums by graph."""
     if not rows:
         return [array("q") for _ in GraphExecution._fields], array("q"), {}
     by_entry: dict[Any, list[int]] = {}
@@ -113,7 +117,7 @@ def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], arra
 
 
 def _expand_outputs(rows: list[Any]) -> list[Any]:
-    """Allocations with those of executions' results written out."""
+    """Replaces each event for all results of an execution by one row for each result."""
     if all(len(row) == len(Allocation._fields) for row in rows):
         return rows
     spread: list[Any] = []
@@ -148,9 +152,10 @@ _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
 class StackTable:
-    """Stacks by number; changed under the runtime's lock, or at least whole after each call.
+    """Python stacks, stored once each and numbered. For a gradient it finds the stack of the forward operator.
 
-    Looking takes some microseconds, so it is done while a graph is recorded, and not when it comes again.
+    Each call leaves the table consistent, with or without the runtime's lock. Walking a stack takes some microseconds,
+    so it is done when a graph is recorded, not when it is replayed.
     """
 
     def __init__(self) -> None:
@@ -161,20 +166,20 @@ class StackTable:
         self._forward: dict[int, int] = {}
 
     def current_stack(self) -> int:
-        """The number of the stack of whoever is being executed; -1 where there are too many already."""
+        """Returns the number of the caller's stack; -1 if the table is full."""
         return self._number(sys._getframe(2))
 
     def operator_stack(self) -> tuple[int, bool]:
-        """The stack of an operator that is being recorded, and whether it is one of a backward pass.
+        """Returns the stack of the operator that is being recorded, and whether it belongs to a backward pass.
 
-        Of a gradient it is that of the operator whose gradient it is, as far as that was seen.
+        An operator of a backward pass has the stack of its forward operator, if that was recorded.
         """
         node = _current_node()
         if node is not None:
             forward = self._forward.get(node._sequence_nr())
             return (self._number(sys._getframe(2)) if forward is None else forward), True
         number = self._number(sys._getframe(2))
-        # The node of an operator was numbered right before its kernel was called.
+        # autograd numbers the node of an operator right before it calls the kernel
         if len(self._forward) >= _MOST_GRADIENTS:
             self._forward.clear()
         self._forward.setdefault(_sequence_number() - 1, number)
@@ -221,19 +226,19 @@ class StackTable:
         return self._places[key]
 
 
-_MOST_UNTAKEN = 4096  # executions; the rest is taken with them
+_DRAIN_ABOVE = 4096  # executions; above it, the ring drains itself at the end of a step
 _TENSORS = 4  # the category of new storages, as in neurontools.profile.definitions.CATEGORIES
 
 
 class RingConsumer(Protocol):
-    """Who gets what was noted. May raise nothing."""
+    """A consumer of the ring. Its methods must not raise."""
 
     def take(self, batch: EventBatch) -> None:
-        """The next of what was noted, in a thread of the ring's or of whoever stops it."""
+        """Takes the next batch, in the thread that drains the ring."""
 
 
 class GraphEntry:
-    """A graph that is known to the ring, for as long as its program is loaded."""
+    """The ring's entry for a graph whose program is loaded."""
 
     __slots__ = ("number", "operator_count", "output_bytes", "output_stacks")
 
@@ -245,7 +250,7 @@ class GraphEntry:
 
 
 def _step_parts(parts: Sequence[int], step_ns: int) -> list[int]:
-    """The parts of a step, ns, none below 0 and together no longer than it: what lasted as it began is known later."""
+    """Limits the parts of a step, in ns, to the step: parts that were open at its start may be off."""
     known = [max(0, part) for part in parts]
     total = sum(known)
     return known if total <= step_ns else [part * step_ns // total for part in known]
@@ -256,11 +261,13 @@ def _no_clock() -> tuple[int, ...]:
 
 
 class ProfileRing:
-    """One a process. Hooks look at `is_on` first, those of steps at `is_watching`: without a profile both are False.
+    """The ring of this process.
 
-    The methods that note something hold the runtime's lock, or note what a single append keeps whole. A step ends when
-    an optimizer has stepped and what it left to be executed has been: with the execution after it, or with the
-    mark_step that finds nothing to execute, or at once where the device is eager.
+    Callers first test `is_on`, or `is_watching` for steps; both are False without a profile.
+
+    The `record_` methods run under the runtime's lock or make a single append. A step ends when its pending graph has
+    been executed: with the execution after the optimizer's step, with a mark_step that has nothing to execute, or at
+    once in eager mode.
     """
 
     def __init__(self) -> None:
@@ -276,8 +283,8 @@ class ProfileRing:
         self.graphs: list[GraphDefinition] = []
         self.operators: list[OperatorDefinition] = []
         self.step_hooks: list[Callable[[int], None]] = []  # called with the number of the step that begins
-        self.flush_hooks: list[Callable[[], None]] = []  # called when what was pending has been executed
-        self.start_hooks: list[Callable[[], None]] = []  # called before the first taker gets anything
+        self.flush_hooks: list[Callable[[], None]] = []  # called when all pending operators are executed
+        self.start_hooks: list[Callable[[], None]] = []  # called before the first consumer starts
         self.consumers: list[RingConsumer] = []
         self._numbers: dict[str, int] = {}
         self._executions: list[Any] = []
@@ -287,14 +294,14 @@ class ProfileRing:
         self._allocations: list[Any] = []
         self._steps: list[Any] = []
         self.clock: Callable[[], tuple[int, ...]] = _no_clock
-        """A moment by perf_counter_ns, and what the time until then went to, ns: all read at once."""
+        """Returns a moment of perf_counter_ns and the time charged to each part up to it, in ns."""
         self._counts = (0, 0)  # executions, FLOPs
         self._begun: tuple[int, ...] = (0,) * 8
         self._done: tuple[int, ...] | None = None
         self._flushing_all = 0
         self._drain_lock = threading.RLock()
         self.offset_ns = 0
-        """What makes times of the ring those of the host's clock."""
+        """Added to a time of the ring, gives a time of the real-time clock."""
 
     def number_of(self, name: str) -> int:
         """Returns the number of a name, and adds the name if it is new."""
@@ -305,21 +312,21 @@ class ProfileRing:
         return number
 
     def watch(self, steps_total: int) -> None:
-        """From here on steps are looked at, of which there were so many."""
+        """Starts to track steps; `steps_total` is the number of steps before."""
         if not self.is_watching:
             self.is_watching = True
             self.step = steps_total + 1
             self._done = None
 
     def unwatch(self) -> None:
-        """Steps are not looked at any more, unless somebody else does."""
+        """Stops tracking steps, unless a consumer or a hook is left."""
         if not (self.consumers or self.step_hooks or self.flush_hooks):
             self.is_watching = False
 
-    def start(self, taker: RingConsumer, *, is_at_step: bool = True) -> int:
-        """From here on a taker gets what is noted; the runtime's lock is held.
+    def start(self, consumer: RingConsumer, *, is_at_step: bool = True) -> int:
+        """Adds a consumer; the caller holds the runtime's lock.
 
-        The time from which on a step counts that begins: now, or where a step begins now, when it did.
+        Returns the real time from which on steps count: now, or with `is_at_step` the start of the current step.
         """
         with self._drain_lock:
             if not self.consumers:
@@ -330,24 +337,24 @@ class ProfileRing:
                 self.is_on = True
             else:
                 self.drain()
-            self.consumers.append(taker)
+            self.consumers.append(consumer)
             began_ns = self._begun[0] if is_at_step else perf_counter_ns()
             return began_ns + self.offset_ns
 
-    def stop(self, taker: RingConsumer) -> None:
-        """A taker gets what is left, and nothing any more."""
+    def stop(self, consumer: RingConsumer) -> None:
+        """Gives a consumer the remaining events and removes it."""
         with self._drain_lock:
-            if taker not in self.consumers:
+            if consumer not in self.consumers:
                 return
             self.drain()
-            self.consumers.remove(taker)
+            self.consumers.remove(consumer)
             if not self.consumers:
                 self.is_on = False
                 self._forget()
         self.unwatch()
 
     def drain(self) -> None:
-        """Hands what was noted to the takers; any thread may do that."""
+        """Gives the recorded events to the consumers. Any thread may call it."""
         with self._drain_lock:
             batch = build_batch(
                 self.offset_ns,
@@ -355,11 +362,11 @@ class ProfileRing:
                 _take_rows(self._steps),
                 _take_rows(self._failures),
             )
-            for taker in tuple(self.consumers):
-                taker.take(batch)
+            for consumer in tuple(self.consumers):
+                consumer.take(batch)
 
     def close_in_child(self) -> None:
-        """In a forked child nothing is noted."""
+        """Stops recording in a forked child."""
         self._drain_lock = threading.RLock()
         self.is_on = self.is_watching = False
         self.consumers.clear()
@@ -373,11 +380,11 @@ class ProfileRing:
         self._begun = self._so_far()
 
     def _so_far(self) -> tuple[int, ...]:
-        """This moment, what the time until then went to by part, and how much was executed."""
+        """Returns the moment, the time by part, and the counts of executions and FLOPs."""
         return (*self.clock(), *self._counts)
 
     def record_execution(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
-        """A graph was executed: `times` are before its first operator and after each."""
+        """Records an execution of a graph; `times` are the moments before its first operator and after each."""
         self.correlation += 1
         executions, before = self._counts
         self._counts = executions + 1, before + flops
@@ -385,55 +392,55 @@ class ProfileRing:
         self._executions.append((entry, core, self.step, self.correlation, self.reason, queued_ns, times))
 
     def record_failure(self, entry: GraphEntry) -> None:
-        """An execution failed."""
+        """Records a failed execution."""
         self._failures.append(entry.number)
 
     def record_compilation(self, begun_ns: int, name: str, core: int) -> None:
-        """A graph was compiled, or found in the cache."""
+        """Records that a graph was compiled, or found in the cache."""
         ended_ns = perf_counter_ns()
         self.last_end_ns = ended_ns
         self.record_span(SpanKind.COMPILE, name, core, begun_ns, ended_ns)
 
     def record_transfer(self, kind: SpanKind, core: int, begun_ns: int, nbytes: int) -> None:
-        """Bytes were moved; what was executed for that meanwhile is not counted."""
+        """Records a copy between host and device, without the executions that it waited for."""
         ended_ns = perf_counter_ns()
         begun_ns = max(begun_ns, self.last_end_ns)
         name = "to device" if kind is SpanKind.TO_DEVICE else "from device"
         self.record_span(kind, name, core, begun_ns, ended_ns, nbytes, self.stack_table.current_stack())
 
     def record_input_wait(self, begun_ns: int) -> None:
-        """The script waited for its loader."""
+        """Records the script's wait for its loader."""
         self.record_span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
 
     def record_collective(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
-        """A collective of CPU tensors was carried out."""
+        """Records a collective of CPU tensors."""
         self.record_span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
 
     def record_span(
         self, kind: SpanKind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
     ) -> None:
-        """Something else took time; `core` is -1 for the host."""
+        """Records a span of any other kind; `core` is -1 for the host."""
         self._spans.append((int(kind), self.number_of(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))
 
     def record_memory_levels(self, core: int, levels: Sequence[int]) -> None:
-        """How the HBM of a core is used now, bytes by category."""
+        """Records the HBM in use on a core, in bytes by category."""
         self._levels.append((perf_counter_ns(), core, *levels))
 
     def record_allocation(self, core: int, address: int, nbytes: int) -> None:
-        """A storage was made, for the line of the script that is being executed."""
+        """Records a new storage with the current stack."""
         stack = self.stack_table.current_stack()
         self._allocations.append((perf_counter_ns(), ALLOCATED, core, address, nbytes, _TENSORS, stack))
 
     def record_output_allocations(self, entry: GraphEntry, core: int, addresses: list[int]) -> None:
-        """The storages of an execution's results got their bytes."""
+        """Records the storages of an execution's results."""
         self._allocations.append((perf_counter_ns(), entry, core, addresses))
 
     def record_free(self, core: int, address: int, nbytes: int, category: int) -> None:
-        """A storage gave its bytes back."""
+        """Records a freed storage."""
         self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
 
     def end_step(self) -> None:
-        """An optimizer has stepped; what it recorded may still have to be executed."""
+        """Ends a step, or lets the next execution end it if operators are pending."""
         now = self._so_far()
         if self._done is not None:
             self._end_step(self._done)
@@ -442,16 +449,16 @@ class ProfileRing:
             self._end_step(now)
 
     def begin_flush_all(self) -> None:
-        """The graphs of all cores are about to be executed."""
+        """Marks the start of a flush of all cores, which ends at most one step."""
         self._flushing_all += 1
 
     def end_flush_all(self) -> None:
-        """They have been."""
+        """Marks the end of a flush of all cores."""
         self._flushing_all -= 1
         self.end_flush()
 
     def end_flush(self) -> None:
-        """What was pending has been executed."""
+        """Ends the step if its optimizer has stepped, and calls the flush hooks."""
         if self._flushing_all:
             return
         if self._done is not None:
@@ -467,14 +474,14 @@ class ProfileRing:
         self._done = None
         self._begun = now
         self.step += 1
-        if len(self._executions) >= _MOST_UNTAKEN:
+        if len(self._executions) >= _DRAIN_ABOVE:
             self.drain()
         for call in tuple(self.step_hooks):
             call(self.step)
 
 
 def _take_rows(rows: list[Any]) -> list[Any]:
-    """What is in a list now, taken out; what others append meanwhile stays."""
+    """Removes and returns the rows of a list; rows that other threads append meanwhile stay."""
     taken = rows[:]
     del rows[: len(taken)]
     return taken

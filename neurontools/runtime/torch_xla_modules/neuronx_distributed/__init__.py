@@ -1,11 +1,11 @@
-"""neuronx_distributed on simulated NeuronCores: data and tensor parallelism, and nothing else of it.
+"""neuronx_distributed on simulated NeuronCores: data and tensor parallelism only.
 
-There are no pipelines, experts, contexts, quantized layers, LoRA, `trainer` or tracing for inference.
+Not supported: pipeline, expert and context parallelism, quantized layers, LoRA, `trainer`, tracing for inference.
 """
 
 from __future__ import annotations
 
-import torch_xla  # noqa: F401  (as the original, which works on its devices)
+import torch_xla  # noqa: F401  (the original imports it too)
 
 from neurontools.runtime.launch.import_hook import VERSIONS
 

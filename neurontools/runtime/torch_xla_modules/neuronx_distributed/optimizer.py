@@ -1,4 +1,4 @@
-"""neuronx_distributed.optimizer: ZeRO-1 beside tensor parallelism."""
+"""neuronx_distributed.optimizer: ZeRO-1 together with tensor parallelism."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parallel_layers.utils import param_is_not_tensor_parallel_duplicate
 
 
 class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
-    """Shares the optimizer's state out among the data-parallel ranks; gradients are clipped by the whole norm."""
+    """Shards the optimizer state among the data-parallel ranks, and clips gradients by the norm over all ranks."""
 
     def __init__(self, params: Any, optimizer_class: Any, **keywords: Any) -> None:
         if parallel_state.model_parallel_is_initialized():
@@ -21,5 +21,5 @@ class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
         super().__init__(params, optimizer_class, **keywords)
 
     def _counts(self, parameter: torch.Tensor) -> bool:
-        """Parts count on each rank that shares weights, and what all of them have on the first."""
+        """A sharded parameter counts on each tensor-parallel rank, a replicated one on the first rank."""
         return not parallel_state.model_parallel_is_initialized() or param_is_not_tensor_parallel_duplicate(parameter)

@@ -16,20 +16,20 @@ from . import xla_impl as xla_impl
 
 
 def memory_stats(which: Any = None) -> dict[str, int]:
-    """HBM of a core by category, now and at its highest, bytes."""
+    """Returns the HBM in use on a core and its peak, in bytes by category."""
     return dict(torch_module.memory_stats(which))
 
 
 def memory_allocated(which: Any = None) -> int:
-    """HBM of the tensors and parameters of a core, bytes."""
+    """Returns the HBM of the tensors and parameters on a core, in bytes."""
     return torch_module.memory_allocated(which)
 
 
 def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
-    """HBM of each core by category, as text."""
+    """Returns the HBM of each core by category, as text."""
     return memory_history.memory_summary(which, abbreviated)
 
 
 def trace(*_args: Any, **_kwargs: Any) -> Any:
-    """Not there: tracing for inference; models run on the device without it."""
+    """Raises NotImplementedError: tracing for inference is not supported, and models run on the device without it."""
     raise NotImplementedError("torch_neuronx.trace is not part of the simulated runtime; use model.to(device)")

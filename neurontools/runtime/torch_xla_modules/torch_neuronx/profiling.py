@@ -1,4 +1,4 @@
-"""torch_neuronx.profiling: what goes with torch.profiler to say where a profile is written, and of what."""
+"""torch_neuronx.profiling: the configuration and the trace handler for torch.profiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neurontools.runtime.torch_device.profiler import profile_of
 
 
 class ProfileMode(Enum):
-    """What is profiled. All of it comes from one place here: DEVICE and RUNTIME are in every profile."""
+    """The subject of a profile. DEVICE and RUNTIME are in every profile here; the other modes have no effect."""
 
     DEVICE = "device"
     RUNTIME = "runtime"
@@ -23,7 +23,7 @@ class ProfileMode(Enum):
 
 @dataclass
 class NeuronConfig:
-    """Goes into torch.profiler.profile as `experimental_config`, and into NeuronProfiler."""
+    """The configuration for NeuronProfiler, and the `experimental_config` of torch.profiler.profile."""
 
     modes: Sequence[ProfileMode] = (ProfileMode.DEVICE, ProfileMode.RUNTIME)
     max_events_per_nc: int | None = None
@@ -34,7 +34,7 @@ class NeuronConfig:
 
     @property
     def neuron_modes(self) -> Sequence[ProfileMode]:
-        """By which torch.profiler's stand-in knows that this is no configuration of Kineto."""
+        """The modes; by this attribute our torch.profiler tells this class from a configuration of Kineto."""
         return self.modes
 
 

@@ -1,4 +1,4 @@
-"""torch_xla._XLAC, the extension module of torch_xla: the one function of it that Hugging Face's libraries call."""  # noqa: N999
+"""torch_xla._XLAC, torch_xla's extension module: the one function that Hugging Face's libraries call."""  # noqa: N999
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
-    """A number of a tensor's memory, by which tied parameters are found."""
+    """Returns the address of a tensor's storage, by which callers find tied parameters."""
     return tensor.untyped_storage().data_ptr()

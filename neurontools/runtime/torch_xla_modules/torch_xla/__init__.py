@@ -24,33 +24,33 @@ __version__ = _VERSIONS["torch_xla"]
 
 
 def device(index: int | None = None) -> torch.device:
-    """The XLA device of this process, or the one with this index."""
+    """Returns the first XLA device of this process, or the one with this index."""
     return _xm.xla_device(index)
 
 
 def devices() -> list[torch.device]:
-    """All devices of this process."""
+    """Returns all devices of this process."""
     return [torch.device(_device.name, i) for i in range(len(_device.cores))]
 
 
 def real_devices() -> list[str]:
-    """All devices of this process by name."""
+    """Returns the names of all devices of this process, such as NEURON:0."""
     return [f"NEURON:{core.global_index}" for core in _device.cores]
 
 
 def device_count() -> int:
-    """How many devices all processes have together."""
+    """Returns the number of devices of all processes."""
     return runtime.global_device_count()
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Executes what is pending, as mark_step."""
+    """Executes the pending operators, as mark_step does."""
     _xm.mark_step(wait, reset_scope)
 
 
 @contextmanager
 def step() -> Iterator[None]:
-    """A training step: what was pending runs before it, what it records runs at its end."""
+    """Executes pending operators before the block, and the operators of the block at its end."""
     sync()
     try:
         yield
@@ -64,7 +64,7 @@ def compile(  # noqa: A001  (the name of torch_xla)
     name: str | None = None,
     num_different_graphs_allowed: int | None = None,
 ) -> Any:
-    """A function whose operators become one graph, executed when it returns."""
+    """Wraps a function so that its operators become one graph, executed when the function returns."""
     del full_graph, name, num_different_graphs_allowed
 
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
@@ -81,7 +81,7 @@ def compile(  # noqa: A001  (the name of torch_xla)
 
 
 def manual_seed(seed: int, device: Any = None) -> None:
-    """Seeds the random numbers of the devices."""
+    """Seeds the random number generator of a device, or of all devices."""
     _set_rng_state(seed, device)
 
 

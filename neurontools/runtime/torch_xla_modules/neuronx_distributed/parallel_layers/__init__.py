@@ -1,4 +1,4 @@
-"""neuronx_distributed.parallel_layers: layers whose weights are shared out among ranks."""
+"""neuronx_distributed.parallel_layers: layers whose weights are sharded among ranks."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from . import parallel_state
 def save(
     state_dict: dict[str, Any], output_dir: str, save_serially: bool = True, save_xser: bool = False, **unknown: Any
 ) -> None:
-    """Saves a state: of the ranks that have the same weights the first one writes; all wait."""
-    del save_serially  # each writes a file of its own
+    """Saves a state dictionary and waits for all ranks. Of ranks with the same weights, the first one writes."""
+    del save_serially  # each rank has its own file
     if unknown:
         raise NotImplementedError(f"checkpointing.save({next(iter(unknown))}=…) is not part of the simulated runtime")
     xm.mark_step()
@@ -33,7 +33,7 @@ def save(
 def load(
     output_dir: str, model: Any = None, model_key: str = "model", load_xser: bool = False, sharded: bool = True
 ) -> Any:
-    """This rank's state, with CPU tensors; into a model, where one is given. `sharded=False`: a file of the whole."""
+    """Returns this rank's state with CPU tensors, and loads it into `model`. `sharded=False` reads one file for all."""
     path = _path(output_dir) if sharded else Path(output_dir)
     state = serialization.load(path) if load_xser else torch.load(path, map_location="cpu")
     if model is not None:

@@ -1,4 +1,4 @@
-"""neuronx_distributed.parallel_layers.grads: gradients over all ranks."""
+"""neuronx_distributed.parallel_layers.grads: reduction and clipping of gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bucket_allreduce_gradients(grads_list: Iterable[Tensor], **hints: Any) -> No
 
 
 def allreduce_sequence_parallel_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Adds up the gradients of parameters that saw a part of the sequence only (`sequence_parallel_enabled`)."""
+    """Sums over the ranks the gradients of parameters with `sequence_parallel_enabled`: each rank saw a part only."""
     found = [
         parameter.grad.data
         for group in optimizer.param_groups
@@ -38,7 +38,7 @@ def allreduce_sequence_parallel_gradients(optimizer: torch.optim.Optimizer) -> N
 
 @torch.no_grad()
 def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2, **hints: Any) -> Tensor:
-    """Scales gradients so that the norm of those of the whole model is at most `max_norm`; the norm before."""
+    """Scales the gradients to a norm over the whole model of at most `max_norm`, and returns the norm before."""
     del hints
     listed: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with_gradient = [parameter for parameter in listed if parameter.grad is not None]

@@ -1,7 +1,7 @@
-"""neuronx_distributed.parallel_layers.layers: linear layers and embeddings of which each rank has a part.
+"""neuronx_distributed.parallel_layers.layers: linear layers and embeddings that are sharded among ranks.
 
-The whole weight is made first, as torch's layer makes it, and cut then: with one seed on all ranks, the parts are those
-of the layer that is not parallel.
+The full weight is initialized as in torch's layer and then sharded. With the same seed on all ranks, the shards are
+those of the layer without parallelism.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _part(whole: Tensor, dim: int, device: Any) -> nn.Parameter:
 
 
 class _ParallelLinear(nn.Module):
-    """What both kinds of linear layers have: `input_size` and `output_size` are those of the whole layer."""
+    """The base of both linear layers; `input_size` and `output_size` are those of the full layer."""
 
     cut_dim: int
     bias: nn.Parameter | None
@@ -78,7 +78,7 @@ class _ParallelLinear(nn.Module):
 
 
 class ColumnParallelLinear(_ParallelLinear):
-    """A linear layer of which each rank computes a part of the outputs; with `gather_output` all get all of them."""
+    """A linear layer whose outputs are sharded among the ranks; with `gather_output` each rank gets all outputs."""
 
     cut_dim = 0
 
@@ -93,7 +93,7 @@ class ColumnParallelLinear(_ParallelLinear):
         return _part(values, 0, device)
 
     def forward(self, value: Tensor) -> Tensor:
-        """The outputs of this rank, or all."""
+        """Returns the outputs of this rank, or all outputs with `gather_output`."""
         if self.sequence_parallel_enabled:
             whole = mappings.gather_from_sequence_parallel_region(value)
         else:
@@ -103,9 +103,9 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """A linear layer of which each rank takes a part of the inputs; the outputs are added up over the ranks.
+    """A linear layer whose inputs are sharded among the ranks; the outputs are summed over the ranks.
 
-    With `input_is_parallel` the input is this rank's part already, as ColumnParallelLinear leaves it.
+    With `input_is_parallel` the input is already this rank's shard, such as the output of ColumnParallelLinear.
     """
 
     cut_dim = 1
@@ -125,7 +125,7 @@ class RowParallelLinear(_ParallelLinear):
         return whole
 
     def forward(self, value: Tensor) -> Tensor:
-        """The outputs, the same on all ranks; with sequence parallelism this rank's part of them."""
+        """Returns the outputs, the same on all ranks; with sequence parallelism, this rank's shard."""
         part = value if self.input_is_parallel else mappings.scatter_to_tensor_model_parallel_region(value)
         result = nn.functional.linear(part, self.weight)
         if self.sequence_parallel_enabled:
@@ -136,7 +136,7 @@ class RowParallelLinear(_ParallelLinear):
 
 
 class ParallelEmbedding(nn.Module):
-    """An embedding of which each rank has a part of the words."""
+    """An embedding whose vocabulary is sharded among the ranks."""
 
     def __init__(
         self,

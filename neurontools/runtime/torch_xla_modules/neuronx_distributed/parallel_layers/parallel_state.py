@@ -15,7 +15,7 @@ _Groups = list[list[int]]
 
 
 class _State:
-    """The groups of this job, and those of torch.distributed that were asked for."""
+    """The rank groups of this job, and the torch.distributed groups that were made for them."""
 
     def __init__(self, tensor_size: int, ranks: int) -> None:
         self.tensor: _Groups = [list(range(first, first + tensor_size)) for first in range(0, ranks, tensor_size)]
@@ -33,7 +33,7 @@ def initialize_model_parallel(
     expert_model_parallel_size: int = 1,
     **hints: Any,
 ) -> None:
-    """Makes the groups; ValueError where the ranks can't be shared out so. `hints` are for the hardware."""
+    """Makes the groups. Raises ValueError if the ranks can't be divided. Ignores `hints` for the hardware."""
     global _state
     del hints
     others = {
@@ -59,12 +59,12 @@ def initialize_model_parallel(
 
 
 def model_parallel_is_initialized() -> bool:
-    """Whether the groups were made."""
+    """Whether the groups exist."""
     return _state is not None
 
 
 def destroy_model_parallel() -> None:
-    """Forgets the groups."""
+    """Removes the groups."""
     global _state
     _state = None
 
@@ -81,7 +81,7 @@ def _own(groups: _Groups) -> list[int]:
 
 
 def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
-    """The groups as torch_xla has them, or this rank's as torch.distributed has it (None: all ranks)."""
+    """Returns all groups as lists for torch_xla, or this rank's torch.distributed group (None: all ranks)."""
     if as_list:
         return groups
     made = _groups().made
@@ -96,12 +96,12 @@ def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
 
 
 def get_tensor_model_parallel_group(as_list: bool = False) -> Any:
-    """The ranks that share the weights: this rank's group, or all groups as lists."""
+    """Returns this rank's tensor-parallel group (ranks that shard the weights), or all groups as lists."""
     return _group("tensor", _groups().tensor, as_list)
 
 
 def get_data_parallel_group(as_list: bool = False) -> Any:
-    """The ranks that have the same weights and other data: this rank's group, or all groups as lists."""
+    """Returns this rank's data-parallel group (ranks with the same weights), or all groups as lists."""
     return _group("data", _groups().data, as_list)
 
 
@@ -116,40 +116,40 @@ def get_data_parallel_replica_groups() -> _Groups:
 
 
 def get_tensor_model_parallel_size() -> int:
-    """How many ranks share the weights."""
+    """Returns the number of tensor-parallel ranks."""
     return len(_groups().tensor[0])
 
 
 def get_tensor_model_parallel_rank() -> int:
-    """The number of this rank among those that share the weights."""
+    """Returns this rank's position in its tensor-parallel group."""
     return _own(_groups().tensor).index(xm.get_ordinal())
 
 
 def get_tensor_model_parallel_src_rank() -> int:
-    """The first of the ranks that share the weights with this one."""
+    """Returns the first rank of this rank's tensor-parallel group."""
     return _own(_groups().tensor)[0]
 
 
 def get_data_parallel_size() -> int:
-    """How many ranks have other data."""
+    """Returns the number of data-parallel ranks."""
     return len(_groups().data[0])
 
 
 def get_data_parallel_rank() -> int:
-    """The number of this rank among those that have other data."""
+    """Returns this rank's position in its data-parallel group."""
     return _own(_groups().data).index(xm.get_ordinal())
 
 
 def get_data_parallel_src_rank() -> int:
-    """The first of the ranks that have the same weights as this one."""
+    """Returns the first rank of this rank's data-parallel group."""
     return _own(_groups().data)[0]
 
 
 def get_pipeline_model_parallel_size() -> int:
-    """Always 1: there are no pipelines."""
+    """Returns 1: pipeline parallelism is not supported."""
     return 1
 
 
 def get_pipeline_model_parallel_rank() -> int:
-    """Always 0: there are no pipelines."""
+    """Returns 0: pipeline parallelism is not supported."""
     return 0

@@ -1,4 +1,4 @@
-"""neuronx_distributed.parallel_layers.utils: parts of tensors, and what is noted at parameters that are parts."""
+"""neuronx_distributed.parallel_layers.utils: shards of tensors, and the attributes of sharded parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 
 
 def divide(numerator: int, denominator: int) -> int:
-    """A whole part; ValueError where something is left over."""
+    """Divides without remainder; raises ValueError otherwise."""
     if numerator % denominator:
         raise ValueError(f"{numerator} can't be shared out among {denominator} ranks; use a multiple")
     return numerator // denominator
@@ -21,19 +21,19 @@ def divide(numerator: int, denominator: int) -> int:
 def split_tensor_along_last_dim(
     tensor: Tensor, num_partitions: int, contiguous_split_chunks: bool = False
 ) -> tuple[Tensor, ...]:
-    """Equal parts along the last dimension."""
+    """Splits a tensor into equal parts along its last dimension."""
     parts = torch.split(tensor, divide(tensor.shape[-1], num_partitions), -1)
     return tuple(part.contiguous() for part in parts) if contiguous_split_chunks else parts
 
 
 def set_tensor_model_parallel_attributes(tensor: Tensor, is_parallel: bool, dim: int, stride: int = 1) -> None:
-    """Notes at a parameter whether each rank has another part of it, and along which dimension."""
-    noted: Any = tensor
-    noted.tensor_model_parallel, noted.partition_dim, noted.partition_stride = is_parallel, dim, stride
+    """Marks a parameter as sharded along a dimension, or as replicated."""
+    marked: Any = tensor
+    marked.tensor_model_parallel, marked.partition_dim, marked.partition_stride = is_parallel, dim, stride
 
 
 def param_is_not_tensor_parallel_duplicate(parameter: Tensor) -> bool:
-    """Whether this rank's copy of a parameter counts: a part does, and of whole ones that of the first rank."""
+    """Whether the parameter is a shard, or a replicated parameter on the first tensor-parallel rank."""
     from . import parallel_state
 
     is_part = getattr(parameter, "tensor_model_parallel", False)

@@ -10,14 +10,14 @@ Tensor = torch.Tensor
 
 
 class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
-    """AdamW whose state and steps are float32; parameters of another type get the rounded result.
+    """AdamW with state and steps in float32; parameters of another type get the rounded result.
 
-    A float32 copy of such a parameter is in its state as `fp32_param`.
+    The state of such a parameter has a float32 copy, `fp32_param`.
     """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Steps; the result of `closure`."""
+        """Steps and returns the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""neuronx_distributed.utils.model_utils: models on their way to the device."""
+"""neuronx_distributed.utils.model_utils: moving models to the device."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ import torch
 
 
 def move_model_to_device(model: torch.nn.Module, device: Any) -> None:
-    """Moves a model in place; what was noted at its parameters stays there."""
+    """Moves a model in place; its parameters keep their attributes."""
     model.to(device)

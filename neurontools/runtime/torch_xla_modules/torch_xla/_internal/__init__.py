@@ -1,1 +1,1 @@
-"""torch_xla._internal: the part of it that Lightning asks which devices there are."""
+"""torch_xla._internal: the part by which Lightning finds the devices."""

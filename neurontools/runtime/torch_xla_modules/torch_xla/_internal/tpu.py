@@ -1,4 +1,4 @@
-"""torch_xla._internal.tpu: how many devices Lightning may use."""
+"""torch_xla._internal.tpu: the number of devices for Lightning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..distributed.xla_multiprocessing import process_count as _process_count
 
 
 def num_available_devices() -> int:
-    """How many processes with a device each a job on this host has: torchrun's, or those that `xmp.spawn` starts."""
+    """Returns the number of processes of the job on this host, one device each: torchrun's, or those of `xmp.spawn`."""
     return _process_count()
 
 

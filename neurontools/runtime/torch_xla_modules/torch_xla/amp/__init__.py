@@ -14,7 +14,7 @@ __all__ = ["GradScaler", "autocast", "syncfree"]
 
 
 class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801
-    """torch.autocast for the device; bfloat16 unless told otherwise."""
+    """torch.autocast for the device; bfloat16 by default."""
 
     def __init__(
         self, device: Any = None, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
@@ -24,7 +24,7 @@ class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler for the device; bfloat16 needs none."""
+    """torch.amp.GradScaler for the device. bfloat16 needs no gradient scaling."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("use_zero_grad", None)
