@@ -166,10 +166,10 @@ class ParallelEmbedding(nn.Module):
         self.weight = _part(whole, 0, device)
 
     def forward(self, words: Tensor) -> Tensor:
-        """The rows of the words, the same on all ranks."""
+        """Returns the embedding of each word, the same on all ranks."""
         is_elsewhere = (words < self.start_index) | (words >= self.end_index)
         own = (words - self.start_index).masked_fill(is_elsewhere, 0)
         rows = nn.functional.embedding(own, self.weight)
         if self.padding_idx is not None:
-            is_elsewhere = is_elsewhere | (words == self.padding_idx)  # its row is zeros, and gets no gradient
+            is_elsewhere = is_elsewhere | (words == self.padding_idx)  # the padding row stays zero, without a gradient
         return mappings.reduce_from_tensor_model_parallel_region(rows.masked_fill(is_elsewhere.unsqueeze(-1), 0.0))

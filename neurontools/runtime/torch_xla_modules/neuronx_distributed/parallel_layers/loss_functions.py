@@ -1,4 +1,4 @@
-"""neuronx_distributed.parallel_layers.loss_functions: the cross entropy of logits of which each rank has a part."""
+"""neuronx_distributed.parallel_layers.loss_functions: the cross entropy of sharded logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 def parallel_cross_entropy(
     vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0, **unknown: Any
 ) -> Tensor:
-    """The loss of each target; the last dimension of the logits is this rank's part of the words."""
+    """Returns the loss of each target; the last dimension of the logits is this rank's shard of the vocabulary."""
     if unknown:
         raise NotImplementedError(
             f"parallel_cross_entropy({next(iter(unknown))}=…) is not part of the simulated runtime; leave it out"

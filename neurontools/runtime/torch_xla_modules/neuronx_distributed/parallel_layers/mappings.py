@@ -1,6 +1,7 @@
-"""neuronx_distributed.parallel_layers.mappings: into a tensor-parallel part of a model and out of it, gradients too.
+"""neuronx_distributed.parallel_layers.mappings: the differentiable entries and exits of a tensor-parallel region.
 
-What a region's ranks compute from the whole adds up in backward; what they add up in forward comes back to all of them.
+A value that is copied into the region gets the sum of the ranks' gradients. A value that is summed at the exit passes
+its gradient to all ranks.
 """
 
 from __future__ import annotations
@@ -99,42 +100,42 @@ class _ReduceScattered(Function):
 
 
 def copy_to_tensor_model_parallel_region(value: Tensor) -> Tensor:
-    """The value; its gradient is the sum of those of all ranks."""
+    """Returns the value; its gradient is summed over the ranks."""
     result: Tensor = _Copied.apply(value)  # type: ignore[no-untyped-call]
     return result
 
 
 def reduce_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
-    """The sum of the values of all ranks, written into this one; the gradient is the sum's."""
+    """Sums a value over the ranks, in place; the gradient passes unchanged."""
     result: Tensor = _Reduced.apply(value)  # type: ignore[no-untyped-call]
     return result
 
 
 def scatter_to_tensor_model_parallel_region(value: Tensor) -> Tensor:
-    """This rank's part along the last dimension."""
+    """Returns this rank's shard along the last dimension."""
     result: Tensor = _Scattered.apply(value, -1)  # type: ignore[no-untyped-call]
     return result
 
 
 def gather_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
-    """The parts of all ranks along the last dimension."""
+    """Concatenates the shards of all ranks along the last dimension."""
     result: Tensor = _Gathered.apply(value, -1, False)  # type: ignore[no-untyped-call]
     return result
 
 
 def scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
-    """This rank's part along the first dimension."""
+    """Returns this rank's shard along the first dimension."""
     result: Tensor = _Scattered.apply(value, 0)  # type: ignore[no-untyped-call]
     return result
 
 
 def gather_from_sequence_parallel_region(value: Tensor, to_model_parallel: bool = True) -> Tensor:
-    """The parts of all ranks along the first dimension; `to_model_parallel`: each rank goes on with other weights."""
+    """Concatenates the shards along the first dimension. `to_model_parallel`: a tensor-parallel layer follows."""
     result: Tensor = _Gathered.apply(value, 0, to_model_parallel)  # type: ignore[no-untyped-call]
     return result
 
 
 def reduce_scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
-    """This rank's part, along the first dimension, of the sum of all ranks' values."""
+    """Sums a value over the ranks and returns this rank's shard along the first dimension."""
     result: Tensor = _ReduceScattered.apply(value)  # type: ignore[no-untyped-call]
     return result

@@ -1,4 +1,4 @@
-"""Collectives by torch_xla's names: recorded into the graph, and carried out in its order when it is executed."""
+"""Collectives under torch_xla's names. They are recorded into the graph and run in its order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
-    """Reduces over the ranks: a tensor gives a new one, a list of tensors is changed in place and returned."""
+    """Reduces over the ranks. Returns a new tensor for a tensor; changes a list of tensors in place and returns it."""
     del pin_layout
     ranks.ensure_world()
     group = ranks.subgroup(groups)
@@ -42,7 +42,7 @@ def all_gather(
     channel_id: Any = None,
     use_global_device_ids: Any = None,
 ) -> Any:
-    """The tensors of all ranks, side by side along a dimension."""
+    """Concatenates the tensors of all ranks along a dimension."""
     del pin_layout, channel_id, use_global_device_ids
     if not isinstance(value, Tensor):
         results = [all_gather(v, dim, groups) for v in value]
@@ -65,7 +65,7 @@ def all_gather_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """As `all_gather` of a list. There is nothing to gain by buckets: each tensor is a collective of one graph."""
+    """As `all_gather` of a list. Buckets would gain nothing here, because all collectives are in one graph."""
     del bucket_cap_mb
     return all_gather(_listed(input_list), dim, groups, output, pin_layout)
 
@@ -80,7 +80,7 @@ def reduce_scatter(
     output: Any = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Reduces over the ranks; each keeps its part along a dimension. A list of tensors gives a list."""
+    """Reduces over the ranks and returns this rank's part along a dimension; a list for a list of tensors."""
     del pin_layout
     if not isinstance(input, Tensor):
         results = [reduce_scatter(reduce_type, each, scale, scatter_dim, shard_count, groups) for each in input]
@@ -106,7 +106,7 @@ def reduce_scatter_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """As `reduce_scatter` of a list. There is nothing to gain by buckets."""
+    """As `reduce_scatter` of a list; buckets would gain nothing here."""
     del bucket_cap_mb
     return reduce_scatter(reduce_type, _listed(input_list), scale, scatter_dim, shard_count, groups, output, pin_layout)
 
@@ -125,7 +125,7 @@ def all_to_all(
     groups: Any = None,
     pin_layout: bool = True,
 ) -> Tensor:
-    """Sends a part of the tensor to each rank and joins what comes."""
+    """Sends a part of the tensor to each rank and concatenates the received parts."""
     del pin_layout
     ranks.ensure_world()
     group = ranks.subgroup(groups)
@@ -151,7 +151,7 @@ def _into(output: Any, value: Any) -> Any:
 def collective_broadcast(
     tensors: list[Tensor], root_ordinal: int = 0, groups: Any = None, pin_layout: bool = True
 ) -> None:
-    """Gives all ranks the tensors of one of them, in place."""
+    """Broadcasts the tensors of one rank to all ranks, in place."""
     del pin_layout
     if ranks.ensure_world() > 1:
         group = ranks.subgroup(groups)
@@ -162,15 +162,15 @@ def collective_broadcast(
 def all_reduce_bucketized_gradients(
     gradients: Iterable[Tensor], scale: float, groups: Any, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:
-    """Sums gradients over the ranks in place, times `scale`. There is nothing to gain by buckets."""
+    """Sums gradients over the ranks in place and scales them; buckets would gain nothing here."""
     del bucket_cap_mb
     all_reduce(REDUCE_SUM, list(gradients), scale, groups, pin_layout)
 
 
 def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
-    """Sends tensors from rank to rank: `pairs` are (source, target); a rank that is no target gets zeros.
+    """Sends tensors between ranks by `pairs` of (source, target); a rank that is not a target gets zeros.
 
-    ValueError where a rank is the source or the target of two pairs.
+    Raises ValueError if a rank is twice a source or twice a target.
     """
     size = ranks.ensure_world()
     sources, targets = [int(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
@@ -187,9 +187,9 @@ def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
 
 
 def send(value: Tensor, channel_id: int) -> Tensor:
-    """Sends the value of a tensor through a channel, and returns the tensor.
+    """Sends a tensor through a channel and returns it, without waiting for the receiver.
 
-    It does not wait for the receiver: who calls `recv` with the same channel gets what was sent through it, in order.
+    The calls of `recv` with the same channel receive the tensors in order.
     """
     ranks.ensure_world()
     channels.send(channel_id, value.detach().cpu())
@@ -197,19 +197,19 @@ def send(value: Tensor, channel_id: int) -> Tensor:
 
 
 def recv(output: Tensor, channel_id: int) -> Tensor:
-    """Waits for what comes through a channel, writes it into a tensor and returns this."""
+    """Waits for the next tensor of a channel, copies it into `output` and returns `output`."""
     ranks.ensure_world()
     with torch.no_grad():
         return output.copy_(channels.receive(channel_id, output))
 
 
 def optimization_barrier_(tensors: Iterable[Tensor]) -> None:
-    """Nothing to do: operators are executed in the order in which they were recorded, and none is moved."""
+    """Does nothing: operators run in the order in which they were recorded."""
     del tensors
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = None) -> list[bytes]:
-    """Waits for all ranks, or for those in `replicas`; returns their payloads, by rank."""
+    """Waits for all ranks, or the ranks in `replicas`, and returns their payloads by rank."""
     del tag
     _device.flush_all("Rendezvous")
     if ranks.ensure_world() <= 1:
@@ -218,7 +218,7 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = 
 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
-    """Waits for all ranks, or for those in `ordinals`; returns their payloads, by rank."""
+    """Waits for all ranks, or the ranks in `ordinals`, and returns their payloads by rank."""
     return rendezvous(tag or "", payload, ordinals)
 
 

@@ -1,4 +1,4 @@
-"""torch_xla.core.functions: collectives that gradients go through."""
+"""torch_xla.core.functions: differentiable collectives."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class _AllGather(Function):
 
 
 def all_reduce(reduce_type: str, value: Tensor, scale: float = 1.0, groups: Any = None) -> Tensor:
-    """Reduces over the ranks; the gradient is reduced in the same way."""
+    """Reduces over the ranks; reduces the gradient in the same way."""
     result: Tensor = _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
     return result
 
 
 def all_gather(value: Tensor, dim: int = 0) -> Tensor:
-    """The tensors of all ranks along a dimension; each rank gets the sum of all ranks' gradients of its part."""
+    """Concatenates the tensors of all ranks along a dimension; the gradient of each part is summed over the ranks."""
     result: Tensor = _AllGather.apply(value, dim)  # type: ignore[no-untyped-call]
     return result

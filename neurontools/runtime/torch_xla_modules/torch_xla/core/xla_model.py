@@ -51,7 +51,7 @@ _waiting: list[tuple[Closure, bool]] = []
 
 
 class _Background:
-    """Calls closures one after the other in a thread of its own; what one raises is raised at the next step."""
+    """Calls asynchronous step closures in order in one thread; an error is raised at the next step."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Closure | None] = queue.SimpleQueue()
@@ -59,7 +59,7 @@ class _Background:
         self._error: BaseException | None = None
 
     def call(self, closure: Closure) -> None:
-        """Has it called soon; raises what an earlier one has raised."""
+        """Queues a closure; raises the error of an earlier one."""
         self.raise_error()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="StepClosures", daemon=True)
@@ -68,7 +68,7 @@ class _Background:
         self._queue.put(closure)
 
     def raise_error(self) -> None:
-        """Raises what a closure has raised, once."""
+        """Raises the first error of a closure, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -81,7 +81,7 @@ class _Background:
                 self._error = self._error or error
 
     def _end(self) -> None:
-        """Before the interpreter ends: those that still wait are called, as they would be without a thread."""
+        """Calls the queued closures before the interpreter ends."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -93,15 +93,15 @@ _background = _Background()
 
 
 def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
-    """Calls a function after the next mark_step, when the values of its tensors are there.
+    """Calls a function after the next mark_step, when its tensors have values.
 
-    With `run_async` a thread calls it and mark_step does not wait for it; what it raises, a later mark_step raises.
+    With `run_async` a thread calls it, mark_step does not wait for it, and a later mark_step raises its error.
     """
     _waiting.append((lambda: closure(*args), run_async))
 
 
 def _run_step_closures() -> None:
-    """Calls what waits for the step that has been executed."""
+    """Calls the closures of the step that was executed."""
     _background.raise_error()
     if not _waiting:
         return
@@ -114,7 +114,7 @@ def _run_step_closures() -> None:
 
 
 def set_rng_state(seed: int, device: Any = None) -> None:
-    """Seeds the random numbers of a device, or of all."""
+    """Seeds the random number generator of a device, or of all devices."""
     cores = _device.cores if device is None else [torch_module.core_of(device)]
     for core in cores:
         _device.flush(core, "GeneratorState")
@@ -122,11 +122,11 @@ def set_rng_state(seed: int, device: Any = None) -> None:
 
 
 def get_rng_state(device: Any = None) -> int:
-    """A number from which `set_rng_state` makes the same random numbers that come now, in another process too.
+    """Returns a seed with which `set_rng_state` reproduces the next random numbers, in another process too.
 
-    It is the seed as long as nothing was drawn. The state after that has 20 kbit, of which no number of torch_xla's
-    could tell: so the device goes on from a seed that follows from its state, and this seed is the answer. Who saves it
-    and goes on draws what a resumed run draws. `torch.xla.get_rng_state` has the whole state and changes nothing.
+    Before the first draw it is the seed of the device. Later the state has 20 kbit, which a number can't hold, so this
+    reseeds the device by a hash of its state and returns the new seed. A run that saves the seed and goes on draws the
+    same numbers as a resumed run. `torch.xla.get_rng_state` returns the full state and changes nothing.
     """
     core = torch_module.core_of(device)
     _device.flush(core, "GeneratorState")
@@ -137,14 +137,14 @@ def get_rng_state(device: Any = None) -> int:
 
 
 def _is_fresh(core: Core) -> bool:
-    """Whether nothing was drawn since the device was seeded."""
+    """Whether nothing was drawn since the device was last seeded."""
     seeded = torch.Generator().manual_seed(core.generator.initial_seed())
     return torch.equal(seeded.get_state(), core.generator.get_state())
 
 
 @contextmanager
 def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
-    """Random numbers drawn within leave those that come after it as they would be without it."""
+    """Restores the random number generator of a device at the end of the block."""
     if not enabled:
         yield
         return
@@ -159,7 +159,7 @@ Tensor = torch.Tensor
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The device of this process, or its n-th."""
+    """Returns the first device of this process, or its n-th."""
     del devkind
     wanted = torch.device(_device.name, n or 0)
     _device.core(wanted)
@@ -167,18 +167,18 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 
 def xla_device_hw(device: Any) -> str:
-    """The kind of hardware behind a device: NEURON, or CPU for a CPU tensor's."""
+    """Returns the hardware type of a device: NEURON or CPU."""
     return "NEURON" if torch.device(device).type == _device.name else str(torch.device(device).type).upper()
 
 
 def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
-    """Devices by their names on the host."""
+    """Returns the names of devices on the host, such as NEURON:0."""
     cores = _device.cores if devices is None else [_device.core(torch.device(d)) for d in devices]
     return [f"NEURON:{core.global_index}" for core in cores]
 
 
 def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str]:
-    """The names of this process's devices."""
+    """Returns the names of the devices of this process, such as xla:0."""
     del devkind
     return [f"{_device.name}:{i}" for i in range(len(_device.cores))][:max_devices]
 
@@ -189,35 +189,35 @@ def is_xla_tensor(tensor: Tensor) -> bool:
 
 
 def xrt_world_size(defval: int = 1) -> int:
-    """How many processes the job has."""
+    """Returns the number of processes of the job."""
     return runtime.world_size() or defval
 
 
 def get_ordinal(defval: int = 0) -> int:
-    """The rank of this process."""
+    """Returns the rank of this process."""
     del defval
     return runtime.global_ordinal()
 
 
 def get_local_ordinal(defval: int = 0) -> int:
-    """The rank of this process on its host."""
+    """Returns the local rank of this process on its host."""
     del defval
     return runtime.local_ordinal()
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """Whether this process is the first, on its host or of all."""
+    """Whether this process is rank 0, on its host or globally."""
     return (get_local_ordinal() if local else get_ordinal()) == 0
 
 
 def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
-    """Prints in the first process only."""
+    """Prints in rank 0 only."""
     if is_master_ordinal(local):
         print(*args, file=fd, flush=flush)
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
-    """Executes what is pending, then the step closures."""
+    """Executes the pending operators, then the step closures."""
     del wait, reset_scope
     metrics.increment("MarkStep")
     call_sites.count_call("mark_step")
@@ -226,19 +226,19 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
-    """Returns when everything on the devices is done, which it is when mark_step returns."""
+    """Executes the pending operators; execution is synchronous, so nothing is left to wait for."""
     del devices
     _device.flush_all("WaitDeviceOps")
 
 
 def unlazy(tensors: Sequence[Tensor]) -> None:
-    """Executes what tensors need."""
+    """Executes the pending operators of the devices of some tensors."""
     for tensor in tensors:
         _device.flush(_device.core_of(tensor), "Unlazy")
 
 
 def get_memory_info(device: Any = None) -> dict[str, int]:
-    """HBM of a device: bytes_used, bytes_limit and peak_bytes_used, and the old kb_total and kb_free."""
+    """Returns the HBM of a device: bytes_used, bytes_limit, peak_bytes_used, and the older kb_total and kb_free."""
     core = _device.current if device is None else _device.core(torch.device(device))
     with buffers.lock:
         memory = buffers.account_of(core)
@@ -258,7 +258,7 @@ def optimizer_step(
     groups: Any = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Averages the gradients over the ranks and steps; with `barrier` also executes."""
+    """Averages the gradients over the ranks and steps; with `barrier` also executes the pending operators."""
     reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
     loss = optimizer.step(**(optimizer_args or {}))
     if barrier:
@@ -281,7 +281,7 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_l
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The gradients of an optimizer's parameters; accelerate averages them over the ranks by itself."""
+    """Returns the gradients of an optimizer's parameters. accelerate calls this and averages them itself."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if any(gradient.is_sparse for gradient in gradients):
         raise NotImplementedError(f"sparse gradients are not supported on {_device.name}; use dense ones")
@@ -295,7 +295,7 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """Applies a function to the data of all ranks, which are sent as CPU values."""
+    """Applies a function to the data of all ranks, with CPU tensors."""
     payload = pickle.dumps(_maybe_convert_to_cpu(data))
     # The bytes come from the other ranks of the same job, which run the same script as the same user.
     return reduce_fn([pickle.loads(part) for part in rendezvous(tag, payload)])  # noqa: S301
@@ -306,7 +306,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 
 def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Nested data with each of its tensors changed; other values, and what else a dictionary has, stay."""
+    """Returns nested data with `change` applied to each tensor; other values, and attributes of a dict subclass, stay."""
     if isinstance(data, Tensor):
         return change(data)
     if isinstance(data, dict):
@@ -320,7 +320,7 @@ def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
-    """Saves with CPU tensors, in the first process only unless told otherwise, and waits for all."""
+    """Saves data with CPU tensors and waits for all ranks. By default only rank 0 of each host writes."""
     mark_step()
     should_write = not master_only or is_master_ordinal(local=not global_master)
     if should_write:
@@ -330,7 +330,7 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 
 
 def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
-    """Moves the CPU tensors of nested data to a device; of a single tensor it makes a list of one, as torch_xla."""
+    """Moves the CPU tensors of nested data to a device. Returns a list for a single tensor, as torch_xla does."""
     if input_sharding is not None:
         raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process a NeuronCore")
     return to_device([datas] if isinstance(datas, Tensor) else datas, device)
@@ -342,7 +342,7 @@ def to_device(data: Any, device: Any) -> Any:
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinals: Sequence[int] = (0,)) -> Any:
-    """Calls a function with CPU values on some ranks, and waits for all; None where it is not called."""
+    """Calls a function with CPU values on some ranks, and waits for all ranks. Returns None on the other ranks."""
     mark_step()
     result = target(*_maybe_convert_to_cpu(list(data))) if get_ordinal() in ordinals else None
     rendezvous("torch_xla.core.xla_model.do_on_ordinals")
@@ -350,7 +350,7 @@ def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinal
 
 
 class RateTracker:
-    """How many samples a second a loop gets through: since it was asked last, smoothed, and on the whole."""
+    """Measures samples per second: smoothed since the last call of `rate`, and since the start."""
 
     def __init__(self, smooth_factor: float = 0.4) -> None:
         self._smooth_factor = smooth_factor
@@ -359,11 +359,11 @@ class RateTracker:
         self._rate: float | None = None
 
     def add(self, count: float) -> None:
-        """So many samples more."""
+        """Adds a number of samples."""
         self._count += count
 
     def rate(self) -> float:
-        """Samples a second since the last call; the rate before it counts for `smooth_factor` of the result."""
+        """Returns samples per second since the last call; `smooth_factor` is the weight of the previous result."""
         now = time.monotonic()
         elapsed = now - self._asked_seconds
         if elapsed <= 0:
@@ -375,16 +375,16 @@ class RateTracker:
         return self._rate
 
     def global_rate(self) -> float:
-        """Samples a second since the tracker was made."""
+        """Returns samples per second since the start."""
         elapsed = time.monotonic() - self._began_seconds
         return (self._before + self._count) / elapsed if elapsed > 0 else 0.0
 
 
 def set_replication(device: Any, devices: Any) -> None:
-    """Nothing to do: one process a core."""
+    """Does nothing: each process has one core."""
 
 
 def get_stablehlo(tensors: Any = None) -> str:
-    """Not there."""
+    """Raises NotImplementedError."""
     del tensors
     raise NotImplementedError(unsupported_message("torch_xla.stablehlo"))

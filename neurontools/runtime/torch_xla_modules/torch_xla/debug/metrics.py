@@ -1,4 +1,4 @@
-"""torch_xla.debug.metrics: what the runtime counted and timed."""
+"""torch_xla.debug.metrics: the counters and timers of the runtime."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from neurontools.runtime.counting.metrics import metrics as _metrics
 
 
 def counter_names() -> list[str]:
-    """The names of the counters."""
+    """Returns the names of the counters."""
     return list(_metrics.counters)
 
 
 def counter_value(counter_name: str) -> int | None:
-    """The value of a counter; None for one that never counted."""
+    """Returns the value of a counter; None if it was never incremented."""
     return _metrics.counters.get(counter_name)
 
 
 def metric_names() -> list[str]:
-    """The names of the metrics."""
+    """Returns the names of the metrics."""
     return list(_metrics.timers)
 
 
 def metric_data(metric_name: str) -> tuple[int, float, tuple[Any, ...]] | None:
-    """Samples, sum (nanoseconds for times) and no single samples; None for one without samples."""
+    """Returns the number of samples, their sum (in ns for times) and an empty tuple; None for an unknown metric."""
     timer = _metrics.timers.get(metric_name)
     if timer is None:
         return None
@@ -31,12 +31,12 @@ def metric_data(metric_name: str) -> tuple[int, float, tuple[Any, ...]] | None:
 
 
 def metrics_report() -> str:
-    """Everything as text."""
+    """Returns all counters and metrics as text."""
     return _metrics.report()
 
 
 def short_metrics_report(counter_names: list[str] | None = None, metric_names: list[str] | None = None) -> str:
-    """The chosen counters and metrics as text; by default compilations, executions and fallbacks."""
+    """Returns chosen counters and metrics as text; by default compilations, executions and fallbacks."""
     wanted = set(counter_names or ["CachedCompile", "UncachedCompile", "MarkStep", "ExecuteComputation"])
     wanted |= set(metric_names or ["CompileTime", "ExecuteTime"])
     wanted |= {name for name in _metrics.counters if name.startswith("aten::")}
@@ -49,20 +49,20 @@ def short_metrics_report(counter_names: list[str] | None = None, metric_names: l
 
 
 def executed_fallback_ops() -> list[str]:
-    """Operators that ran on the host outside of a graph."""
+    """Returns the names of the operators that ran on the host outside of a graph."""
     return [name for name in _metrics.counters if name.startswith("aten::")]
 
 
 def clear_counters() -> None:
-    """Forgets the counters."""
+    """Removes all counters."""
     _metrics.counters.clear()
 
 
 def clear_metrics() -> None:
-    """Forgets the metrics."""
+    """Removes all metrics."""
     _metrics.timers.clear()
 
 
 def clear_all() -> None:
-    """Forgets everything."""
+    """Removes all counters and metrics."""
     _metrics.clear()

@@ -1,4 +1,4 @@
-"""torch_xla.debug.profiler: profiles for TensorBoard and xprof, and names for parts of a script."""
+"""torch_xla.debug.profiler: profiles for TensorBoard and xprof, and named spans of a script."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ports: set[int] = set()
 
 
 def start_trace(log_dir: str) -> None:
-    """Begins a profile, which `stop_trace` writes below this directory. RuntimeError while there is one."""
+    """Starts a profile, which `stop_trace` writes below `log_dir`. Raises RuntimeError if one is running."""
     if _started:
         raise RuntimeError("a profile has been started already; only one may run at a time: call stop_trace first")
     device.flush_all("ProfileStart")
@@ -31,7 +31,7 @@ def start_trace(log_dir: str) -> None:
 
 
 def stop_trace() -> None:
-    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb. RuntimeError where none was started."""
+    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb; raises RuntimeError if none runs."""
     if not _started:
         raise RuntimeError("no profile has been started; call start_trace first")
     device.flush_all("ProfileStop")
@@ -44,7 +44,7 @@ def stop_trace() -> None:
 
 
 class Server:
-    """What `trace` of this process asks for a profile; it listens to nobody else."""
+    """A profile server for `trace` of this process only; it opens no socket."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -52,7 +52,7 @@ class Server:
 
 
 def start_server(port: int, only_on_master: bool = True) -> Server:
-    """Has `trace` and `trace_detached` of this process take profiles; keep the object, as the original asks."""
+    """Enables `trace` and `trace_detached` in this process. Keep the result, as with the original."""
     del only_on_master
     return Server(port)
 
@@ -68,9 +68,9 @@ def trace(
     timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
-    """Takes a profile of so many milliseconds of this process, whose server is at localhost:port.
+    """Takes a profile of this process for `duration_ms`; `service_addr` names its own server, localhost:port.
 
-    RuntimeError for the server of another process: this one speaks to no network.
+    Raises RuntimeError for another server, because this does not use the network.
     """
     del num_tracing_attempts, host_tracer_level, device_tracer_level, timeout_s, interval_s
     port = service_addr.rpartition(":")[2]
@@ -86,12 +86,12 @@ def trace(
 
 
 def trace_detached(*arguments: Any, **keywords: Any) -> None:
-    """As `trace`, in a thread, while the script goes on."""
+    """Runs `trace` in a thread."""
     threading.Thread(target=trace, args=arguments, kwargs=keywords, name="neurontools-trace", daemon=True).start()
 
 
 class Trace(torch.profiler.record_function):
-    """A part of a script under a name."""
+    """A named span of a script."""
 
     def __init__(self, name: str, **details: Any) -> None:
         super().__init__(name, " ".join(f"{key}={value}" for key, value in details.items()) or None)
@@ -109,7 +109,7 @@ class Trace(torch.profiler.record_function):
 
 
 class StepTrace(Trace):
-    """A training step under a name; at its end, what it recorded is executed. `step_num` is its number."""
+    """A named span of a training step, which executes the pending operators at its end."""
 
     def __exit__(self, *error: Any) -> None:
         if error[0] is None:
@@ -118,5 +118,5 @@ class StepTrace(Trace):
 
 
 def trace_me(scope: str) -> contextlib.AbstractContextManager[Any]:
-    """A part of a script under a name."""
+    """Returns a context manager for a named span."""
     return Trace(scope)

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.parallel_loader: batches on the device, loaded while the step before still runs."""
+"""torch_xla.distributed.parallel_loader: loads batches onto the device while the previous step runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from neurontools.runtime.tensors.device import device as _device
 from ..core import xla_model as xm
 
 _END = object()
-_LONGEST_END_SECONDS = 30.0  # for a dataset that takes its time over the batch at hand
+_LONGEST_END_SECONDS = 30.0  # for a dataset that is slow with the current batch
 
 
 class _Batches:
-    """The batches of one pass, fetched by a thread; `close` ends the thread."""
+    """The batches of one pass, which a thread fetches; `close` ends the thread."""
 
     def __init__(self, iterator: Iterator[Any], device: Any, sizes: tuple[int, int], batch_dim: int) -> None:
         self._iterator = iterator
@@ -58,7 +58,7 @@ class _Batches:
             return
 
     def next(self) -> Any:
-        """The next batch and its number of samples; _END after the last one. Raises what the loader raised."""
+        """Returns the next batch and its number of samples, or _END. Raises the loader's error."""
         entry = step_clock.open(INPUT, time.perf_counter())
         try:
             item = self._queue.get()
@@ -69,7 +69,7 @@ class _Batches:
         return item
 
     def close(self) -> None:
-        """Ends the thread, once it has the batch at hand; may be called again."""
+        """Ends the thread after its current batch; may be called again."""
         self._is_open = False
         while not self._queue.empty():
             self._queue.get_nowait()
@@ -78,7 +78,7 @@ class _Batches:
 
 
 class _BatchesInStep:
-    """The batches of one pass, each fetched when the script asks for it."""
+    """The batches of one pass, each fetched in the script's thread when the script needs it."""
 
     def __init__(self, iterator: Iterator[Any], device: Any, batch_dim: int) -> None:
         self._iterator = iterator
@@ -86,7 +86,7 @@ class _BatchesInStep:
         self._batch_dim = batch_dim
 
     def next(self) -> Any:
-        """The next batch and its number of samples; _END after the last one. Raises what the loader raises."""
+        """Returns the next batch and its number of samples, or _END. Raises the loader's error."""
         entry = step_clock.open(INPUT, time.perf_counter())
         try:
             item = next(self._iterator, _END)
@@ -97,7 +97,7 @@ class _BatchesInStep:
         return xm.to_device(item, self._device), _samples(item, self._batch_dim)
 
     def close(self) -> None:
-        """Nothing runs that would have to end."""
+        """Does nothing: there is no thread."""
 
 
 _open_batches: weakref.WeakSet[_Batches] = weakref.WeakSet()
@@ -105,7 +105,7 @@ _open_batches: weakref.WeakSet[_Batches] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Before the interpreter ends: a thread that is in torch's C++ then would abort the process."""
+    """Ends the threads before the interpreter ends: a thread in torch's C++ code would then abort the process."""
     for batches in tuple(_open_batches):
         batches.close()
 
@@ -129,7 +129,7 @@ class PerDeviceLoader:
         return len(self._loader)
 
     def next(self) -> Any:
-        """The next batch."""
+        """Returns the next batch."""
         if self._yielded >= self._loader.batches_per_execution - 1:
             self._yielded = 0
             xm.mark_step()
@@ -147,7 +147,7 @@ class PerDeviceLoader:
         return batch
 
     def close(self) -> None:
-        """Ends the loading."""
+        """Stops loading."""
         self._batches.close()
 
 
@@ -181,10 +181,10 @@ class ParallelLoader:
         return len(self._cpu_loader)
 
     def batches(self, device: Any) -> _Batches | _BatchesInStep:
-        """Begins a pass. The iterator is made here, so that worker processes are forked from the calling thread.
+        """Starts a pass. Makes the iterator here, so that worker processes are forked from the calling thread.
 
-        A loader of accelerate says where it is (`end_of_dataloader`), from which the script decides whether to step: a
-        thread that is some batches ahead of the script would have it decide by chance.
+        A loader of accelerate gets no thread: the script steps by its `end_of_dataloader`, which would be that of a
+        later batch if a thread fetched batches ahead.
         """
         iterator = iter(self._cpu_loader)
         made: _Batches | _BatchesInStep
@@ -196,21 +196,21 @@ class ParallelLoader:
         return made
 
     def per_device_loader(self, device: Any) -> PerDeviceLoader:
-        """The batches of one device."""
+        """Returns an iterator over the batches of one device."""
         return PerDeviceLoader(self, torch.device(device))
 
     def per_device_samples(self) -> int:
-        """How many batches each device gets."""
+        """Returns the number of batches for each device."""
         return len(self)
 
     def next_item(self, device: Any) -> Any:
-        """The next batch of the pass begun last."""
+        """Returns the next batch of the latest pass."""
         if not self._open:
             self.batches(device)
         return self._open[-1].next()
 
     def close(self) -> None:
-        """Ends the loading."""
+        """Stops loading."""
         for batches in self._open:
             batches.close()
         self._open.clear()
@@ -231,7 +231,7 @@ class MpDeviceLoader:
         try:
             yield from iterator
         finally:
-            # Also where the script leaves the loop early: what its last step recorded is executed.
+            # A script that leaves the loop early still gets its last step executed.
             iterator.close()
             _device.flush_all("LoaderEnd")
 
@@ -239,20 +239,20 @@ class MpDeviceLoader:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        """What the loader has, such as its dataset, for which accelerate asks when it saves its state."""
-        if name.startswith("_"):  # not there yet, as in a copy that is being made
+        """Returns an attribute of the loader, such as its dataset, which accelerate reads when it saves its state."""
+        if name.startswith("_"):  # `_loader` itself is missing while a copy is being made
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     def close(self) -> None:
-        """Ends the loading."""
+        """Stops loading."""
         if self._parallel is not None:
             self._parallel.close()
             self._parallel = None
 
 
 def _samples(item: Any, batch_dim: int) -> int:
-    """How many samples a batch has: the length of its first tensor."""
+    """Returns the number of samples of a batch: the length of its first tensor."""
     if isinstance(item, torch.Tensor):
         return int(item.shape[batch_dim]) if item.dim() > batch_dim else 1
     values = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.xla_backend: importing it makes init_process_group("xla") known."""
+"""torch_xla.distributed.xla_backend: importing it registers the backend of init_process_group("xla")."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch.multiprocessing
 
 
 def process_count() -> int:
-    """How many processes this host has of the job: torchrun's, or those that `spawn` starts by itself."""
+    """Returns the number of processes of the job on this host: torchrun's, or the default of `spawn`."""
     if "RANK" in os.environ:
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     return int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
@@ -25,10 +25,10 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> Any:
-    """Calls fn(index, *args) in each of `nprocs` processes; one process, or None where torchrun made them: here.
+    """Calls fn(index, *args) in each of `nprocs` new processes, or in this process under torchrun or for `nprocs` 1.
 
-    Without nprocs, NEURONCORE_NUM_DEVICES says how many. Each process takes a core of its own; RuntimeError where this
-    one has put something on the device before.
+    The default of `nprocs` is NEURONCORE_NUM_DEVICES. Each process takes its own core. Raises RuntimeError if this
+    process has tensors on the device.
     """
     count = process_count() if nprocs is None else nprocs
     if "RANK" in os.environ or count == 1:
@@ -70,15 +70,15 @@ class MpModelWrapper:
         self._model = model
 
     def to(self, device: Any) -> torch.nn.Module:
-        """The model on a device."""
+        """Moves the model to a device and returns it."""
         return self._model.to(device)
 
 
 class MpSerialExecutor:
-    """Calls a function in one process after the other."""
+    """Calls a function in the processes one after the other."""
 
     def run(self, fn: Callable[[], Any]) -> Any:
-        """The result of the function, called when it is this process's turn."""
+        """Calls the function when it is this process's turn, and returns its result."""
         from ..core import xla_model as xm
 
         result = None

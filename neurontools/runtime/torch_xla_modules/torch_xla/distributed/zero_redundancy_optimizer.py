@@ -1,4 +1,4 @@
-"""torch_xla.distributed.zero_redundancy_optimizer: an optimizer whose state is shared out among the ranks (ZeRO-1)."""
+"""torch_xla.distributed.zero_redundancy_optimizer: an optimizer with sharded state (ZeRO-1)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Group = dict[str, Any]
 
 
 class ZeroRedundancyOptimizer(Optimizer):
-    """Wraps an optimizer: each rank steps a part of each parameter, and all get the whole parameters after it.
+    """Wraps an optimizer: each rank steps its shard of each parameter, then all ranks gather the full parameters.
 
-    `step` averages the gradients over the ranks of `sharding_groups`, clips them by their norm unless `grad_clipping`
-    is False (`max_norm` is 1 unless told otherwise, as in torch_xla), and steps. The norm is that over all ranks; with
-    `grad_norm_groups` it is summed over those too, as tensor parallelism needs it. Parts are along the first dimension,
-    in `optimizer_dtype` (float32 unless told otherwise). Other keywords are the optimizer's.
+    `step` averages the gradients over the ranks of `sharding_groups`, clips them to `max_norm` (1 by default, as in
+    torch_xla) unless `grad_clipping` is False, and steps. The norm is over all ranks, and also over `grad_norm_groups`,
+    which tensor parallelism needs. Shards are along the first dimension, in `optimizer_dtype` (default float32). Other
+    keywords are passed to the optimizer.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             self.init_zero()
 
     def init_zero(self) -> None:
-        """Makes the optimizer of this rank's parts; called by itself unless `lazy_init` is set."""
+        """Makes the optimizer of this rank's shards. The constructor calls it unless `lazy_init` is set."""
         ranks.ensure_world()
         group = ranks.subgroup(self.sharding_groups)
         self.local_world_size = ranks.group_size(group)
@@ -74,7 +74,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, **keywords: Any) -> Any:
-        """Steps all parameters that have a gradient; the result of `closure`."""
+        """Steps all parameters with a gradient and returns the result of `closure`."""
         if not self.inited:
             raise RuntimeError("ZeroRedundancyOptimizer(lazy_init=True): call init_zero() before step()")
         loss = None
@@ -96,11 +96,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings, and the state of this rank's parts as `base_state`: each rank saves its own."""
+        """Returns the settings, and the state of this rank's shards as `base_state`. Each rank saves its own."""
         return {**super().state_dict(), "base_state": self.base_optimizer.state_dict()["state"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What `state_dict` of the same rank gave; the parts follow the parameters as they are now."""
+        """Loads the result of `state_dict` of the same rank, and shards the current parameters."""
         settings = {key: value for key, value in state_dict.items() if key != "base_state"}
         super().load_state_dict(settings)
         self.init_zero()
@@ -133,12 +133,12 @@ class ZeroRedundancyOptimizer(Optimizer):
         return reduced
 
     def _counts(self, parameter: Tensor) -> bool:
-        """Whether the gradient of a parameter on this rank counts for the norm."""
+        """Whether the gradient of a parameter counts for the norm on this rank."""
         del parameter
         return True
 
     def _calc_grad_norm(self, norm_type: float = 2.0) -> Tensor:
-        """The norm of the gradients of all ranks' parts; ValueError for another than the 2-norm."""
+        """Returns the 2-norm of the gradients of all shards. Raises ValueError for another norm."""
         if norm_type != 2.0:
             raise ValueError(f"norm_type={norm_type}: only the 2-norm is there")
         squares = torch.zeros((), dtype=self.optimizer_dtype, device=self.device)
@@ -152,7 +152,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return norm
 
     def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> None:
-        """Scales the gradients of the parts; samples replace this by a version of their own."""
+        """Scales the gradients of the shards; AWS's samples override this."""
         factor = (max_norm / (self._calc_grad_norm(norm_type) + 1e-6)).clamp(max=1.0)
         for _, part in self._pairs():
             if part.grad is not None:
@@ -160,7 +160,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 
 def _share_settings(source: list[Group], target: list[Group], *, only_missing: bool = False) -> None:
-    """Learning rates and such, which schedulers change in one and the optimizer reads in the other."""
+    """Copies settings such as learning rates: schedulers change one optimizer, and the other one uses them."""
     for given, taken in zip(source, target, strict=True):
         for name, value in given.items():
             if name != "params" and not (only_missing and name in taken):

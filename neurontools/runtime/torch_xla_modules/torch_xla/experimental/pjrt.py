@@ -1,4 +1,4 @@
-"""torch_xla.experimental.pjrt: what is torch_xla.runtime since 2.1."""
+"""torch_xla.experimental.pjrt: the old name of torch_xla.runtime (before 2.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch_xla.experimental.pjrt_backend: importing it makes init_process_group("xla") known, as xla_backend does."""
+"""torch_xla.experimental.pjrt_backend: importing it registers init_process_group("xla"), as xla_backend does."""
 
 from __future__ import annotations
 

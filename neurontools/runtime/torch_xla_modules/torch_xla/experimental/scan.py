@@ -1,4 +1,4 @@
-"""torch_xla.experimental.scan: a function over the first dimension, carrying a value along."""
+"""torch_xla.experimental.scan: applies a function along the first dimension and carries a value."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 
 def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints: Any) -> tuple[Any, Any]:
-    """What `fn(carry, x)` makes of the carry in the end, and its results one above the other.
+    """Calls `fn(carry, x)` for each x, and returns the last carry and the stacked results.
 
-    The calls are recorded one after the other: the graph grows with them, and gradients go through them as always.
-    ValueError for nothing to go over. `hints` are for XLA's compiler.
+    The calls are unrolled: the graph grows with their number, and autograd works as usual. Raises ValueError if `xs` is
+    empty. Ignores `hints` for XLA's compiler.
     """
     del hints
     leaves, structure = tree_flatten(xs)

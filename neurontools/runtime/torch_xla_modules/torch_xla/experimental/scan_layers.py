@@ -1,4 +1,4 @@
-"""torch_xla.experimental.scan_layers: layers of one kind after each other."""
+"""torch_xla.experimental.scan_layers: applies a sequence of equal layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any) -> Any:
-    """What the layers make of the input, one after the other; `hints` are for XLA's compiler."""
+    """Applies the layers one after the other and returns the result. Ignores `hints` for XLA's compiler."""
     del hints
     for layer in layers:
         input_data = layer(input_data)

@@ -1,4 +1,4 @@
-"""torch_xla.test.test_utils: what the examples of torch_xla print and write while they train."""
+"""torch_xla.test.test_utils: the output functions of torch_xla's examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Texts = list[str]
 
 
 def now(format: str = "%H:%M:%S") -> str:  # noqa: A002  (the name of torch_xla)
-    """The local time as text."""
+    """Returns the local time as text."""
     return datetime.now().astimezone().strftime(format)
 
 
@@ -27,7 +27,7 @@ def print_training_update(
     epoch: int | None = None,
     summary_writer: Any = None,
 ) -> None:
-    """Prints how training goes, and writes the rates to a summary where there is one."""
+    """Prints the progress of a training, and writes the rates to a summary writer if one is given."""
     epochs = [] if epoch is None else [f"Epoch={epoch}"]
     done = [f"Step={step}", f"Loss={loss:.5f}", f"Rate={rate:.2f}", f"GlobalRate={global_rate:.2f}"]
     _print("Training", device, [*epochs, *done])
@@ -35,7 +35,7 @@ def print_training_update(
 
 
 def print_test_update(device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None) -> None:
-    """Prints how good a model is."""
+    """Prints the accuracy of a model."""
     told = {"Step": step, "Epoch": epoch, "Accuracy": None if accuracy is None else f"{accuracy:.2f}"}
     _print("Test", device, [f"{name}={value}" for name, value in told.items() if value is not None])
 
@@ -45,9 +45,9 @@ def _print(what: str, device: Any, parts: _Texts) -> None:
 
 
 def get_summary_writer(logdir: str | None) -> Any:
-    """A writer of TensorBoard's files, from tensorboardX or torch; None without a directory.
+    """Returns a TensorBoard writer from tensorboardX or torch; None without a directory.
 
-    ImportError where neither is installed.
+    Raises ImportError if neither is installed.
     """
     if not logdir:
         return None
@@ -66,7 +66,7 @@ def write_to_summary(
     dict_to_write: dict[str, float] | None = None,
     write_xla_metrics: bool = False,
 ) -> None:
-    """Writes numbers to a summary, with `write_xla_metrics` the runtime's counters too; nothing without a writer."""
+    """Writes numbers, and with `write_xla_metrics` the runtime's counters, to a summary; does nothing without a writer."""
     if summary_writer is None:
         return
     written = dict(dict_to_write or {})
@@ -79,7 +79,7 @@ def write_to_summary(
 
 
 def close_summary_writer(summary_writer: Any) -> None:
-    """Writes what a summary still holds; nothing without a writer."""
+    """Flushes and closes a summary writer. Does nothing without a writer."""
     if summary_writer is not None:
         summary_writer.flush()
         summary_writer.close()

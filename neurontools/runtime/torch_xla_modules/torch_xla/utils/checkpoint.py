@@ -1,6 +1,6 @@
-"""torch_xla.utils.checkpoint: activations are computed again in backward instead of being kept.
+"""torch_xla.utils.checkpoint: activation checkpointing.
 
-torch's own does it here. Nothing of it would be optimised away: each operator that was recorded is executed.
+torch's own function is enough here: each recorded operator is executed, so no compiler removes the recomputation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """The result of a function whose activations are not kept; reentrant unless told otherwise, as in torch_xla."""
+    """Calls a function and recomputes its activations in backward; reentrant by default, as in torch_xla."""
     return torch.utils.checkpoint.checkpoint(
         function, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **kwargs
     )

@@ -1,4 +1,4 @@
-"""torch_xla.utils.serialization: large states saved a tensor a file, so that one tensor at a time is on the host."""
+"""torch_xla.utils.serialization: saves each tensor of a state to its own file, so that the host holds one at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..core import xla_model as xm
 
 
 class TensorReference:
-    """Where a tensor of a saved state is: the number of its file, and its type and shape."""
+    """The reference to a tensor of a saved state: the number of its file, its type and shape."""
 
     def __init__(self, tid: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self.tid, self.dtype, self.shape = tid, dtype, shape
 
 
 def save(data: Any, path: Any, master_only: bool = True, global_master: bool = False) -> None:
-    """Saves nested data: its tensors, as CPU tensors, in the directory `<path>.tensors`, all else in the file `path`.
+    """Saves nested data: its tensors as CPU tensors in the directory `<path>.tensors`, the rest in the file `path`.
 
-    One process writes, unless told otherwise, and all wait for it.
+    By default one process of each host writes; all processes wait for it.
     """
     xm.mark_step()
     if not master_only or xm.is_master_ordinal(local=not global_master):
@@ -31,7 +31,7 @@ def save(data: Any, path: Any, master_only: bool = True, global_master: bool = F
 
 
 def write(data: Any, path: Any) -> None:
-    """As `save`, in this process and without waiting for others."""
+    """As `save`, in this process and without waiting for other processes."""
     directory = _directory(path)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -46,7 +46,7 @@ def write(data: Any, path: Any) -> None:
 
 
 def load(path: Any) -> Any:
-    """What `save` wrote there, with CPU tensors. Reading a pickle can run code: load files of your own."""
+    """Loads the data that `save` wrote, with CPU tensors. A pickle can run code, so load only files that you trust."""
     return _loaded(torch.load(path, weights_only=False), _directory(path))
 
 

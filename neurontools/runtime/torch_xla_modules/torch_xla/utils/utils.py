@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def getenv_as(name: str, type: Callable[[str], T], defval: T | None = None) -> T | None:  # noqa: A002  (torch_xla's)
-    """An environment variable as a value of a type, a number for bool; the default where it isn't set."""
+    """Returns an environment variable converted to a type (bool: from a number); the default if it is not set."""
     text = os.environ.get(name)
     if text is None:
         return defval
@@ -18,7 +18,7 @@ def getenv_as(name: str, type: Callable[[str], T], defval: T | None = None) -> T
 
 
 class SampleGenerator:
-    """Yields the same data a number of times."""
+    """Yields the same data `sample_count` times."""
 
     def __init__(self, data: Any, sample_count: int) -> None:
         self._data = data

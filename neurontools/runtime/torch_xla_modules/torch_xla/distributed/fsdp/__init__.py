@@ -1,4 +1,4 @@
-"""torch_xla.distributed.fsdp: parameters that are shared out among the ranks."""
+"""torch_xla.distributed.fsdp: fully sharded data parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts`: checkpoints of all ranks made one."""
+"""`python -m torch_xla.distributed.fsdp.consolidate_sharded_ckpts`: merges the sharded checkpoints of all ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .state_dict_utils import consolidate_sharded_model_checkpoints
 
 
 def main() -> None:
-    """Reads its arguments from the command line."""
+    """Merges the checkpoints that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ckpt_prefix", required=True, help="what the paths of the checkpoints begin with")
-    parser.add_argument("--ckpt_suffix", default="*.pth", help="the pattern of what follows")
-    parser.add_argument("--save_path", default="", help="where the whole one is written")
+    parser.add_argument("--ckpt_prefix", required=True, help="the prefix of the checkpoints' paths")
+    parser.add_argument("--ckpt_suffix", default="*.pth", help="the pattern of the rest of their paths")
+    parser.add_argument("--save_path", default="", help="the path of the merged checkpoint")
     given = parser.parse_args()
     _, target = consolidate_sharded_model_checkpoints(given.ckpt_prefix, given.ckpt_suffix, given.save_path)
     print(f"consolidated into {target}")

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.fsdp.utils: modules whose activations are computed again in backward."""
+"""torch_xla.distributed.fsdp.utils: activation checkpointing of modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...utils.checkpoint import checkpoint
 
 
 def checkpoint_module(module: torch.nn.Module) -> torch.nn.Module:
-    """The module, which from now on keeps no activations: they are computed again in backward."""
+    """Makes a module recompute its activations in backward instead of keeping them, and returns the module."""
     forward = module.forward
 
     def checkpointed(*arguments: Any, **keywords: Any) -> Any:
@@ -21,5 +21,5 @@ def checkpoint_module(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def apply_xla_patch_to_nn_linear(module: torch.nn.Module, *_: Any) -> torch.nn.Module:
-    """The module as it is: what the patch keeps XLA's compiler from doing is not done here."""
+    """Returns the module unchanged: the patch prevents a change by XLA's compiler, which does not run here."""
     return module

@@ -1,7 +1,7 @@
-"""torch_xla.distributed.fsdp.wrap: which parts of a model are units of their own.
+"""torch_xla.distributed.fsdp.wrap: policies that choose the submodules to wrap.
 
-A policy is called as `policy(module, recurse, count)`: whether to look at the parts of a module, or whether it is a
-unit.
+`policy(module, recurse, count)` returns whether to recurse into the submodules, or without `recurse` whether to wrap
+the module. `count` is its number of parameter elements that are not wrapped yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Policy = Callable[..., bool]
 
 
 def always_wrap_policy(*_: Any, **__: Any) -> bool:
-    """Each module is a unit."""
+    """Wraps each module."""
     return True
 
 
@@ -27,7 +27,7 @@ def transformer_auto_wrap_policy(
     transformer_layer_cls: Any = (),
     nonwrapped_numel: int = 0,
 ) -> bool:
-    """The layers of a transformer, by their classes, are units."""
+    """Wraps the layers of a transformer, by their classes."""
     del unwrapped_params, nonwrapped_numel
     return recurse or isinstance(module, tuple(transformer_layer_cls))
 
@@ -41,7 +41,7 @@ def size_based_auto_wrap_policy(
     exclude_wrap_modules: Any = None,
     nonwrapped_numel: int = 0,
 ) -> bool:
-    """Modules with so many parameters that are in no unit yet are units; lists of modules are not."""
+    """Wraps modules with at least `min_num_params` unwrapped parameter elements, except containers of modules."""
     count = max(unwrapped_params, nonwrapped_numel)
     leaves = tuple(force_leaf_modules or (torch.nn.MultiheadAttention,))
     excluded = tuple(exclude_wrap_modules or (torch.nn.ModuleList, torch.nn.ModuleDict))
@@ -51,7 +51,7 @@ def size_based_auto_wrap_policy(
 
 
 def wrap_parts(module: Module, policy: Policy, wrapper: Callable[[Module], Module]) -> None:
-    """Replaces the parts of a module that a policy makes units, the innermost first."""
+    """Wraps the submodules that a policy chooses, innermost first."""
     for name, part in module.named_children():
         replaced = _wrapped(part, policy, wrapper)
         if replaced is not part:
@@ -67,5 +67,5 @@ def _wrapped(module: Module, policy: Policy, wrapper: Callable[[Module], Module]
 
 
 def _count(module: Module) -> int:
-    """The elements of the parameters that are in no unit."""
+    """Returns the number of parameter elements that are not wrapped yet."""
     return sum(p.numel() for p in module.parameters() if not hasattr(p, "_fsdp_shard_of"))

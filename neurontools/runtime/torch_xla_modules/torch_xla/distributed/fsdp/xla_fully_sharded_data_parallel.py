@@ -22,9 +22,9 @@ Module = torch.nn.Module
 
 
 class Sharing:
-    """Among which ranks parameters are shared out, and in which types they are gathered and their gradients reduced.
+    """The ranks among which parameters are sharded, and the types for gathering them and reducing their gradients.
 
-    The type of parameters in computations is `compute_dtype`; None leaves it as it is. Gradients are averaged.
+    `compute_dtype` is the type of gathered parameters; None keeps their type. Gradients are averaged.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Sharing:
         self.reduces_in_float32 = reduces_in_float32
 
     def part(self, whole: Tensor, keeps_rows: bool) -> Tensor:
-        """This rank's part of a tensor, padded with zeros to the same size on all ranks."""
+        """Returns this rank's shard of a tensor, padded with zeros to the same size on all ranks."""
         rows = _rows(whole, keeps_rows)
         return _padded(rows, self.size).chunk(self.size)[self.rank].clone()
 
     def gathered(self, part: Tensor, shape: torch.Size, keeps_rows: bool) -> Tensor:
-        """The whole of what `part` is this rank's part of; its gradient goes to the parts."""
+        """Gathers the full tensor of a shard; its gradient is reduced and scattered to the shards."""
         result: Tensor = _Gathered.apply(part, self, shape, keeps_rows)  # type: ignore[no-untyped-call]
         return result
 
@@ -77,7 +77,7 @@ def _padded(rows: Tensor, size: int) -> Tensor:
 
 
 class GatheredParameter:
-    """One parameter: this rank's part of it, and how the whole of it is had."""
+    """One sharded parameter: this rank's shard, from which `value` gathers the full parameter."""
 
     def __init__(self, whole: torch.nn.Parameter, sharing: Sharing, keeps_rows: bool) -> None:
         self.shape = whole.shape
@@ -87,16 +87,16 @@ class GatheredParameter:
         with torch.no_grad():
             self.part = torch.nn.Parameter(sharing.part(whole.detach(), keeps_rows), whole.requires_grad)
         self.part._fsdp_shard_of = tuple(whole.shape)  # type: ignore[attr-defined]
-        self.part._is_sharded = True  # type: ignore[attr-defined]  # what Lightning looks for
+        self.part._is_sharded = True  # type: ignore[attr-defined]  # Lightning reads this
 
     @property
     def value(self) -> Tensor:
-        """The whole parameter: the one that is held in a forward pass, else gathered anew."""
+        """The full parameter: the one held in a forward pass, or else a newly gathered one."""
         return self._gathered() if self._whole is None else self._whole
 
     @contextmanager
     def held(self) -> Iterator[Tensor]:
-        """Gathers the parameter once for all who use it within."""
+        """Gathers the parameter once and keeps it for the block."""
         if self._whole is not None:
             yield self._whole
             return
@@ -110,13 +110,13 @@ class GatheredParameter:
         return self._sharing.gathered(self.part, self.shape, self.keeps_rows)
 
     def again(self) -> Tensor:
-        """The whole parameter without a history, for backward."""
+        """Gathers the parameter without autograd, for backward."""
         with torch.no_grad():
             return self._gathered().detach()
 
 
 def install(module: Module, found: dict[str, GatheredParameter]) -> None:
-    """Makes attributes of a module the parameters that they name, gathered; its own registered ones go."""
+    """Replaces registered parameters of a module by properties that gather them."""
     if isinstance(module, torch.nn.RNNBase):
         raise NotImplementedError(
             f"XlaFullyShardedDataParallel: {type(module).__name__} holds its parameters in a list of its own; leave it "
@@ -139,7 +139,7 @@ def _getter(parameter: GatheredParameter) -> Callable[[Module], Tensor]:
 
 
 class _Place:
-    """Where in a gathered parameter a tensor lies that autograd keeps for backward."""
+    """A saved view of a gathered parameter, which backward takes from a newly gathered one."""
 
     def __init__(self, parameter: GatheredParameter, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -147,7 +147,7 @@ class _Place:
 
 
 def resharding(wholes: dict[int, GatheredParameter]) -> Any:
-    """A context in which autograd keeps no gathered parameter, but where to have it from; `wholes` by their memory."""
+    """Returns a context in which autograd saves no gathered parameter, but gathers it again. `wholes` is by address."""
 
     def pack(tensor: Tensor) -> Any:
         parameter = wholes.get(tensor.untyped_storage().data_ptr())
@@ -182,17 +182,17 @@ _FOR_THE_COMPILER = frozenset(
         ),
     )
 )
-"""Keywords of the original that change nothing of what is computed."""
+"""Keywords of the original that do not change the results; they are ignored."""
 
 
 class XlaFullyShardedDataParallel(torch.nn.Module):
-    """Trains a module whose parameters must be the same on all ranks when it is wrapped.
+    """Wraps a module for fully sharded training; its parameters must be the same on all ranks.
 
-    Each rank keeps a part of each parameter, and these parts are what `parameters()` has: make the optimizer after
-    wrapping and call its own `step`. The whole parameters exist in the forward pass, and in backward once more where
-    `reshard_after_forward` is set. Gradients are averaged over the ranks.
+    Each rank keeps a shard of each parameter, and `parameters()` returns the shards: make the optimizer after wrapping
+    and call its own `step`. The full parameters exist during the forward pass; with `reshard_after_forward` they are
+    gathered again in backward. Gradients are averaged over the ranks.
 
-    The parts of wrapped modules that are wrapped themselves, by hand or by `auto_wrap_policy`, are gathered apart.
+    Submodules that are wrapped themselves, by hand or by `auto_wrap_policy`, are gathered separately.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         self.to(xm.xla_device())
 
     def _share_out(self, module: torch.nn.Module, keeps_rows: bool) -> None:
-        """Takes the parameters that are in no unit yet; one that several modules have stays one."""
+        """Shards the parameters that are not wrapped yet; a parameter of several modules stays tied."""
         made: dict[int, GatheredParameter] = {}
         for path, owner in module.named_modules():
             found = {}
@@ -278,16 +278,16 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         apply: Any = super()._apply
         result = apply(fn, recurse)
         for gathered, name in zip(self._gathered, self._shard_info, strict=True):
-            gathered.part = self._parameters[name]  # type: ignore[assignment]  # a move may have made a new one
+            gathered.part = self._parameters[name]  # type: ignore[assignment]  # `_apply` may replace the Parameter object
         return result
 
     @property
     def module(self) -> torch.nn.Module:
-        """What was wrapped."""
+        """The wrapped module."""
         return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As what was wrapped, with whole parameters."""
+        """Runs the wrapped module with full parameters."""
         if self.compute_dtype is not None:
             args, kwargs = tree_map(self._in_compute_dtype, (args, kwargs))
         with self._whole_parameters():
