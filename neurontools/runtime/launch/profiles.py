@@ -142,7 +142,7 @@ class _Capture:
                 buffers.lock.release()
         deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
         while not self._begun.wait(_LOOK_SECONDS) and not self._enough.is_set() and time.monotonic() < deadline:
-            if self._is_nobody_there():
+            if self._is_client_gone():
                 break
         return self._begun.is_set()
 
@@ -175,7 +175,7 @@ class _Capture:
         deadline = time.monotonic() + self._seconds
         while not self._enough.wait(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
             self._send(stream)
-            if self._is_nobody_there() or recorder.failure is not None or time.monotonic() >= deadline:
+            if self._is_client_gone() or recorder.failure is not None or time.monotonic() >= deadline:
                 break
         recorder.finish()
         self._send(stream)
@@ -196,7 +196,7 @@ class _Capture:
             self._recorder.abandon()
         ring.unwatch()
 
-    def _is_nobody_there(self) -> bool:
+    def _is_client_gone(self) -> bool:
         """Whether the client has closed the channel; it never sends anything."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)

@@ -52,7 +52,7 @@ def initialize_model_parallel(
     size = xm.xrt_world_size()
     if tensor_model_parallel_size < 1 or size % tensor_model_parallel_size:
         raise ValueError(
-            f"tensor_model_parallel_size={tensor_model_parallel_size}: {size} rank(s) can't be shared out so; give a "
+            f"tensor_model_parallel_size={tensor_model_parallel_size}: {size} rank(s) can't be divided so; give a "
             "divisor"
         )
     _state = _State(tensor_model_parallel_size, size)

@@ -14,7 +14,7 @@ Tensor = torch.Tensor
 def divide(numerator: int, denominator: int) -> int:
     """Divides without remainder; raises ValueError otherwise."""
     if numerator % denominator:
-        raise ValueError(f"{numerator} can't be shared out among {denominator} ranks; use a multiple")
+        raise ValueError(f"{numerator} can't be divided among {denominator} ranks; use a multiple")
     return numerator // denominator
 
 

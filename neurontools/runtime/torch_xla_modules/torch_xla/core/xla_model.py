@@ -306,7 +306,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 
 def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Returns nested data with `change` applied to each tensor; other values, and attributes of a dict subclass, stay."""
+    """Returns nested data with `change` applied to each tensor. Other values and attributes of dict subclasses stay."""
     if isinstance(data, Tensor):
         return change(data)
     if isinstance(data, dict):

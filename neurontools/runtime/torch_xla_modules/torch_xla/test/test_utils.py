@@ -36,8 +36,8 @@ def print_training_update(
 
 def print_test_update(device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None) -> None:
     """Prints the accuracy of a model."""
-    told = {"Step": step, "Epoch": epoch, "Accuracy": None if accuracy is None else f"{accuracy:.2f}"}
-    _print("Test", device, [f"{name}={value}" for name, value in told.items() if value is not None])
+    values = {"Step": step, "Epoch": epoch, "Accuracy": None if accuracy is None else f"{accuracy:.2f}"}
+    _print("Test", device, [f"{name}={value}" for name, value in values.items() if value is not None])
 
 
 def _print(what: str, device: Any, parts: _Texts) -> None:
@@ -66,7 +66,7 @@ def write_to_summary(
     dict_to_write: dict[str, float] | None = None,
     write_xla_metrics: bool = False,
 ) -> None:
-    """Writes numbers, and with `write_xla_metrics` the runtime's counters, to a summary; does nothing without a writer."""
+    """Writes numbers to a summary; with `write_xla_metrics` also the runtime's counters. No writer: does nothing."""
     if summary_writer is None:
         return
     written = dict(dict_to_write or {})

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.fsdp.state_dict_utils: the checkpoints of all ranks made one of the module that was wrapped."""
+"""torch_xla.distributed.fsdp.state_dict_utils: merges the checkpoints of all ranks into one of the wrapped module."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WRAPPED = "_fsdp_wrapped_module."
 
 
 def consolidate_sharded_state_dicts(checkpoints: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """The whole state of the module from the checkpoints of all ranks: `{"model": …, "shard_metadata": …}` each.
+    """Merges the checkpoints of all ranks, each `{"model": …, "shard_metadata": …}`, into one state dictionary.
 
-    ValueError where one is missing.
+    Raises ValueError if a rank is missing.
     """
     ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint["shard_metadata"]["rank"])
     size = ordered[0]["shard_metadata"]["world_size"] if ordered else 0
@@ -24,15 +24,15 @@ def consolidate_sharded_state_dicts(checkpoints: Sequence[dict[str, Any]]) -> di
     shards = ordered[0]["shard_metadata"]["shard_info"]
     whole = {}
     for name, value in ordered[0]["model"].items():
-        told = shards.get(name)
-        if told is None:
+        info = shards.get(name)
+        if info is None:
             whole[name.replace(_WRAPPED, "")] = value
             continue
         unit = name[: name.rindex("_fsdp_shard")]
         parts = torch.cat([checkpoint["model"][name].cpu() for checkpoint in ordered])
-        shape = torch.Size(told["_orig_size"])
-        rows = shape[0] if told["_keeps_rows"] and shape else shape.numel()
-        original = told["_orig_name"].replace(_WRAPPED, "")
+        shape = torch.Size(info["_orig_size"])
+        rows = shape[0] if info["_keeps_rows"] and shape else shape.numel()
+        original = info["_orig_name"].replace(_WRAPPED, "")
         whole[unit.replace(_WRAPPED, "") + original] = parts[:rows].reshape(shape).clone()
     return whole
 
@@ -40,7 +40,10 @@ def consolidate_sharded_state_dicts(checkpoints: Sequence[dict[str, Any]]) -> di
 def consolidate_sharded_model_checkpoints(
     ckpt_prefix: str, ckpt_suffix: str = "*.pth", save_path: str = "", save_model: bool = True
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Reads the checkpoints `<prefix><suffix>` of all ranks; the whole state, and where it was saved, or ""."""
+    """Merges the checkpoint files `<prefix><suffix>` of all ranks.
+
+    Returns the state dictionary and the path of the saved file, or "".
+    """
     start = Path(ckpt_prefix)
     is_directory = ckpt_prefix.endswith("/")
     directory, pattern = (start, ckpt_suffix) if is_directory else (start.parent, start.name + ckpt_suffix)

@@ -50,7 +50,7 @@ def size_based_auto_wrap_policy(
     return count >= min_num_params and not isinstance(module, excluded)
 
 
-def wrap_parts(module: Module, policy: Policy, wrapper: Callable[[Module], Module]) -> None:
+def wrap_submodules(module: Module, policy: Policy, wrapper: Callable[[Module], Module]) -> None:
     """Wraps the submodules that a policy chooses, innermost first."""
     for name, part in module.named_children():
         replaced = _wrapped(part, policy, wrapper)
@@ -60,7 +60,7 @@ def wrap_parts(module: Module, policy: Policy, wrapper: Callable[[Module], Modul
 
 def _wrapped(module: Module, policy: Policy, wrapper: Callable[[Module], Module]) -> Module:
     if policy(module, True, _count(module)):
-        wrap_parts(module, policy, wrapper)
+        wrap_submodules(module, policy, wrapper)
         if policy(module, False, _count(module)):
             return wrapper(module)
     return module

@@ -15,13 +15,13 @@ from torch.utils._pytree import tree_map
 from neurontools.runtime.execution import ranks
 
 from ...core import xla_model as xm
-from .wrap import wrap_parts
+from .wrap import wrap_submodules
 
 Tensor = torch.Tensor
 Module = torch.nn.Module
 
 
-class Sharing:
+class ShardingConfig:
     """The ranks among which parameters are sharded, and the types for gathering them and reducing their gradients.
 
     `compute_dtype` is the type of gathered parameters; None keeps their type. Gradients are averaged.
@@ -36,12 +36,12 @@ class Sharing:
         self.compute_dtype = compute_dtype
         self.reduces_in_float32 = reduces_in_float32
 
-    def part(self, whole: Tensor, keeps_rows: bool) -> Tensor:
+    def shard_of(self, whole: Tensor, keeps_rows: bool) -> Tensor:
         """Returns this rank's shard of a tensor, padded with zeros to the same size on all ranks."""
         rows = _rows(whole, keeps_rows)
         return _padded(rows, self.size).chunk(self.size)[self.rank].clone()
 
-    def gathered(self, part: Tensor, shape: torch.Size, keeps_rows: bool) -> Tensor:
+    def gather(self, part: Tensor, shape: torch.Size, keeps_rows: bool) -> Tensor:
         """Gathers the full tensor of a shard; its gradient is reduced and scattered to the shards."""
         result: Tensor = _Gathered.apply(part, self, shape, keeps_rows)  # type: ignore[no-untyped-call]
         return result
@@ -49,7 +49,7 @@ class Sharing:
 
 class _Gathered(Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, sharing: Sharing, shape: torch.Size, keeps_rows: bool) -> Tensor:
+    def forward(ctx: Any, part: Tensor, sharing: ShardingConfig, shape: torch.Size, keeps_rows: bool) -> Tensor:
         ctx.made_of = part.dtype, sharing, keeps_rows
         value = part if sharing.compute_dtype is None else part.to(sharing.compute_dtype)
         whole = xm.all_gather(value, groups=sharing.groups)
@@ -79,13 +79,13 @@ def _padded(rows: Tensor, size: int) -> Tensor:
 class GatheredParameter:
     """One sharded parameter: this rank's shard, from which `value` gathers the full parameter."""
 
-    def __init__(self, whole: torch.nn.Parameter, sharing: Sharing, keeps_rows: bool) -> None:
+    def __init__(self, whole: torch.nn.Parameter, sharing: ShardingConfig, keeps_rows: bool) -> None:
         self.shape = whole.shape
         self.keeps_rows = keeps_rows
         self._sharing = sharing
         self._whole: Tensor | None = None
         with torch.no_grad():
-            self.part = torch.nn.Parameter(sharing.part(whole.detach(), keeps_rows), whole.requires_grad)
+            self.part = torch.nn.Parameter(sharing.shard_of(whole.detach(), keeps_rows), whole.requires_grad)
         self.part._fsdp_shard_of = tuple(whole.shape)  # type: ignore[attr-defined]
         self.part._is_sharded = True  # type: ignore[attr-defined]  # Lightning reads this
 
@@ -107,15 +107,15 @@ class GatheredParameter:
             self._whole = None
 
     def _gathered(self) -> Tensor:
-        return self._sharing.gathered(self.part, self.shape, self.keeps_rows)
+        return self._sharing.gather(self.part, self.shape, self.keeps_rows)
 
-    def again(self) -> Tensor:
+    def gather_for_backward(self) -> Tensor:
         """Gathers the parameter without autograd, for backward."""
         with torch.no_grad():
             return self._gathered().detach()
 
 
-def install(module: Module, found: dict[str, GatheredParameter]) -> None:
+def replace_with_gathered(module: Module, found: dict[str, GatheredParameter]) -> None:
     """Replaces registered parameters of a module by properties that gather them."""
     if isinstance(module, torch.nn.RNNBase):
         raise NotImplementedError(
@@ -138,7 +138,7 @@ def _getter(parameter: GatheredParameter) -> Callable[[Module], Tensor]:
     return lambda _module: parameter.value
 
 
-class _Place:
+class _SavedView:
     """A saved view of a gathered parameter, which backward takes from a newly gathered one."""
 
     def __init__(self, parameter: GatheredParameter, tensor: Tensor) -> None:
@@ -146,16 +146,16 @@ class _Place:
         self.layout = tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
-def resharding(wholes: dict[int, GatheredParameter]) -> Any:
+def regather_in_backward(wholes: dict[int, GatheredParameter]) -> Any:
     """Returns a context in which autograd saves no gathered parameter, but gathers it again. `wholes` is by address."""
 
     def pack(tensor: Tensor) -> Any:
         parameter = wholes.get(tensor.untyped_storage().data_ptr())
-        return tensor if parameter is None else _Place(parameter, tensor)
+        return tensor if parameter is None else _SavedView(parameter, tensor)
 
     def unpack(kept: Any) -> Tensor:
-        if isinstance(kept, _Place):
-            return kept.parameter.again().as_strided(*kept.layout)
+        if isinstance(kept, _SavedView):
+            return kept.parameter.gather_for_backward().as_strided(*kept.layout)
         value: Tensor = kept
         return value
 
@@ -217,7 +217,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         if flatten_parameters:
             raise NotImplementedError(
                 "XlaFullyShardedDataParallel(flatten_parameters=True) is not part of the simulated runtime; leave it "
-                "out: each parameter is shared out by itself"
+                "out: each parameter is sharded separately"
             )
         super().__init__()
         ranks.ensure_world()
@@ -227,7 +227,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         self.sharding_groups = sharding_groups
         self.reshard_after_forward = reshard_after_forward
         self.compute_dtype = compute_dtype
-        self._sharing = Sharing(sharding_groups, self.rank, self.world_size, compute_dtype, fp32_reduce_scatter)
+        self._sharing = ShardingConfig(sharding_groups, self.rank, self.world_size, compute_dtype, fp32_reduce_scatter)
         if auto_wrap_policy is not None:
             same: dict[str, Any] = {
                 "reshard_after_forward": reshard_after_forward,
@@ -240,17 +240,17 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
                 "shard_param_on_dim_0": shard_param_on_dim_0,
             }
             wrapper = auto_wrapper_callable or type(self)
-            wrap_parts(module, auto_wrap_policy, lambda part: wrapper(part, **same))
+            wrap_submodules(module, auto_wrap_policy, lambda part: wrapper(part, **same))
         self._gathered: list[GatheredParameter] = []
         self._shard_info: dict[str, dict[str, Any]] = {}
-        self._share_out(module, shard_param_on_dim_0)
+        self._shard_parameters(module, shard_param_on_dim_0)
         self._fsdp_wrapped_module = module
         for buffer in module.buffers():
             if buffer_dtype is not None and buffer.is_floating_point():
                 buffer.data = buffer.data.to(buffer_dtype)
         self.to(xm.xla_device())
 
-    def _share_out(self, module: torch.nn.Module, keeps_rows: bool) -> None:
+    def _shard_parameters(self, module: torch.nn.Module, keeps_rows: bool) -> None:
         """Shards the parameters that are not wrapped yet; a parameter of several modules stays tied."""
         made: dict[int, GatheredParameter] = {}
         for path, owner in module.named_modules():
@@ -271,7 +271,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
                     }
                 found[name] = gathered
             if found:
-                install(owner, found)
+                replace_with_gathered(owner, found)
         self._gathered = list(made.values())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -305,28 +305,28 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
                 whole = stack.enter_context(gathered.held())
                 wholes[whole.untyped_storage().data_ptr()] = gathered
             if self.reshard_after_forward and torch.is_grad_enabled():
-                stack.enter_context(resharding(wholes))
+                stack.enter_context(regather_in_backward(wholes))
             yield
 
     def __getattr__(self, name: str) -> Any:
-        """What this module has, else what is wrapped."""
+        """Returns an attribute of this module, or else of the wrapped module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
 
     def __getitem__(self, key: Any) -> Any:
-        """A part of a wrapped list of modules."""
+        """Returns an element of the wrapped module, which must be a container."""
         wrapped: Any = self._fsdp_wrapped_module
         return wrapped[key]
 
     def all_reduce_op(self, reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None) -> Any:
-        """xm.all_reduce among the ranks that share the parameters."""
+        """Calls xm.all_reduce among the ranks of this sharding."""
         return xm.all_reduce(reduce_type, inputs, scale, groups or self.sharding_groups)
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, groups: Any = None) -> Tensor:
-        """Scales the gradients so that their norm over all ranks is at most `max_norm`; the norm before."""
+        """Scales the gradients to a norm over all ranks of at most `max_norm`, and returns the norm before."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             return torch.zeros((), device=xm.xla_device())
@@ -342,11 +342,11 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         return norm
 
     def get_shard_metadata(self) -> dict[str, Any]:
-        """What `consolidate_sharded_state_dicts` makes whole tensors by: of each shard its name, size and place."""
+        """Returns the name, the original size and the layout of each shard, for `consolidate_sharded_state_dicts`."""
         info = {
-            f"{path}.{name}" if path else name: told
+            f"{path}.{name}" if path else name: shard_info
             for path, unit in self.named_modules()
             if isinstance(unit, XlaFullyShardedDataParallel)
-            for name, told in unit._shard_info.items()
+            for name, shard_info in unit._shard_info.items()
         }
         return {"shard_info": info, "rank": self.rank, "world_size": self.world_size}
