@@ -62,11 +62,11 @@ Environment:
   NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
 """
 EXIT_CODES = (
-    (0, "all records that were asked for were printed"),
-    (1, "an option is unknown, or something failed"),
+    (0, "all requested records were printed"),
+    (1, "an option is unknown, or an operation failed"),
     (2, "an option or the configuration is invalid"),
-    (4, "the configuration or the socket may not be used by this user"),
-    (6, "there is no such file"),
+    (4, "this user may not read the configuration, or not use the socket"),
+    (6, "the file does not exist"),
     (12, "no daemon answers"),
     (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),

@@ -34,11 +34,11 @@ OPTIONS = (
 USAGE = "neuron-monitor | neuron-monitor-prometheus [options]"
 SUMMARY = "Serves the records of neuron-monitor, read from standard input, as metrics for Prometheus."
 NOTES = """\
-It ends when its input does. Metrics without this detour: neurond --metrics-listen :8000, see neurond(8).
+It ends at the end of its input. Metrics without this command: neurond --metrics-listen :8000, see neurond(8).
 """
 EXIT_CODES = (
     (0, "the input ended"),
-    (1, "the port can't be had, an option is unknown, or something failed"),
+    (1, "the port is unavailable, an option is unknown, or an operation failed"),
     (2, "an option has an invalid value"),
     (70, "a defect of the command"),
     (130, "interrupted"),

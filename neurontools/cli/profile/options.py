@@ -51,11 +51,11 @@ Environment:
   NEURONTOOLS_SOCKET        as --socket
 """
 EXIT_CODES = (
-    (0, "what was asked for was shown"),
-    (1, "an option is unknown, a profile is none or not whole, or something failed"),
-    (2, "an option has an invalid value, or words are missing"),
-    (4, "the profile may not be read, or the process not be profiled, by this user"),
-    (6, "there is no such directory, profile, rank, process or job, or no viewer"),
+    (0, "success"),
+    (1, "an option is unknown, a profile is invalid or incomplete, or an operation failed"),
+    (2, "an option has an invalid value, or an argument is missing"),
+    (4, "this user may not read the profile, or not profile the process"),
+    (6, "the directory, profile, rank, process, job or viewer does not exist"),
     (12, "no daemon answers"),
     (70, "a defect of the command"),
     (124, "the daemon, or the process, did not answer in time"),
