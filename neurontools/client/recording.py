@@ -144,8 +144,8 @@ class RecordingReader:
         self._position_bytes += len(line)
         words = line.split(b" ", 2)
         if words[0] != MAGIC:
-            what = "it is empty" if not line else "it begins otherwise"
-            raise UserError(f"{self._shown}: no recording of neuron-top ({what}); make one with --record FILE")
+            what = "it is empty" if not line else "it does not start like one"
+            raise UserError(f"{self._shown}: not a recording of neuron-top ({what}); make one with --record FILE")
         is_version = words[1:] and words[1].isdigit() and len(words[1]) <= _LONGEST_VERSION
         if len(words) != 3 or not is_version or not line.endswith(b"\n"):
             raise UserError(f"{self._shown}: the header of the recording is cut off; nothing of it can be shown")

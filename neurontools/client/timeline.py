@@ -167,7 +167,7 @@ def _inflated(packed: bytes) -> bytes:
     try:
         return zlib.decompressobj().decompress(packed, MAX_REPLY_BYTES)
     except zlib.error as error:
-        raise ValueError(f"what the daemon keeps can't be unpacked: {error}") from error
+        raise ValueError(f"the daemon's history cannot be decompressed: {error}") from error
 
 
 def is_oldest_first(packed: Sequence[bytes]) -> bool:

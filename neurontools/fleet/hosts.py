@@ -159,21 +159,23 @@ def _places(text: str) -> list[HostAddress]:
     names = expand_brackets(name)
     for found in names:
         if not _NAME.fullmatch(found) or len(found) > _LONGEST_NAME:
-            raise ValueError(f"{excerpt(found, 60)!r} is no name of a host")
+            raise ValueError(f"{excerpt(found, 60)!r} is not a host name")
     if not where:
         return [HostAddress(found, Reach.SSH, found, labels) for found in names]
     if where.startswith(_TLS):
         if len(names) > 1:
-            raise ValueError("several names can't have one place; give each a line of its own")
+            raise ValueError("several names cannot share one address; give each its own line")
         return [_over_tls(names[0], where, labels)]
     kind, colon, address = where.partition(":")
     if not colon or kind not in tuple(Reach):
-        raise ValueError(f"{excerpt(where, 60)!r} is no place; write unix:/path, ssh:destination or grpcs://host:port")
+        raise ValueError(
+            f"{excerpt(where, 60)!r} is not an address; write unix:/path, ssh:destination or grpcs://host:port"
+        )
     if len(names) > 1:
-        raise ValueError("several names can't have one place; give each a line of its own")
+        raise ValueError("several names cannot share one address; give each its own line")
     reach = Reach(kind)
     if reach is Reach.SSH and not _NAME.fullmatch(address):
-        raise ValueError(f"{excerpt(address, 60)!r} is nothing that ssh could be given")
+        raise ValueError(f"{excerpt(address, 60)!r} is not a valid ssh destination")
     if reach is Reach.SOCKET and (not address.startswith("/") or "\0" in address):
         raise ValueError("the path of a socket begins with a slash")
     return [HostAddress(names[0], reach, address, labels)]

@@ -24,7 +24,7 @@ _NO_NODES = ("", "(null)", "None")
 def slurm_job_hosts(job: str) -> HostList:
     """The nodes of a job, reached by SSH. UserError if there are none or scontrol fails."""
     if not _JOB.fullmatch(job):
-        raise UserError(f"--slurm {excerpt(job, 40)}: is no job; give its number, as squeue shows it", EXIT_USAGE)
+        raise UserError(f"--slurm {excerpt(job, 40)}: is not a job; give its number, as squeue shows it", EXIT_USAGE)
     shown = _told(job, "show", "--oneliner", "job", job)
     lists = [found for found in _NODES.findall(shown) if found not in _NO_NODES]
     if not lists:

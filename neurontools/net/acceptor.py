@@ -79,7 +79,7 @@ class Acceptor:
                 if not self._refuse_one(error.strerror or str(error)):
                     break
         _tell(
-            "%s: connections can't be taken: %s; raise the limit of open files, or end those who hold many",
+            "%s: cannot accept connections: %s; raise the limit of open files, or end processes that hold many",
             self._name,
             error.strerror,
         )

@@ -28,11 +28,11 @@ def checked_name(text: str) -> str:
     """Returns the name in the form used for comparison. ValueError if it is neither a URI nor a DNS name."""
     if "://" in text:
         if not _URI.fullmatch(text) or len(text) > _LONGEST_NAME:
-            raise ValueError(f"{text[:60]!r} is no URI; write one such as spiffe://example.org/viewer")
+            raise ValueError(f"{text[:60]!r} is not a URI; write one such as spiffe://example.org/viewer")
         return text
     if not _DNS_NAME.fullmatch(text) or len(text) > _LONGEST_DNS_NAME:
         raise ValueError(
-            f"{text[:60]!r} is no DNS name; write one such as viewer.example.org, or a URI such as "
+            f"{text[:60]!r} is not a DNS name; write one such as viewer.example.org, or a URI such as "
             "spiffe://example.org/viewer"
         )
     return text.lower()

@@ -112,7 +112,7 @@ class HttpAccess:
             self._token = read_token(self._token_file)
             _log.info("the token was read again")
         except FileProblem as problem:
-            _log.warning("%s%s; what was there before holds on", self._place, problem)
+            _log.warning("%s%s; the old contents stay in use", self._place, problem)
 
 
 class HostCheck:
@@ -159,9 +159,9 @@ def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str,
     if access.context is None:
         trouble = f"there is no TLS; listen on 127.0.0.1, or set {certificate}"
     elif not access.knows_clients:
-        trouble = f"everybody would be let in; listen on 127.0.0.1, or set {token}"
+        trouble = f"everybody would have access; listen on 127.0.0.1, or set {token}"
     if trouble:
-        raise UserError(f"{option}: others reach this address, and {trouble}", EXIT_USAGE)
+        raise UserError(f"{option}: other hosts can reach this address, and {trouble}", EXIT_USAGE)
 
 
 _LONGEST_TOKEN_BYTES = 4096
@@ -216,7 +216,7 @@ class Site:
             if not self.access.admits(request.header("authorization")):
                 return refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
             if request.role is None:
-                return refusal(403, "no name of your certificate is allowed here")
+                return refusal(403, "no name in your certificate is allowed here")
             if request.role is not Role.FULL and page.role is Role.FULL:
                 return refusal(403, f"this page is for the role {page.role}, and your certificate has {request.role}")
         if request.method not in page.methods:

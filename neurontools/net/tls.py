@@ -133,9 +133,9 @@ class ServerTls:
         try:
             self._context, self._authorities = self._read()
         except FileProblem as problem:
-            _log.warning("%s%s; what was there before holds on", self._place, problem)
+            _log.warning("%s%s; the old contents stay in use", self._place, problem)
             return False
-        _log.info("%scertificate and what belongs to it were read again", self._place)
+        _log.info("%scertificate files were read again", self._place)
         return True
 
     def _read(self) -> tuple[ssl.SSLContext, bytes]:

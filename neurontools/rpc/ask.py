@@ -22,7 +22,7 @@ _TOLD = {
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
     # The daemon is ending, the caller has too many calls open, or the connection broke: `details` says which.
     Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} can't answer ({details}); retry, or see its log"),
-    Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} broke off the call ({details}); retry"),
+    Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} cancelled the call ({details}); retry"),
     Status.RESOURCE_EXHAUSTED: (EXIT_FAILURE, "the monitor daemon at {at} is at a limit: {details}"),
     Status.DEADLINE_EXCEEDED: (
         EXIT_TIMED_OUT,
@@ -74,7 +74,7 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):
         return UserError(
-            f"the reply of {display_address(socket_path)} is no gRPC ({error}); is something else listening there?"
+            f"the reply of {display_address(socket_path)} is not gRPC ({error}); is something else listening there?"
         )
     exit_code, text = _TOLD.get(error.code, _OTHERWISE)
     status = STATUS_NAMES.get(error.code, str(error.code))

@@ -30,5 +30,7 @@ def remote_address(text: str) -> RemoteAddress:
     host, colon, port = text.removeprefix(SCHEME).rstrip("/").rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
     if not text.startswith(SCHEME) or not colon or not is_port or not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
-        raise ValueError(f"{excerpt(text, 60)!r} is no address; write grpcs://HOST:PORT, such as grpcs://trn-1:8001")
+        raise ValueError(
+            f"{excerpt(text, 60)!r} is not an address; write grpcs://HOST:PORT, such as grpcs://trn-1:8001"
+        )
     return RemoteAddress(host.strip("[]"), int(port))

@@ -343,28 +343,31 @@ _NOT_TRUSTED = frozenset((18, 19, 20, 21, 24))
 _OF_ITS_CERTIFICATE = {
     _NOT_VALID_YET: "its certificate is not valid yet; see whether the clock is off, here or there",
     _EXPIRED: "its certificate has expired; renew it, or see whether the clock here is off",
-    _HOST_NAME: "its certificate is for other names; ask by one of them, or have this one added",
-    _ADDRESS: "its certificate is for other names and addresses; ask by one of them, or have this one added",
+    _HOST_NAME: "its certificate is for other names; use one of them, or have this one added",
+    _ADDRESS: "its certificate is for other names and addresses; use one of them, or have this one added",
 }
 # TLS alerts of the server: how the reason given by OpenSSL ends.
 _ALERTS = (
-    ("ALERT_UNKNOWN_CA", "it doesn't trust who signed the certificate shown here; see its tls.client_ca"),
-    ("ALERT_CERTIFICATE_EXPIRED", "the certificate shown here has expired; renew it, or see whether its clock is off"),
+    (
+        "ALERT_UNKNOWN_CA",
+        "it does not trust the authority that signed this client's certificate; see its tls.client_ca",
+    ),
+    ("ALERT_CERTIFICATE_EXPIRED", "this client's certificate has expired; renew it, or see whether its clock is off"),
     ("ALERT_CERTIFICATE_REQUIRED", "it wants a certificate; give --tls-cert and --tls-key"),
-    ("ALERT_BAD_CERTIFICATE", "it refuses the certificate shown here; its log says why (is a clock off?)"),
-    ("ALERT_CERTIFICATE_UNKNOWN", "it refuses the certificate shown here; its log says why (is a clock off?)"),
+    ("ALERT_BAD_CERTIFICATE", "it refuses this client's certificate; its log says why (is a clock off?)"),
+    ("ALERT_CERTIFICATE_UNKNOWN", "it refuses this client's certificate; its log says why (is a clock off?)"),
     ("ALERT_PROTOCOL_VERSION", "it speaks another version of TLS; update the older of both sides"),
     ("UNSUPPORTED_PROTOCOL", "it speaks another version of TLS; update the older of both sides"),
 )
 _NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"))
-NOT_GRPC = "it speaks TLS, but no gRPC; is this the port of neurond --listen?"
+NOT_GRPC = "it speaks TLS but not gRPC; is this the port of neurond --listen?"
 
 
 def connection_failure_text(error: Exception) -> str:
     """Why connecting failed, and what to check next."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _NOT_TRUSTED:
-            return "who signed its certificate is not trusted here; give that authority with --tls-ca"
+            return "the authority that signed its certificate is not trusted here; give that authority with --tls-ca"
         otherwise = f"its certificate can't be trusted: {error.verify_message}"
         return _OF_ITS_CERTIFICATE.get(error.verify_code, otherwise)
     if isinstance(error, ssl.SSLEOFError):
@@ -389,7 +392,7 @@ def _of_tls(name: str) -> str:
         if name.endswith(ending):
             return told
     if name in _NO_TLS:
-        return "it speaks no TLS; is this the port of neurond --listen?"
+        return "it does not speak TLS; is this the port of neurond --listen?"
     return f"TLS failed: {name.replace('_', ' ').lower() or 'no reason given'}"
 
 

@@ -74,7 +74,7 @@ class WebPages:
         if not self._sessions.admits(request):
             return self._asking(request)
         if request.role is None:
-            return refusal(403, "no name of your certificate is allowed here")
+            return refusal(403, "no name in your certificate is allowed here")
         if name == "":
             return _redirect(f"{BASE}{self._places.front}")
         try:

@@ -47,10 +47,10 @@ def test_a_row_a_host_and_one_that_does_not_answer_is_in_the_exit_code(
     ended = neuron_ls("--hostfile", str(hostfile))
     assert ended.returncode == 12
     assert "no daemon: no such file or directory" in ended.stdout
-    assert ended.stderr == f"neuron-ls: {hostfile}:5: '-bad' is no name of a host\n"
+    assert ended.stderr == f"neuron-ls: {hostfile}:5: '-bad' is not a host name\n"
     document = json.loads(neuron_ls("--hostfile", str(hostfile), "-j").stdout)
     assert [host["link"] for host in document["hosts"]] == ["lost", "live", "live", "live"]
-    assert document["troubles"] == [f"{hostfile}:5: '-bad' is no name of a host"]
+    assert document["troubles"] == [f"{hostfile}:5: '-bad' is not a host name"]
     hostfile.write_text("# nobody\n")
     ended = neuron_ls("--hostfile", str(hostfile))
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
@@ -200,7 +200,7 @@ def test_what_is_wrong_is_told_in_a_line_with_the_address(
     wrong = neuron_ls("--socket", "grpcs://x", *admin)
     assert (wrong.returncode, wrong.stderr) == (
         2,
-        "neuron-ls: --socket: 'grpcs://x' is no address; write grpcs://HOST:PORT, such as grpcs://trn-1:8001\n",
+        "neuron-ls: --socket: 'grpcs://x' is not an address; write grpcs://HOST:PORT, such as grpcs://trn-1:8001\n",
     )
     closed = neuron_ls("--socket", at.replace("127.0.0.1", "127.0.0.2"), *admin)
     assert closed.returncode == 12

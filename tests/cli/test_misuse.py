@@ -68,7 +68,7 @@ MISUSE = {
         "neuron-ls --output-format yaml": "--output-format: 'yaml' is no format; give json, or leave it out",
         "neuron-ls --output-format json -j": "--json-output and --output-format exclude each other",
         "neuron-ls --output-format json --health": "--health and --output-format exclude each other",
-        "neuron-ls --hosts a;b": "--hosts: 'a;b' is no name of a host",
+        "neuron-ls --hosts a;b": "--hosts: 'a;b' is not a host name",
         "neuron-ls --hosts ,": "--hosts: names no host",
         "neuron-ls --hosts a --hostfile b": "--hosts and --hostfile",
         "neuron-ls --hosts a --ended": "--ended is for one host",

@@ -192,7 +192,7 @@ def test_what_is_no_recording_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file; name a recording"):
         Recording(tmp_path / "none.rec")
     (tmp_path / "empty.rec").touch()
-    with pytest.raises(UserError, match="no recording of neuron-top"):
+    with pytest.raises(UserError, match="not a recording of neuron-top"):
         Recording(tmp_path / "empty.rec")
 
 

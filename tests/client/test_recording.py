@@ -152,8 +152,8 @@ def test_damage_is_told_and_what_came_before_is_shown(tmp_path: Path) -> None:
 
 FOREIGN: dict[bytes | None, str] = {
     None: "there is no such file",
-    b"": "no recording of neuron-top (it is empty)",
-    b"root:x:0:0\n": "no recording of neuron-top (it begins otherwise)",
+    b"": "not a recording of neuron-top (it is empty)",
+    b"root:x:0:0\n": "not a recording of neuron-top (it does not start like one)",
     b"NEURONREC 1 {}": "header of the recording is cut off",
     b"NEURONREC 9 {}\n": "recording format 9, this neuron-top reads 1",
     b"NEURONREC 1 {\n": "header of the recording is damaged",

@@ -120,4 +120,4 @@ def test_of_many_jobs_the_worst_and_largest_are_told(tmp_path: Path) -> None:
         jobs, notes, _ = wait_until(lambda: found if (found := asked(server))[0] else None)
     assert len(jobs) == MOST_JOBS
     assert "small" in {job.name for job in jobs}
-    assert f"of {MOST_JOBS + 21} jobs the {MOST_JOBS} that are held up most, or are largest, are told" in notes
+    assert f"of {MOST_JOBS + 21} jobs the {MOST_JOBS} that are worst or largest are shown" in notes

@@ -68,20 +68,20 @@ def test_a_hostfile_reads_back_what_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("-oProxyCommand=evil", "is no name of a host"),
-        ("a ssh:-oProxyCommand=evil", "is nothing that ssh could be given"),
-        ("a ssh:b;rm", "is nothing that ssh could be given"),
-        ("a tcp:b:1", "is no place"),
-        ("a grpcs://b", "is no address; write grpcs://HOST:PORT"),
-        ("a[1-2] grpcs://b:1", "several names can't have one place"),
+        ("-oProxyCommand=evil", "is not a host name"),
+        ("a ssh:-oProxyCommand=evil", "is not a valid ssh destination"),
+        ("a ssh:b;rm", "is not a valid ssh destination"),
+        ("a tcp:b:1", "is not an address"),
+        ("a grpcs://b", "is not an address; write grpcs://HOST:PORT"),
+        ("a[1-2] grpcs://b:1", "several names cannot share one address"),
         ("a unix:relative", "begins with a slash"),
-        ("a[1-2] unix:/x", "several names can't have one place"),
+        ("a[1-2] unix:/x", "several names cannot share one address"),
         ("a[1-", "brackets that don't match"),
         ("a[2-1]", "is no range of numbers"),
         ("a[1-999999999]", "is no range of numbers"),
         ("a[1-200][1-200]", "more than 10000 hosts"),
         ("\x1b[2J", "brackets that don't match"),
-        ("x" * 300, "is no name of a host"),
+        ("x" * 300, "is not a host name"),
         ("good", "good is named twice"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_hostfile_that_is_none_is_told_in_a_line(tmp_path: Path, make: object,
 
 @given(st.text(max_size=60))
 def test_whatever_is_named_is_a_host_or_a_trouble(text: str) -> None:
-    for none, cause in ((" , ", "names no host"), ("-x", "is no name of a host")):
+    for none, cause in ((" , ", "names no host"), ("-x", "is not a host name")):
         with pytest.raises(UserError, match=cause):
             parse_hosts_option(none)
     try:
@@ -145,7 +145,7 @@ def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
     file.write_text(json.dumps(groups))
     found = read_file_sd(str(file))
     assert [trouble.removeprefix(f"{file}: group ") for trouble in found.troubles] == [
-        "2: '-oProxyCommand=x' is no name of a host",
+        "2: '-oProxyCommand=x' is not a host name",
         "5: has no list of targets",
         "6: has a target or a label that is no text",
     ]
@@ -309,7 +309,7 @@ def test_the_flag_and_the_job_are_told_with_the_cause(install: Install, script: 
 
 def test_where_there_is_none_or_no_job_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in ("", "x", "-1", "1;rm", "1 2"):
-        with pytest.raises(UserError, match="is no job"):
+        with pytest.raises(UserError, match="is not a job"):
             slurm_job_hosts(job)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ScontrolMissing, match="there is no scontrol here"):

@@ -173,7 +173,7 @@ def test_rules_count_when_they_are_recorded_for_nearly_all() -> None:
 
 
 VECTOR = {"resultType": "vector", "result": [{"metric": {"instance": "a"}, "value": [1.5, "2"]}]}
-NONE = "it is no Prometheus"
+NONE = "it is not a Prometheus"
 MATRIX = b'{"status": "success", "data": {"resultType": "matrix", "result": []}}'
 GOOD = json.dumps({"status": "success", "data": VECTOR}).encode()
 ASK_SECONDS = HANG_SECONDS
@@ -258,9 +258,9 @@ def test_partial_answers_say_so(document: dict[str, object], told: tuple[str, ..
         (Reply(b"", 403), "it refuses these credentials (status 403)"),
         (Reply(b'{"status":"error","error":"query timed out"}', 503), "query timed out (status 503)"),
         (Reply(b'{"status":"error","error":"many \\u001b[2J samples"}', 422), "many \\x1b[2J samples (status 422)"),
-        (Reply(b"no gzip", headers={"Content-Encoding": "gzip"}), "its answer can't be unpacked"),
+        (Reply(b"no gzip", headers={"Content-Encoding": "gzip"}), "its answer cannot be decompressed"),
         (redirection("http://192.0.2.1/login"), "it redirects to http://192.0.2.1/login, which is not followed"),
-        (redirection("/again"), "it redirects in a circle"),
+        (redirection("/again"), "its redirects form a loop"),
         (redirection("http://[x"), "it redirects to"),
     ],
 )
@@ -288,7 +288,7 @@ def test_one_that_says_nothing_or_no_http() -> None:
 
 
 def test_addresses_that_cannot_be_meant() -> None:
-    causes = dict.fromkeys(("prometheus:9090", "ftp://a", "http://", "http://a/?q=1"), "is no address")
+    causes = dict.fromkeys(("prometheus:9090", "ftp://a", "http://", "http://a/?q=1"), "is not an address")
     causes |= {"http://a:99999": "give an address", "http://me:secret@a": "can be read by all users"}
     for url, cause in causes.items():
         with pytest.raises(UserError, match=f"--prometheus.*{cause}") as raised:
@@ -324,7 +324,7 @@ def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -
     [
         ('token = "x"', "'token' is not known; there are tenant, bearer_token_file"),
         ("tenant = 3", "tenant is no text in quotes"),
-        ('tenant = "a\\nb"', "is no line of ASCII"),
+        ('tenant = "a\\nb"', "is not one line of ASCII"),
         ("= no", "is no TOML"),
         ('basic_user = "me"', "go together"),
         ('tls_key = "k"', "tls_key needs tls_certificate"),

@@ -56,9 +56,9 @@ def test_files_that_are_renamed_into_place_are_taken(
     renewed_key.replace(key)
     assert not tls.renew()
     assert "tls.certificate: " in caplog.text
-    assert caplog.text.count("what was there before holds on") == 1
+    assert caplog.text.count("the old contents stay in use") == 1
     assert not tls.renew(), "which is told once"
-    assert caplog.text.count("what was there before holds on") == 1
+    assert caplog.text.count("the old contents stay in use") == 1
     assert served(tls, authority.file) == before
     renewed.replace(certificate)
     assert tls.renew()

@@ -319,7 +319,7 @@ def test_out_of_descriptors_is_one_line_and_passes(daemon: RunningDaemon) -> Non
     attached = Attachment(daemon)
     assert attached.attach(core_count=1).pid == os.getpid()
     attached.close()
-    cause = f": connections can't be taken: {os.strerror(errno.EMFILE)}; raise the limit of open files, or end those"
+    cause = f": cannot accept connections: {os.strerror(errno.EMFILE)}; raise the limit of open files, or end processes"
     lines = [line for line in daemon.log.splitlines() if cause in line]
     assert 1 <= len(lines) <= 3, daemon.log
 

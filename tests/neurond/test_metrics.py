@@ -113,7 +113,7 @@ def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
     assert secured(scraper) == 200
     renewed, renewed_key = new.sign("renewed")
     renewed_key.replace(key)
-    wait_until(lambda: "what was there before holds on" in daemon.log)
+    wait_until(lambda: "the old contents stay in use" in daemon.log)
     assert secured(scraper) == 200, "a key that doesn't fit the certificate yet changes nothing"
     renewed.replace(certificate)
     later = ssl.create_default_context(cafile=str(new.file))

@@ -166,17 +166,17 @@ def test_certificates_that_are_missing_wrong_or_of_a_stranger_are_refused_noted_
         ),
         (
             of_another,
-            "it doesn't trust who signed the certificate shown here; see its tls.client_ca",
+            "it does not trust the authority that signed this client's certificate; see its tls.client_ca",
             "unable to get local issuer certificate",
         ),
         (
             expired,
-            "the certificate shown here has expired; renew it, or see whether its clock is off",
+            "this client's certificate has expired; renew it, or see whether its clock is off",
             "certificate has expired",
         ),
         (
             early,
-            "it refuses the certificate shown here; its log says why (is a clock off?)",
+            "it refuses this client's certificate; its log says why (is a clock off?)",
             "certificate is not yet valid",
         ),
     ):
@@ -375,11 +375,11 @@ def test_each_host_tells_what_is_wrong_with_it(network: NetworkDaemon, tmp_path:
         "refused": "connection refused; is its neurond started with --listen?",
         "late": "its certificate has expired; renew it, or see whether the clock here is off",
         "early": "its certificate is not valid yet; see whether the clock is off, here or there",
-        "unknown": "who signed its certificate is not trusted here; give that authority with --tls-ca",
-        "page": "it speaks TLS, but no gRPC; is this the port of neurond --listen?",
-        "plain": "it speaks no TLS; is this the port of neurond --listen?",
+        "unknown": "the authority that signed its certificate is not trusted here; give that authority with --tls-ca",
+        "page": "it speaks TLS but not gRPC; is this the port of neurond --listen?",
+        "plain": "it does not speak TLS; is this the port of neurond --listen?",
         "closing": "it ended the TLS handshake; is this the port of neurond --listen?",
-        "other": "its certificate is for other names; ask by one of them, or have this one added",
+        "other": "its certificate is for other names; use one of them, or have this one added",
     }
 
 

@@ -299,7 +299,7 @@ def test_certificates_see_what_their_names_may(start_daemon: StartDaemon, tmp_pa
         of_summary = "this page is for the role full, and your certificate has summary\n"
         assert viewer.ask("/metrics")[::2] == (403, of_summary), "the metrics have commands and users"
         for stranger in (shown_to("other"), shown_to()):
-            assert stranger.ask("/metrics")[::2] == (403, "no name of your certificate is allowed here\n")
+            assert stranger.ask("/metrics")[::2] == (403, "no name in your certificate is allowed here\n")
         assert shown_to("other", "admin").ask("/metrics")[0] == 200
         assert shown_to("other").ask(PAGE)[0] == 403
         assert shown_to().ask("/")[0] == 200, "a probe needs no name"

@@ -109,7 +109,7 @@ def test_an_address_is_a_host_and_a_port() -> None:
     for text, address in ADDRESSES.items():
         assert remote_address(text) == remote_address(address.text) == address
     for text in NO_ADDRESSES:
-        with pytest.raises(ValueError, match=r"^'[^\x1b]*' is no address; write grpcs://HOST:PORT"):
+        with pytest.raises(ValueError, match=r"^'[^\x1b]*' is not an address; write grpcs://HOST:PORT"):
             remote_address(text)
 
 

@@ -144,7 +144,11 @@ def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, shared_daemon: 
 @pytest.mark.parametrize(
     ("arguments", "content", "error"),
     [
-        (("--serve", ":8080"), "", "--serve: others reach this address, and there is no TLS; listen on 127.0.0.1, or"),
+        (
+            ("--serve", ":8080"),
+            "",
+            "--serve: other hosts can reach this address, and there is no TLS; listen on 127.0.0.1, or",
+        ),
         (("--serve", "here"), "", "--serve: 'here' has no port from 0 to 65535"),
         (("--serve", "127.0.0.1:0", "--json"), "", "--serve and --json exclude each other"),
         (("--serve", "127.0.0.1:0"), "nonsense = 1", "--serve-config FILE: 'nonsense' is not known; there are tls_"),

@@ -158,7 +158,7 @@ class PrometheusFeed(FleetFeed):
                 except PrometheusProblem as problem:
                     if name == "identity":
                         raise
-                    notes[f"Prometheus does not tell {MEANINGS[name]}: {problem}"] = None
+                    notes[f"Prometheus did not return {MEANINGS[name]}: {problem}"] = None
                     continue
                 notes |= dict.fromkeys(f"Prometheus answers partially: {line}" for line in answer.warnings)
                 answers[name] = answer.samples
@@ -174,7 +174,7 @@ class PrometheusFeed(FleetFeed):
         names = {state.summary.host_name: state.place.name for state in self._states if state.summary is not None}
         self._jobs, count = read_jobs(told, names), read_job_count(told)
         if count > MOST_JOBS:
-            notes[f"of {count} jobs the {MOST_JOBS} that are held up most, or are largest, are told"] = None
+            notes[f"of {count} jobs the {MOST_JOBS} that are worst or largest are shown"] = None
         if not self._states:
             notes["Prometheus has no series of neurond; has it been told to scrape the hosts? See FLEET.md"] = None
         elif not self.is_recorded and len(self._states) >= _MANY_HOSTS:
@@ -190,7 +190,7 @@ class PrometheusFeed(FleetFeed):
         except PrometheusUnreachable:
             raise
         except PrometheusProblem as problem:
-            notes[f"Prometheus does not tell whether it records our rules: {problem}"] = None
+            notes[f"Prometheus did not say whether it records our rules: {problem}"] = None
             return
         counts = {each.labels.get("__name__", ""): each.value for each in answer.samples}
         self.is_recorded, self._are_jobs_recorded = has_rules(counts), has_job_rules(counts)

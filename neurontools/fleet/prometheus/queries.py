@@ -321,7 +321,7 @@ MEANINGS = {
     "states": "utilization and health",
     "devices": "the condition of devices",
     "steps": "steps a second",
-    "findings": "what is wrong in words",
+    "findings": "the texts of findings",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong",
     "jobs": "which jobs there are",

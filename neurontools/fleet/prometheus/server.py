@@ -117,7 +117,7 @@ class PrometheusServer:
                 return reply.status, reply.getheader("Content-Type", ""), body, size_bytes
             path = self._redirected(path, reply.getheader("Location", ""))
             _read(reply, deadline)
-        raise PrometheusUnreachable("it redirects in a circle; give the address that answers")
+        raise PrometheusUnreachable("its redirects form a loop; give the final address")
 
     def _redirected(self, path: str, location: str) -> str:
         """The path of a redirect. Credentials are never sent to another server."""
@@ -177,7 +177,7 @@ def _address(url: str) -> tuple[str, str, int, str]:
         )
     if parts.scheme not in _PORTS or not host or parts.query or parts.fragment or not url.isascii() or " " in url:
         raise UserError(
-            f"--prometheus {excerpt(url, 80)}: is no address; give one as http://prometheus:9090",
+            f"--prometheus {excerpt(url, 80)}: is not an address; give one as http://prometheus:9090",
             EXIT_USAGE,
         )
     return parts.scheme, host, port or _PORTS[parts.scheme], parts.path.rstrip("/").removesuffix(_API)
@@ -205,7 +205,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
         try:
             body += unpack.decompress(chunk, MOST_BYTES + 1 - len(body)) if unpack is not None else chunk
         except zlib.error:
-            raise PrometheusProblem("its answer can't be unpacked") from None
+            raise PrometheusProblem("its answer cannot be decompressed") from None
         if len(body) > MOST_BYTES:
             raise PrometheusProblem(f"its answer is larger than {MOST_BYTES >> 20} MiB")
 
@@ -231,7 +231,9 @@ def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusA
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         word = excerpt(kind.partition(";")[0] or "nothing that is named", 40)
         hint = "; is the path right? Mimir's ends with /prometheus" if status == 404 else ""
-        raise PrometheusUnreachable(f"it is no Prometheus: status {status} with {word} at {_API}/query{hint}") from None
+        raise PrometheusUnreachable(
+            f"it is not a Prometheus: status {status} with {word} at {_API}/query{hint}"
+        ) from None
     return PrometheusAnswer(samples, tuple(excerpt(line, _LONGEST_TOLD) for line in told[:4]), size_bytes)
 
 
@@ -253,7 +255,7 @@ def _told(error: Exception) -> str:
         return "its name is not known here"
     if isinstance(error, OSError) and error.strerror:
         return f"not reached: {error.strerror[:1].lower()}{error.strerror[1:]}"
-    return f"it answers with something that is no HTTP ({type(error).__name__})"
+    return f"its answer is not HTTP ({type(error).__name__})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,7 @@ class PrometheusAccess:
             raise UserError("tls_key needs tls_certificate; give both", EXIT_USAGE)
         for name, text in (("tenant", self.tenant), ("basic_user", self.basic_user)):
             if text is not None and not (text.isprintable() and text.isascii() and text):
-                raise UserError(f"{name}: {excerpt(text, 40)!r} is no line of ASCII", EXIT_USAGE)
+                raise UserError(f"{name}: {excerpt(text, 40)!r} is not one line of ASCII", EXIT_USAGE)
         self.headers()
         self.context()
 
