@@ -1,1 +1,1 @@
-"""The dashboard of neuron-top; the only package that imports Textual."""
+"""Dashboard of neuron-top; the only package that imports Textual."""

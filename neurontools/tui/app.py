@@ -1,4 +1,4 @@
-"""The Textual application around the dashboard: terminal, timers, palette, pictures."""
+"""Textual application of the dashboard: timers, command palette, screenshots and recordings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NO_PALETTE = ("show_palette", "choose_tab")
 
 
 class FeedChanged(Message):
-    """The feed has something to drain, or its status has changed."""
+    """Posted when the feed has new data or a new state."""
 
 
 class NeuronTop(App[None]):
-    """The dashboard in a terminal. The feed is started when it is mounted, and closed when it ends."""
+    """Shows the dashboard in a terminal. Starts the feed when mounted and closes it at the end."""
 
     CSS_PATH = "app.tcss"
     TITLE = "neuron-top"
@@ -73,16 +73,15 @@ class NeuronTop(App[None]):
         shell.toggle_recording = self._toggle_recording
 
     def get_default_screen(self) -> Screen[None]:
-        """The board alone."""
         return DashboardScreen(self.board)
 
     def on_load(self) -> None:
-        """Show nothing until the board has been drawn: before that, the first frame stands."""
+        """Keeps the first frame on screen until the widget has drawn once."""
         self._held.enter_context(self.batch_update())
         self.board.when_drawn = self._show
 
     def _show(self) -> None:
-        """Let Textual draw the whole board once; from then on the board paints what changes by itself."""
+        """Has Textual draw the whole widget once; from then on the widget writes only changed cells."""
         self._held.close()
         self.board.refresh()
         self.board.call_after_refresh(self._let_paint)
@@ -99,7 +98,6 @@ class NeuronTop(App[None]):
             self.board.refresh()
 
     def on_mount(self) -> None:
-        """Start the feed and the heartbeat."""
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
@@ -110,24 +108,24 @@ class NeuronTop(App[None]):
         self.typed_ahead.deliver(self.dashboard.press, early)
 
     def on_unmount(self) -> None:
-        """Close the feed, so that no thread of it is left."""
+        """Closes the feed, which ends its thread."""
         self.dashboard.feed.close()
 
     def on_feed_changed(self) -> None:
-        """Take over what has come."""
+        """Draws the new data of the feed."""
         self._is_pending = False
         self.dashboard.feed.drain()
         self.dashboard.time.advance()
         self.board.redraw()
 
     def _announce(self) -> None:
-        """Called from the feed's thread; several announcements at once are one."""
+        """Posts one FeedChanged for all changes that are not yet drawn. Called in the feed's thread."""
         if not self._is_pending:
             self._is_pending = True
             self.post_message(FeedChanged())
 
     def _beat(self) -> None:
-        """What changes by itself: a replay goes on, messages go, ages grow. While all is well, nothing does."""
+        """Redraws when something changes without new data: a replay, a message that expires, the age of old data."""
         if self.dashboard.time.advance() or self.dashboard.is_restless():
             self.board.redraw()
 
@@ -149,7 +147,6 @@ class NeuronTop(App[None]):
         self.set_theme_name(name if name in THEMES else "dark")
 
     def set_theme_name(self, name: str) -> None:
-        """Show the dashboard in this theme."""
         self.board.theme_name = name
         self.board.redraw(whole=True)
 
@@ -185,7 +182,7 @@ class NeuronTop(App[None]):
         return f"recording to {path}; R ends it"
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Every action, for the command palette."""
+        """Yields every action and theme for the command palette."""
         del screen
         for action in self.dashboard.keymap.actions:
             if action.name not in _NO_PALETTE:

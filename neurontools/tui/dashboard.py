@@ -1,4 +1,4 @@
-"""What each key, click and turn of the wheel does; knows nothing of Textual."""
+"""Dashboard: dispatches keys, clicks and the mouse wheel. Does not depend on Textual."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MOST_TYPED = 200
 
 
 class Dashboard(DashboardState):
-    """The dashboard: what is chosen and shown, and the actions that change it."""
+    """Dashboard of one host."""
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Do what a key does; whether it means anything."""
+        """Handles a key. Returns False if the key has no meaning here."""
         if key in keys.ALWAYS:
             return self.act(keys.BY_KEY[key], key)
         if self.open_dialog is not None:
@@ -26,7 +26,7 @@ class Dashboard(DashboardState):
         return action is not None and self.act(action, key)
 
     def act(self, action: keys.KeyAction, key: str = "") -> bool:
-        """Do what an action does, which `key` was pressed for."""
+        """Runs an action. `key` is the key that was pressed for it."""
         self.forget_message()
         try:
             if action.name == "choose_tab":
@@ -38,13 +38,13 @@ class Dashboard(DashboardState):
         return True
 
     def _choose(self, choices: OpenDialog, key: str) -> bool:
-        """Do what a key does while a dialog is open."""
+        """Passes a key to the open dialog."""
         self.open_dialog = None  # also when what was chosen fails
         self.open_dialog = choices.press(key)
         return True
 
     def click(self, column: int, row: int) -> bool:
-        """Do what a click at a cell does; whether it means anything."""
+        """Handles a click at a cell. Returns False if nothing is there."""
         try:
             return self._click(column, row)
         except SENSELESS as error:
@@ -89,7 +89,7 @@ class Dashboard(DashboardState):
         return True
 
     def scroll(self, lines: int) -> None:
-        """What the mouse wheel does."""
+        """Scrolls the open dialog, or moves the cursor."""
         if self.open_dialog is not None:
             self.open_dialog.move(lines)
         else:
@@ -110,7 +110,7 @@ class Dashboard(DashboardState):
         return True
 
     def _edit_search(self, key: str, character: str | None) -> bool:
-        """What is typed is looked for at once, from where the search began."""
+        """Searches with every typed character, from the row where the search began."""
         text = self.edited_search or ""
         if key == "enter":
             self.search_text, self.edited_search = text.strip(), None
@@ -129,7 +129,7 @@ class Dashboard(DashboardState):
 
 
 def _edited(text: str, key: str, character: str | None) -> str | None:
-    """A line that is typed, after a key; None for a key that does nothing to it."""
+    """Returns the text after an editing key; None for a key that does not edit."""
     if key in ("backspace", "ctrl+h"):
         return text[:-1]
     if key == "ctrl+u":

@@ -1,4 +1,4 @@
-"""What the dashboard shows: everything that was chosen, and the screen drawn from it."""
+"""State of the dashboard: selection, dialogs and messages, and the screen drawn from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class Shell:
-    """What the dashboard asks of the program around it."""
+    """Callbacks of the dashboard into the application."""
 
     quit: Callable[[], None] = _nothing
     suspend: Callable[[], None] = _nothing
@@ -60,26 +60,25 @@ class DashboardState(FeedView):
 
     @property
     def selected_pid(self) -> int | None:
-        """The selected row of the process list; None while that is a job."""
+        """The selected process of the process list; None if a job is selected."""
         key = self.selected_rows.get("processes", "")
         return int(key) if key.isdecimal() else None
 
     @property
     def message(self) -> str:
-        """What the last key did, for some seconds."""
+        """The current message; "" after it has expired."""
         text, until = self._message
         return text if time.monotonic() < until else ""
 
     def forget_message(self) -> None:
-        """Show it no more."""
         self._message = ("", 0.0)
 
     def show_message(self, text: str) -> None:
-        """Show a line for some seconds."""
+        """Shows a message for MESSAGE_SECONDS."""
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
     def is_restless(self) -> bool:
-        """Whether the screen changes without anything coming in: a message to go, ages that grow, a pause."""
+        """Whether the screen changes without new data: an expiring message or the age of old data."""
         if self._message[0] and not self.message:
             self.forget_message()
             return True
@@ -105,7 +104,7 @@ class DashboardState(FeedView):
         return context
 
     def draw(self, width: int, height: int) -> TextPage:
-        """The screen, every line of exactly `width` cells."""
+        """Returns the screen, each line `width` cells wide."""
         try:
             scene = self.render_context()
             page = draw_screen(scene, width, height) if scene is not None else None
@@ -139,7 +138,7 @@ class DashboardState(FeedView):
         return self.message
 
     def _show_recording_error(self) -> None:
-        """Say once what is wrong with a recording; afterwards the title has it."""
+        """Shows an error of the recording once; afterwards the title shows it."""
         text = "" if self.feed.is_live else self.feed.status.text
         if text and text != self._shown_recording_error:
             self._shown_recording_error = text
@@ -155,18 +154,17 @@ class DashboardState(FeedView):
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
     def selected_job_row(self) -> JobRow | None:
-        """The selected job or process of the page's list."""
         scene = self.render_context()
         rows = self.rows(scene) if scene is not None else None
         return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
 
     def pids_of_row(self) -> tuple[int, ...]:
-        """The process of the selected row, or all of its job."""
+        """Returns the PID of the selected process, or all PIDs of the selected job."""
         row = self.selected_job_row()
         return row.pids if row is not None else ()
 
     def selected_key(self) -> str:
-        """The selected row of the page's list, as a search names it."""
+        """Returns the search key of the selected row; "" if the list is empty."""
         from neurontools.views.screen import list_entries
 
         scene = self.render_context()
@@ -174,9 +172,9 @@ class DashboardState(FeedView):
         return rows[min(self.list.cursor, len(rows) - 1)].key if rows else ""
 
     def to_match(self, step: int) -> bool:
-        """Go to the next row that the search finds (1), the one before (-1) or the one here, else the next (0).
+        """Moves to the next (1), previous (-1) or first (0) row that matches the search, counted from the cursor.
 
-        Round the end, into jobs and nodes that are not open; whether there is any.
+        Wraps around, and opens folded jobs and nodes. Returns False if nothing matches.
         """
         from neurontools.views.screen import list_entries, matching_rows
 
@@ -198,7 +196,7 @@ class DashboardState(FeedView):
         return True
 
     def go_to(self, key: str) -> None:
-        """Select the row that a search names so, if it is shown."""
+        """Selects the row with this search key, if the list shows it."""
         from neurontools.views.screen import list_entries
 
         scene = self.render_context()
@@ -219,7 +217,7 @@ class DashboardState(FeedView):
         self.details_pid, self.are_surroundings_shown, self.is_time_shown = None, False, False
 
     def move_to(self, position: int) -> None:
-        """Move the cursor of the page's list to a row."""
+        """Moves the cursor of the page's list to a row."""
         where = self.list
         scene = self.render_context() if self.page in JOB_PAGES else None
         rows = self.rows(scene) if scene is not None else None
@@ -233,9 +231,9 @@ class DashboardState(FeedView):
 
 @dataclass(slots=True)
 class OpenDialog:
-    """A dialog and what happens when one of its options is chosen; `chosen` may open the next dialog.
+    """A dialog and the callbacks of its options. `chosen` may open the next dialog.
 
-    `more` are further keys, which get the option that the cursor is at; `back` opens the dialog that it came from.
+    `more` maps further keys to callbacks for the option under the cursor. `back` opens the previous dialog.
     """
 
     dialog: Dialog
@@ -244,7 +242,7 @@ class OpenDialog:
     back: Callable[[], OpenDialog | None] | None = None
 
     def move(self, lines: int) -> None:
-        """Move the choice, or scroll the text."""
+        """Moves the cursor by some options, or scrolls the text."""
         dialog = self.dialog
         if dialog.options:
             self.move_to(min(max(0, dialog.cursor + lines), len(dialog.options) - 1))
@@ -252,11 +250,11 @@ class OpenDialog:
             self.dialog = replace(dialog, top=min(max(0, dialog.top + lines), max(0, len(dialog.text) - 1)))
 
     def move_to(self, option: int) -> None:
-        """Move the choice to an option."""
+        """Moves the cursor to an option."""
         self.dialog = replace(self.dialog, cursor=option)
 
     def press(self, key: str) -> OpenDialog | None:
-        """The dialog that is open after a key, if any. A key it doesn't know is swallowed."""
+        """Handles a key. Returns the dialog that is open afterwards, None if none is. Ignores unknown keys."""
         if key in self.more:
             return self.more[key](self.dialog.cursor)
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}

@@ -28,7 +28,7 @@ _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"
 
 @cache
 def sgr(theme: str, style: str, color_system: ColorSystem | None) -> str:
-    """The sequence that sets a style, whatever was set before."""
+    """Returns the escape sequence that sets a style, independent of the style before."""
     codes = rich_style(theme, style).render("|", color_system=color_system).partition("|")[0]
     return "\x1b[0;" + codes[2:] if codes else "\x1b[0m"
 
@@ -36,7 +36,10 @@ def sgr(theme: str, style: str, color_system: ColorSystem | None) -> str:
 def update(
     lines: Sequence[Line], before: Sequence[Line], theme: str, color_system: ColorSystem | None, width: int
 ) -> str:
-    """The sequences that turn the screen of `before` into that of `lines`; both as many lines, `width` cells wide."""
+    """Returns the escape sequences that change the screen from `before` to `lines`.
+
+    Both have the same number of lines, each `width` cells wide.
+    """
     out: list[str] = []
     current = ""
     for row, (line, old) in enumerate(zip(lines, before, strict=True), 1):
@@ -68,7 +71,7 @@ def update(
 
 
 def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
-    """Where two lines differ, in cells: from and to, ascending, near ones joined."""
+    """Returns the cell ranges in which two lines differ, ascending; ranges close to each other are joined."""
     found: list[tuple[int, int]] = []
     new_runs, old_runs = iter(line), iter(before)
     new_text, new_style = next(new_runs, ("", ""))
@@ -129,7 +132,6 @@ def _joined(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @cache
 def rich_style(theme: str, name: str) -> Style:
-    """The style of this name in a theme."""
     style = THEMES[theme].style(name)
     return Style(
         color=style.color,
@@ -146,23 +148,23 @@ _LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without i
 
 
 class InteractivePage(Protocol):
-    """What a board shows: the dashboard of a host, or the page of many."""
+    """What the widget shows: the dashboard of one host, or the page of many."""
 
     def draw(self, width: int, height: int) -> TextPage:
-        """The whole screen."""
+        """Returns the whole screen."""
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Do what a key does; whether it means anything."""
+        """Handles a key. Returns False if the key has no meaning here."""
 
     def click(self, column: int, row: int) -> bool:
-        """Do what a click at a cell does; whether it means anything."""
+        """Handles a click at a cell. Returns False if nothing is there."""
 
     def scroll(self, lines: int) -> None:
-        """What the mouse wheel does."""
+        """Handles the mouse wheel; negative is up."""
 
 
 class DashboardWidget(Widget, can_focus=True):
-    """The whole screen. `theme_name` is one of `neurontools.views.drawing.lines.THEMES`."""
+    """Shows a page on the whole screen. `theme_name` is a key of `neurontools.views.drawing.lines.THEMES`."""
 
     def __init__(self, dashboard: InteractivePage, theme_name: str, typed_ahead: TypedAhead) -> None:
         super().__init__()
@@ -178,7 +180,7 @@ class DashboardWidget(Widget, can_focus=True):
         self.paint: Callable[[str], None] | None = None  # writes to the terminal; None: Textual draws
 
     def redraw(self, *, whole: bool = False) -> None:
-        """Draw the dashboard anew and refresh the cells that differ."""
+        """Draws the page and refreshes the cells that differ. Draws later if the terminal is behind."""
         width, height = self.size
         if width <= 0 or height <= 0:
             return
@@ -222,7 +224,6 @@ class DashboardWidget(Widget, can_focus=True):
         self.redraw(whole=whole)
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
         if y >= len(self._strips):
             return Strip.blank(self.size.width)
         strip = self._strips[y]
@@ -231,11 +232,10 @@ class DashboardWidget(Widget, can_focus=True):
         return strip
 
     def on_resize(self) -> None:
-        """Draw for the new size."""
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Hand a key to the dashboard; when that has been left, it is the next one's."""
+        """Passes a key to the page. After the page was left, keeps the key for the next page."""
         if self._typed_ahead.is_kept:
             self._typed_ahead.keep(event.key, event.character)
             event.stop()
@@ -245,17 +245,14 @@ class DashboardWidget(Widget, can_focus=True):
             self.redraw()
 
     def on_click(self, event: events.Click) -> None:
-        """Hand a click to the dashboard."""
         if self.dashboard.click(event.x, event.y):
             self.redraw()
 
     def on_mouse_scroll_up(self) -> None:
-        """Scroll up."""
         self.dashboard.scroll(-_WHEEL_LINES)
         self.redraw()
 
     def on_mouse_scroll_down(self) -> None:
-        """Scroll down."""
         self.dashboard.scroll(_WHEEL_LINES)
         self.redraw()
 
@@ -265,7 +262,7 @@ class DashboardWidget(Widget, can_focus=True):
 
 
 class DashboardScreen(Screen[None]):
-    """Holds the board, which has the focus all the time."""
+    """Screen that holds the widget, which always has the focus."""
 
     AUTO_FOCUS = "DashboardWidget"
 
@@ -274,9 +271,8 @@ class DashboardScreen(Screen[None]):
         self._board = board
 
     def compose(self) -> ComposeResult:
-        """The board."""
         yield self._board
 
     def on_key(self, event: events.Key) -> None:
-        """Give the board what was typed before it had the focus; what it has had and does not know does nothing."""
+        """Passes keys to the widget that arrive before it has the focus."""
         self._board.on_key(event)

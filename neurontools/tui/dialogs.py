@@ -27,12 +27,11 @@ _COLUMN_HINT = "Space show or hide, < > move, 0 as usual, Esc back"
 
 
 def column_text(columns: tuple[str, ...]) -> str:
-    """The choice in words."""
     return ", ".join(columns) if columns else "those that there is room for"
 
 
 def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """The dialog: the columns shown in their order, then the others; the cursor at one of them."""
+    """Returns the dialog: visible columns in order, then the hidden ones. The cursor is at column `at`."""
     settings = dashboard.settings
     shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
     if COMMAND.key in shown:  # takes what is left, so it is always last
@@ -76,12 +75,10 @@ _DEVICE_HINT = "Space show or hide, o only this one, 0 all, Esc back"
 
 
 def device_text(dashboard: DashboardState) -> str:
-    """The choice in words."""
     return f"all but {ranges_text(dashboard.hidden_devices)}" if dashboard.hidden_devices else "all"
 
 
 def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
-    """The dialog."""
     index = dashboard.time.index
     snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
     # Those that the command line has left out are not to be had here.
@@ -114,7 +111,6 @@ _MENU_HINT = "Enter choose, Esc close; all but devices is kept"
 
 
 def setup_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
-    """The dialog."""
     settings = dashboard.settings
     entries = (
         ("columns", column_text(settings.columns), column_dialog),
@@ -139,13 +135,12 @@ _SORT_HINT = "Enter first, Space second; again turns it round; Esc back"
 
 
 def sort_order_text(settings: DashboardSettings) -> str:
-    """The choice in words."""
     orders = [(settings.sort, settings.is_descending), (settings.then_sort, settings.is_then_descending)]
     return ", then ".join(f"{key}{', largest first' if down else ''}" for key, down in orders if key in BY_KEY)
 
 
 def sort_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """The dialog; the cursor at a column, else at the first one that is sorted by."""
+    """Returns the dialog. The cursor is at column `at`, or at the first sort column."""
     settings, glyphs = dashboard.settings, dashboard.glyphs
     names = [column.key for column in EVERY_COLUMN]
 
@@ -185,13 +180,13 @@ _VALUE_HINT = "Enter choose, Esc back"
 
 
 def theme_dialog(dashboard: DashboardState) -> OpenDialog:
-    """The theme; it is seen at once."""
+    """Returns the dialog for the theme, which applies at once."""
     names = ["auto", *THEMES]
     return _value_dialog("Theme", names, dashboard.settings.theme, names, dashboard.shell.set_theme)
 
 
 def first_page_dialog(dashboard: DashboardState) -> OpenDialog:
-    """The page to begin with."""
+    """Returns the dialog for the page that neuron-top starts with."""
 
     def choose(name: str) -> None:
         dashboard.settings.start_page = name
@@ -202,7 +197,7 @@ def first_page_dialog(dashboard: DashboardState) -> OpenDialog:
 
 
 def idle_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
-    """From which utilization on a held core is shown as busy."""
+    """Returns the dialog for the utilization below which a held core counts as idle."""
 
     def choose(percent: float) -> None:
         dashboard.settings.idle_below_percent = percent
@@ -212,7 +207,7 @@ def idle_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
 
 
 def late_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
-    """After how long without an execution a process is marked."""
+    """Returns the dialog for the time without an execution after which a process is marked late."""
 
     def choose(seconds: float) -> None:
         dashboard.settings.late_after_seconds = seconds
@@ -251,7 +246,7 @@ _START_TOLERANCE_SECONDS = 2.0
 
 
 def send_signal(process: Process, name: str) -> str:
-    """Send the signal of this name; what came of it, in words."""
+    """Sends the signal of this name. Returns the outcome as text."""
     if process.synthetic:
         return f"PID {process.pid} is synthetic: there is no such process"
     try:
@@ -279,7 +274,7 @@ def send_signal(process: Process, name: str) -> str:
 
 
 def _started_at_unix_seconds(pid: int) -> float | None:
-    """When a process started, by /proc."""
+    """Returns the start time of a process from /proc; None if it cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         with Path("/proc/stat").open(encoding="utf-8") as stat:
@@ -294,7 +289,7 @@ _MOST_NAMED = 8
 
 
 def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
-    """The menu, or None when no signal can be sent now, which is told."""
+    """Returns the signal dialog. Returns None and shows a message if no signal can be sent now."""
     targets = _signal_targets(dashboard)
     if dashboard.is_read_only:
         dashboard.show_message("--read-only: no signals are sent")
@@ -314,7 +309,7 @@ def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
 
 
 def _signal_targets(dashboard: DashboardState) -> list[Process]:
-    """The tagged processes that are still there, else the selected one or job, else that of the tab; as of now."""
+    """Returns the processes that still run: tagged, else selected, else of the selected job, else of the tab."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []

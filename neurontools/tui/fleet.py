@@ -25,7 +25,7 @@ _SOON_SECONDS = 0.2  # after which the first words of hosts are drawn
 
 
 class FleetApp(App[str]):
-    """The page in a terminal. It ends with the name of a host to look at, or None. The feed runs on."""
+    """Shows many hosts in a terminal. Returns the name of the host to open, or None. Leaves the feed open."""
 
     CSS_PATH = "app.tcss"
     TITLE = "neuron-top"
@@ -44,11 +44,10 @@ class FleetApp(App[str]):
         fleet.suspend = self.action_suspend_process
 
     def get_default_screen(self) -> Screen[None]:
-        """The board alone."""
         return DashboardScreen(self._board)
 
     def on_mount(self) -> None:
-        """Draw each second, and more often while hosts are answering for the first time."""
+        """Redraws each second, and more often until every host has answered or failed once."""
         self.set_interval(_BEAT_SECONDS, self._board.redraw)
         if not self._fleet.feed.is_settled:
             self._soon()
@@ -77,7 +76,10 @@ _ALL_KEYS = (
 
 
 class FleetDashboard:
-    """What is chosen of many hosts, and the screen drawn from it. `leave` ends it, with a host to look at or None."""
+    """Selection on the page of many hosts, and the screen drawn from it.
+
+    `leave` is called at the end, with the name of the host to open or None.
+    """
 
     def __init__(
         self, feed: FleetFeed, glyphs: Glyphs, *, filter_text: str = "", group_by: str = "", message: str = ""
@@ -102,11 +104,11 @@ class FleetDashboard:
             self.show_message(message)
 
     def show_message(self, text: str) -> None:
-        """Show a line for some seconds."""
+        """Shows a message for some seconds."""
         self._message = text, time.monotonic() + _MESSAGE_SECONDS
 
     def draw(self, width: int, height: int) -> TextPage:
-        """The whole screen, of the hosts as they are known now."""
+        """Returns the whole screen, drawn from the current state of the hosts."""
         all_states = self.feed.states
         text = self._filter_text
         chosen = [state for state in all_states if matches_filter(state, text)]
@@ -138,7 +140,7 @@ class FleetDashboard:
         return self._drawn
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Do what a key does; whether it means anything."""
+        """Handles a key. Returns False if the key has no meaning here."""
         if self._is_filter_edited and self._edit(key, character):
             return True
         steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -self._room, "pagedown": self._room}
@@ -172,7 +174,7 @@ class FleetDashboard:
         return True
 
     def click(self, column: int, row: int) -> bool:
-        """Choose the host of a row, or look at it when it is chosen; a key of the bar is as if it were pressed."""
+        """Selects the host of a row, or opens it if it is selected. A click on the key bar acts as that key."""
         target = self._drawn.target_at(column, row)
         if target is None:
             return False
@@ -187,12 +189,11 @@ class FleetDashboard:
         return False
 
     def scroll(self, lines: int) -> None:
-        """What the mouse wheel does."""
         self._move(lines)
 
     @property
     def _cursor(self) -> int:
-        """Where the chosen host is in the list; the first one where it is not, or no longer."""
+        """The row of the selected host; 0 if it is no longer listed."""
         return next((at for at, row in enumerate(self._rows) if row.key == self._chosen), 0)
 
     def _move(self, steps: int) -> None:
@@ -201,7 +202,7 @@ class FleetDashboard:
             self._chosen = self._rows[at].key
 
     def _enter(self) -> None:
-        """Open or close a group; look at a host."""
+        """Opens or folds a group, or opens a host."""
         if not self._rows:
             return
         row = self._rows[self._cursor]
@@ -212,7 +213,7 @@ class FleetDashboard:
             self._opened ^= {row.key}
 
     def _edit(self, key: str, character: str | None) -> bool:
-        """What a key does to the filter that is typed; False for one that moves or ends as always."""
+        """Handles a key while the user types the filter. Returns False for keys that do not edit."""
         if key == "enter":
             self._is_filter_edited = False
         elif key == "escape":

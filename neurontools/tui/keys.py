@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class KeyAction:
-    """What some keys do: `name` is the method of Dashboard that does it; keys are spelled as Textual spells them."""
+    """Keys of one action. `name` is its key in ACTION_FUNCTIONS; `keys` are Textual's names of the keys."""
 
     keys: tuple[str, ...]
     shown: str  # as help and man page spell them
@@ -90,7 +90,7 @@ BY_KEY = {key: action for action in ACTIONS for key in action.keys}
 
 
 def names_text() -> str:
-    """The text of --help-keys."""
+    """Returns the text of --help-keys."""
     width = max(len(action.name) for action in ACTIONS)
     lines = [f"{action.name:<{width}}  {action.shown:<12}  {action.text}" for action in ACTIONS]
     return "Actions for the table [keys] of neuron-top.toml, and the keys that they usually have:\n\n" + "".join(
@@ -99,7 +99,7 @@ def names_text() -> str:
 
 
 def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
-    """The text of the help dialog."""
+    """Returns the lines of the help dialog."""
     lines: list[str] = []
     group = ""
     for action in actions:
@@ -116,10 +116,9 @@ _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
 
 
 class KeyMap:
-    """The actions with the keys that they have now; `troubles` says of each change that can't be what and why.
+    """Actions with their current keys. `troubles` has an error text for each change that was refused.
 
-    `changes` has keys by the name of an action: those that it has from now on, in place of all its others. A key that
-    another action had is taken from it.
+    `changes` maps the name of an action to its new keys, which replace all others. A key that another action had moves.
     """
 
     def __init__(self, changes: Mapping[str, object] | None = None) -> None:
@@ -130,7 +129,6 @@ class KeyMap:
         self.by_key = {key: action for action in self.actions for key in action.keys}
 
     def action(self, name: str) -> KeyAction:
-        """The action of this name."""
         return next(action for action in self.actions if action.name == name)
 
     def _with(self, changes: Mapping[str, object]) -> tuple[KeyAction, ...]:
@@ -172,7 +170,7 @@ class KeyMap:
 
 
 def textual_key(text: str) -> str:
-    """A key as Textual names it: of a character, `F5`, `Ctrl-X` or Textual's own name; "" where there is none such."""
+    """Returns Textual's name for a character, `F5`, `Ctrl-X` or a name of Textual; "" for an unknown key."""
     from textual.keys import Keys
 
     from neurontools.tui.textual_private import character_to_key
@@ -192,5 +190,5 @@ _DEFAULTS = frozenset(key for action in ACTIONS for key in action.keys)
 
 
 def _spelled(key: str) -> str:
-    """A key of Textual's in words."""
+    """Returns a name of Textual for display: `ctrl+x` becomes `Ctrl+x`."""
     return "+".join(word.capitalize() if len(word) > 1 else word for word in key.split("+"))

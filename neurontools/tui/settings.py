@@ -22,14 +22,14 @@ _BOUNDS = {"window_seconds": (1.0, 86400.0), "idle_below_percent": (0.0, 100.0),
 
 
 def settings_path(environment: Mapping[str, str]) -> Path:
-    """Where the settings are kept."""
+    """Returns the path of the settings file."""
     base = environment.get("XDG_CONFIG_HOME", "")
     root = Path(base) if base.startswith("/") else Path.home() / ".config"
     return root / "neurontools" / "neuron-top.json"
 
 
 def load_settings(path: Path) -> tuple[DashboardSettings, str]:
-    """The settings in a file, and what is wrong with it ("" for nothing; a missing file is fine)."""
+    """Returns the settings of a file, and an error text for it, "" if there is none. A missing file is no error."""
     shown = escape_controls(str(path))
     try:
         text = read_regular_file(path)
@@ -62,7 +62,7 @@ def load_settings(path: Path) -> tuple[DashboardSettings, str]:
 
 
 def _invalid_reason(name: str, value: object) -> str:
-    """Why a value of the right type can't be meant; "" when it can."""
+    """Returns why a value of the right type is invalid; "" if it is valid."""
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
         return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # NaN is not either
@@ -82,9 +82,9 @@ def _invalid_reason(name: str, value: object) -> str:
 
 
 def save_settings(path: Path, settings: DashboardSettings) -> None:
-    """Write the settings, whole or not at all; a place that can't be written stands in nobody's way.
+    """Writes the settings atomically. Ignores a directory that cannot be written or belongs to another user.
 
-    Nor does one of another user: under sudo the home may be that of who called it.
+    Under sudo, HOME may be that of the calling user.
     """
     with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
         directory.replace(path.name, f"{json.dumps(settings.kept(), indent=2)}\n".encode())
@@ -94,7 +94,10 @@ _MOST_BYTES = 2**20
 
 
 def read_regular_file(path: Path) -> str | None:
-    """The text of a file; None where there is none. OSError or ValueError when it can't be read as text."""
+    """Returns the text of a regular file; None if it does not exist.
+
+    OSError or ValueError if it cannot be read as text. Never blocks on a pipe, and reads at most 1 MiB.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -113,24 +116,24 @@ _TABLES = ("themes", "keys")
 
 @dataclass(slots=True)
 class UserConfiguration:
-    """What a file holds. `troubles` has a line for each thing that is wrong with it, which then counts as not said."""
+    """Themes and keys of a user's configuration file. `troubles` has an error text for each part that was ignored."""
 
     themes: list[Theme] = field(default_factory=list)
     keys: dict[str, object] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
 
     def register(self) -> None:
-        """Has its themes among those there are."""
+        """Adds the themes to THEMES."""
         THEMES.update({theme.name: theme for theme in self.themes})
 
 
 def configuration_path(settings_path: Path) -> Path:
-    """Where it is: beside the settings."""
+    """Returns the path of the user's configuration file, next to the settings file."""
     return settings_path.with_suffix(".toml")
 
 
 def load_user_configuration(path: Path) -> UserConfiguration:
-    """What the file says; nothing where it is missing or can't be read."""
+    """Reads a configuration file; an empty configuration if it is missing or unreadable."""
     found = UserConfiguration()
     try:
         text = read_regular_file(path)
@@ -174,6 +177,6 @@ def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list
 
 
 def summarize_problems(troubles: list[str]) -> str:
-    """What is wrong, in one line; "" for nothing."""
+    """Returns the errors as one line; "" for none."""
     more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
     return f"{troubles[0]}{more}" if troubles else ""

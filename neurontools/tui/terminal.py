@@ -12,10 +12,10 @@ from textual.app import App
 
 
 class TerminalOutput:
-    """Standard output until it is gone; then what is written goes nowhere, and `on_end` is called, once.
+    """Standard output that tolerates a closed terminal: it then drops all output and calls `on_end` once.
 
-    `write_at_once` is for the event loop's thread. `write` and `flush` are for the thread that writes: an error in it
-    would end it, and whoever gives it more would wait for ever.
+    `write_at_once` is for the event loop's thread. `write` and `flush` are for Textual's writer thread. An exception
+    would end that thread, and the event loop would wait for it forever.
     """
 
     def __init__(self, file: TextIO, on_end: Callable[[], object]) -> None:
@@ -26,7 +26,9 @@ class TerminalOutput:
         self._handed_over = self._written = 0  # pieces that the thread got, and has written
 
     def open(self) -> None:
-        """Have a way that never waits, where the terminal can be opened anew: a flag on ours is the shell's too."""
+        """Opens the terminal again, non-blocking. O_NONBLOCK on the inherited descriptor would also affect the
+        shell.
+        """
         self.close()
         try:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -35,13 +37,15 @@ class TerminalOutput:
             self._at_once = None
 
     def close(self) -> None:
-        """From now on all goes by the thread; may be called again."""
+        """Closes the non-blocking descriptor, so that all output goes through the writer thread."""
         descriptor, self._at_once = self._at_once, None
         if descriptor is not None:
             os.close(descriptor)
 
     def write_at_once(self, text: str) -> str:
-        """Write what the terminal takes without waiting; what is left of it then goes to the thread."""
+        """Writes what the terminal takes without blocking. Returns the rest, which the caller gives to the writer
+        thread.
+        """
         if self._at_once is not None and self._handed_over == self._written:
             data = text.encode(self._encoding, "surrogateescape")
             try:
@@ -54,11 +58,10 @@ class TerminalOutput:
         return text
 
     def fileno(self) -> int:
-        """The descriptor of standard output."""
         return self._descriptor
 
     def write(self, text: str) -> None:
-        """Write all of it, however long the terminal takes."""
+        """Writes all of the text, and blocks as long as the terminal does."""
         try:
             rest = memoryview(text.encode(self._encoding, "surrogateescape"))
             while rest and self._on_end is not None:
@@ -68,7 +71,7 @@ class TerminalOutput:
         self._written += 1
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Does nothing: `write` does not buffer."""
 
     def _end(self) -> None:
         on_end, self._on_end = self._on_end, None
@@ -83,7 +86,7 @@ TypedKey = tuple[str, str | None]
 
 
 class TypedAhead:
-    """Has the keys for the page that comes, from `begin` until that takes them. For the event loop's thread."""
+    """Keeps keys that are typed between two pages, from `begin` until the next page takes them. For one thread."""
 
     def __init__(self) -> None:
         self.is_kept = False  # the page was left for another one, which is to have what is typed
@@ -91,17 +94,17 @@ class TypedAhead:
         self._unread: list[TypedKey] = []
 
     def begin(self) -> None:
-        """The page has been left: what is typed from now on is for the next one."""
+        """Starts to keep keys, after the page was left."""
         self.is_kept = True
 
     def keep(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
-        """Keep a key. One that had been read when the page was left, and waited for it, goes before the others."""
+        """Keeps a key. `is_unread` keys follow those that the page had already received."""
         kept = self._unread if is_unread else self._waiting
         if len(kept) < _MOST_KEYS:
             kept.append((key, character))
 
     def deliver(self, press: Callable[[str, str | None], object], later: Iterable[TypedKey] = ()) -> None:
-        """Press what was kept, then `later`; those behind one with which the page is left are kept for the next."""
+        """Presses the kept keys, then `later`. If one leaves the page, the keys after it stay for the next page."""
         keys = [*self._waiting, *self._unread, *later]
         self.forget()
         for key, character in keys:
@@ -111,20 +114,20 @@ class TypedAhead:
                 press(key, character)
 
     def forget(self) -> None:
-        """The page that this was for has not come."""
+        """Drops the kept keys, because the next page failed to open."""
         self.is_kept = False
         self._waiting, self._unread = [], []
 
 
 class ExitSignals(Protocol):
-    """Signals that nobody else obeys while the application runs."""
+    """Source of the signals that end the application."""
 
     def on_signal(self, callback: Callable[[int], object]) -> None:
         """Calls `callback` in a signal handler with the number of each signal, those that came before first."""
 
 
 def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:
-    """Have an application that is mounted end by these."""
+    """Makes these signals end a mounted application with exit code 128 + signal."""
     if endings is None:
         return
     loop = asyncio.get_running_loop()

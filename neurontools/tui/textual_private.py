@@ -138,10 +138,9 @@ _MOST_WAITING = 2  # pieces of output; Textual has its event loop wait for the t
 
 
 class TerminalDriver(LinuxDriver):
-    """Has our own idea of the terminal's size, which the first frame has too, and bears a terminal that goes away.
+    """Terminal driver that shares the size of the first frame, and survives the loss of the terminal.
 
-    From a key to its answer all happens in the event loop's thread: on a busy host each thread in between is a wait of
-    its own for a vCPU.
+    Reads and writes in the event loop's thread: on a busy host, each further thread waits for a vCPU.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -163,12 +162,11 @@ class TerminalDriver(LinuxDriver):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the terminal has not taken yet what was written: another frame would only have keys wait."""
+        """Whether output is queued. Another frame would only delay the answer to keys."""
         writer = self._writer_thread
         return writer is not None and writer._queue.qsize() > _MOST_WAITING  # noqa: SLF001
 
     def write(self, data: str) -> None:
-        """Write to the terminal."""
         if self._writer_thread is None:
             return  # another program has the terminal
         rest = self._output.write_at_once(data)
@@ -176,14 +174,14 @@ class TerminalDriver(LinuxDriver):
             super().write(rest)
 
     def send_message(self, message: Message) -> None:
-        """Give the application a message, from the event loop's thread."""
+        """Posts a message to the application. Keeps keys for the next page after this one was left."""
         if self._typed_ahead.is_kept and isinstance(message, events.Key):
             self._typed_ahead.keep(message.key, message.character, is_unread=True)
         else:
             self._app.post_message(message)
 
     def start_application_mode(self) -> None:
-        """Take the terminal over; not while another program has it, nor when it is gone."""
+        """Takes over the terminal, unless another process has it or it is gone."""
         if self._attributes_before is None:
             with suppress(termios.error):
                 self._attributes_before = termios.tcgetattr(self.fileno)
@@ -201,14 +199,14 @@ class TerminalDriver(LinuxDriver):
         return self._key_thread is not None
 
     def _stop(self) -> None:
-        """SIGTSTP: give the terminal back and stop."""
+        """SIGTSTP: gives the terminal back and stops the process."""
         if self._has_terminal:
             self.suspend_application_mode()
             self._is_waiting = True
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _go_on(self) -> None:
-        """SIGCONT: have the terminal as before; SIGSTOP, which nobody can handle, left it to a shell as it was."""
+        """SIGCONT: takes over the terminal again. After SIGSTOP, the shell may have changed its modes."""
         if self._has_terminal:
             self.suspend_application_mode()
         elif not self._is_waiting:
@@ -217,7 +215,7 @@ class TerminalDriver(LinuxDriver):
         self.resume_application_mode()
 
     def disable_input(self) -> None:
-        """Read no more. What is typed from now on is forgotten, unless another page is to have it."""
+        """Stops reading. Drops what is typed from now on, unless another page follows."""
         if not self._typed_ahead.is_kept:
             self._input.end()
             super().disable_input()
@@ -227,15 +225,14 @@ class TerminalDriver(LinuxDriver):
         self._disable_mouse_support()
 
     def close(self) -> None:
-        """Write what is left."""
         super().close()
         self._output.close()
 
     def _run_input_thread(self) -> None:
-        """Nothing: the event loop reads."""
+        """Does nothing: the event loop reads the terminal."""
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back, with the mouse in cells as Textual has left it in pixels where it was told to."""
+        """Gives the terminal back. Turns off mouse reports in pixels, which Textual leaves on."""
         self._has_terminal = False
         if self._mouse_pixels:
             self._mouse_pixels = False
@@ -243,7 +240,7 @@ class TerminalDriver(LinuxDriver):
         super().stop_application_mode()
 
     def suspend_application_mode(self) -> None:
-        """Give the terminal to the shell as it was before the first frame."""
+        """Gives the terminal to the shell with the modes from before the first frame."""
         super().suspend_application_mode()
         self._writer_thread = None
         if self._attributes_before is not None:
@@ -263,14 +260,13 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 class HandoverDriver(TerminalDriver):
-    """Doesn't enter the alternate screen a second time, which would clear the first frame."""
+    """Driver that continues after the first frame: a second switch to the alternate screen would clear it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._is_entered = False
 
     def write(self, data: str) -> None:
-        """Write to the terminal."""
         if data == _ENTER_ALTERNATE_SCREEN and not self._is_entered:
             self._is_entered = True
             self._app.when_taken_over()  # type: ignore[attr-defined]
@@ -284,8 +280,10 @@ _AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001  # then Esc was a key of 
 
 
 class TerminalInput:
-    """Reads a terminal from `begin` to `end` or `finish`. `take` gets each message; `on_end` is called when there is
-    no terminal any more."""
+    """Reads keys from a terminal, from `begin` to `end` or `finish`.
+
+    `take` receives each message. `on_end` is called when the terminal is gone.
+    """
 
     def __init__(self, descriptor: int, take: Callable[[Message], object], on_end: Callable[[], object]) -> None:
         self._descriptor = descriptor
@@ -298,14 +296,14 @@ class TerminalInput:
         self._is_reading = False
 
     def begin(self) -> None:
-        """Read from now on, whatever came before forgotten."""
+        """Starts to read. Drops incomplete input from before."""
         self._parser = _XTermParser()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._loop.add_reader(self._descriptor, self._read)
         self._is_reading = True
 
     def end(self) -> None:
-        """Read no more; may be called again."""
+        """Stops reading. May be called again."""
         self._loop.remove_reader(self._descriptor)
         self._is_reading = False
         if self._waiting is not None:
@@ -313,7 +311,7 @@ class TerminalInput:
             self._waiting = None
 
     def finish(self) -> None:
-        """Read what has been typed already, and no more; may be called again."""
+        """Reads what was typed already, then stops. May be called again."""
         for _ in range(_MOST_LAST_READS):
             if not self._is_reading or not select.select([self._descriptor], [], [], 0)[0]:
                 break

@@ -23,11 +23,11 @@ _is_ending_until = 0.0  # by the monotonic clock
 
 
 class ReaderGone(Exception):
-    """Standard output was closed at its other end; the command ends as SIGPIPE ends any other."""
+    """The reader closed standard output. The command then ends by SIGPIPE, as other tools do."""
 
 
 class EndedBySignal(SystemExit):
-    """A signal said to end; raised in the main thread, so that contexts are left."""
+    """A signal ends the command. Raised in the main thread, so that contexts are left."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -35,9 +35,9 @@ class EndedBySignal(SystemExit):
 
 
 def end_on_signal(number: int, _frame: "FrameType | None" = None) -> None:
-    """The handler of signals that end a command: raises EndedBySignal.
+    """Signal handler that ends a command: raises EndedBySignal.
 
-    Not for one that comes while the end by another is on its way: it would leave what is cleaned up half done.
+    Ignores further signals for 5 s, so that they do not interrupt the clean-up.
     """
     global _is_ending_until
     now = monotonic()
@@ -47,9 +47,9 @@ def end_on_signal(number: int, _frame: "FrameType | None" = None) -> None:
 
 
 def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = False) -> "NoReturn":
-    """Run a command and end the process; `work` gets the arguments, and returns the exit code.
+    """Runs a command and ends the process. `work` receives the arguments and returns the exit code.
 
-    A fault of a service is told with its whole traceback: nobody was there to see it, and it can't be had again.
+    A service writes the whole traceback of a fault, because nobody can reproduce it.
     """
     _reserve_standard_streams()
     for number in _ENDING:
@@ -66,9 +66,9 @@ def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service:
 
 
 def run_module(name: str) -> None:
-    """Import the module of a command and run its `main`; Ctrl-C during the imports ends it as it does later.
+    """Imports the module of a command and runs its `main`. Ctrl-C during the import ends the process at once.
 
-    At once, as there is nothing to clean up: what is raised in the midst of an import may be lost.
+    An exception raised during an import may be lost, and there is nothing to clean up yet.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit_interrupted)
@@ -79,9 +79,9 @@ def run_module(name: str) -> None:
 
 
 def write_document(document: bytes) -> None:
-    """Write it to standard output, whole and as it is; nothing of it may come from elsewhere unescaped.
+    """Writes bytes to standard output unchanged. The caller must have escaped foreign text.
 
-    ReaderGone when nobody reads any more. UserError when it can't be written, on a full disk for example.
+    Raises ReaderGone if the reader closed it, and UserError if writing fails, as on a full disk.
     """
     rest = memoryview(document)
     while rest:
@@ -98,7 +98,7 @@ def write_document(document: bytes) -> None:
 
 
 def write_text(text: str) -> None:
-    """Write lines of text to standard output, harmless to a terminal; errors as those of `write_document`."""
+    """Writes text to standard output with control characters escaped. Errors as for `write_document`."""
     document = text.encode("utf-8", "surrogatepass")
     if document.translate(None, _PLAIN):  # much faster than to ask each character
         from neurontools.util.terminal import escape_controls_by_line
@@ -108,10 +108,10 @@ def write_text(text: str) -> None:
 
 
 def _reserve_standard_streams() -> None:
-    """Sees to it that nothing that is opened from here on gets the number of a standard stream that is closed.
+    """Opens /dev/null for closed standard streams, so that no later file gets their numbers.
 
-    What a command writes would else go there, to its own connection to the daemon for example. Reading from such a
-    stream ends at once, writing fails.
+    Output would otherwise go to that file, such as the connection to the daemon. Reading such a stream ends at once;
+    writing fails.
     """
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         try:
@@ -157,7 +157,7 @@ def _exit_interrupted(_number: int, _frame: "FrameType | None") -> "NoReturn":
 
 
 def _interrupting_exception(error: BaseException) -> BaseException | None:
-    """What ended the command before this came in its wake, as where a second signal meets a lock that is given back."""
+    """Returns the interrupt that this exception hides, as when a second signal meets a released lock."""
     found = None
     before = error.__context__
     while before is not None:
@@ -168,7 +168,7 @@ def _interrupting_exception(error: BaseException) -> BaseException | None:
 
 
 def _flush_stdout() -> None:
-    """What libraries printed; the commands themselves write at once."""
+    """Flushes what libraries printed. The commands themselves write unbuffered."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -181,19 +181,18 @@ def _flush_stdout() -> None:
 
 
 def _stdout_error(error: OSError) -> UserError:
-    """What a user is told when standard output takes nothing."""
     return UserError(f"can't write to standard output: {error.strerror}; free space or write elsewhere")
 
 
 def _die_by_signal(number: int) -> "NoReturn":
-    """Ends the process as the signal does by itself: Python ignores SIGPIPE, and others may have a handler."""
+    """Ends the process by this signal. Restores the default action first, because Python ignores SIGPIPE."""
     _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # the signal was blocked
 
 
 def exit_code_text(exit_codes: tuple[tuple[int, str], ...]) -> str:
-    """The paragraph of --help on exit codes."""
+    """Returns the paragraph of --help on exit codes."""
     return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in exit_codes)))
 
 
@@ -201,21 +200,24 @@ TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"
 
 
 def write_stderr(text: str) -> None:
-    """A line on standard error; lost when there is none."""
+    """Writes a line to standard error. Ignores a closed standard error."""
     from neurontools.util.terminal import escape_controls
 
     _write_bytes(escape_controls(text))
 
 
 def write_stderr_lines(text: str) -> None:
-    """Text of several lines on standard error; lost when there is none."""
+    """Writes several lines to standard error. Ignores a closed standard error."""
     from neurontools.util.terminal import escape_controls_by_line
 
     _write_bytes(escape_controls_by_line(text))
 
 
 def write_failure(command: str, error: Exception, *, is_service: bool) -> int:
-    """Tell what a command failed with; its exit code. A service shows the whole traceback of what is not for a user."""
+    """Writes the error line of a failed command and returns the exit code.
+
+    A fault of the command itself gives exit code 70. A service, or NEURONTOOLS_TRACEBACK=1, adds the traceback.
+    """
     if isinstance(error, UserError):
         text = str(error)
         write_stderr(f"{command}: {text}" if error.is_named else text)

@@ -38,7 +38,10 @@ _LONGEST_APART_SECONDS = 60.0
 
 
 class AuxiliaryData:
-    """Reads and remembers these; each only while a page asks for it. For the thread of the dashboard."""
+    """Data that is in no single snapshot: ended processes, vCPU use, own cost and process context.
+
+    Reads each only when a page asks for it. For one thread.
+    """
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -51,7 +54,7 @@ class AuxiliaryData:
         self._own_at_seconds = float("-inf")
 
     def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
-        """What is known to have ended by the moment of a snapshot; the daemon is asked once."""
+        """Returns the processes that had ended at the time of a snapshot. Asks the daemon once."""
         if self._fetch is None and isinstance(self._feed, LiveFeed):
             self._fetch = EndedProcessFetch(self._feed.socket_path)
         if self._fetch is not None:
@@ -60,7 +63,7 @@ class AuxiliaryData:
         return self._book.until(snapshot.taken_at_unix_seconds)
 
     def vcpus(self, snapshot: Snapshot, index: int) -> tuple[VcpuUsage, ...]:
-        """Each vCPU since the moment before this one, which is the timeline's of this index."""
+        """Returns the use of each vCPU since the previous snapshot. `index` is the position in the timeline."""
         at_seconds = snapshot.taken_at_seconds
         if self._vcpus[0] == at_seconds:
             return self._vcpus[1]
@@ -74,7 +77,7 @@ class AuxiliaryData:
         return self._vcpus[1]
 
     def own_cost(self) -> ProcessCost | None:
-        """What this program costs, over about the last second; of no interest beside a recording."""
+        """Returns the CPU and memory use of this process over the last second; None for a recording."""
         if not isinstance(self._feed, LiveFeed):
             return None
         now_seconds = time.monotonic()
@@ -84,7 +87,7 @@ class AuxiliaryData:
         return ProcessCost(self._own.vcpu_ratio, self._own.resident_bytes)
 
     def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
-        """Environment and tree of a process as this user may see them; read again every few seconds."""
+        """Returns environment and process tree of a process, as this user may read them. Refreshed every 5 s."""
         of = figures.by_pid.get(pid) if pid is not None else None
         if of is None or pid is None:
             return None
@@ -103,7 +106,7 @@ class AuxiliaryData:
 
 @dataclass(slots=True)
 class ListState:
-    """Where a page's list stands."""
+    """Cursor and scroll position of a list."""
 
     cursor: int = 0
     top: int = 0
@@ -113,7 +116,7 @@ class ListState:
 
 @dataclass
 class DashboardSettings:
-    """The choices that are kept."""
+    """Settings of the dashboard, which are saved between runs."""
 
     theme: str = "auto"
     ascii: bool = False
@@ -133,16 +136,16 @@ class DashboardSettings:
 
     @property
     def first_page(self) -> str:
-        """The page to begin with."""
+        """The page to start with."""
         return self.page if "page" in self.__dict__.get("_stored", {}) else self.start_page or self.page
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Whatever is assigned is a choice, and kept."""
+        """Marks every assigned setting as one to save."""
         object.__setattr__(self, name, value)
         self.__dict__.get("_stored", {}).pop(name, None)
 
     def show(self, name: str, value: object) -> None:
-        """Has a choice hold for this time alone, as an option of the command line does: what was stored stays."""
+        """Sets a setting for this run only, as a command-line option does. The stored value stays."""
         stored = self.__dict__.setdefault("_stored", {})
         stored.setdefault(name, getattr(self, name))
         object.__setattr__(self, name, value)
@@ -166,7 +169,7 @@ class DashboardSettings:
             self.then_sort = ""
 
     def kept(self) -> dict[str, object]:
-        """What to store: what was chosen, or was stored before."""
+        """Returns the values to save."""
         stored: dict[str, object] = self.__dict__.get("_stored", {})
         return asdict(self) | stored
 
@@ -180,7 +183,7 @@ def _starts_descending(key: str) -> bool:
 
 @dataclass
 class FeedView:
-    """What is chosen of a feed. For one thread."""
+    """Selection of what to show of a feed, and the render context made from it. For one thread."""
 
     feed: Feed
     settings: DashboardSettings
@@ -212,7 +215,7 @@ class FeedView:
 
     @property
     def list(self) -> ListState:
-        """Where the list of the current page stands."""
+        """Cursor and scroll position of the visible list."""
         return self.lists.setdefault(self._list_name, ListState())
 
     @property
@@ -221,7 +224,7 @@ class FeedView:
 
     @property
     def search_text(self) -> str:
-        """What is looked for in the list of the current page."""
+        """The search text of the visible list."""
         return self.searches.get(self._list_name, "")
 
     @search_text.setter
@@ -230,7 +233,7 @@ class FeedView:
 
     @property
     def is_surroundings_list(self) -> bool:
-        """Whether environment and tree of a process are shown."""
+        """Whether the details show the environment and tree of a process."""
         are_shown = self.are_surroundings_shown and not self.is_time_shown
         return self.page == "processes" and self.details_pid is not None and are_shown
 
@@ -252,7 +255,7 @@ class FeedView:
         """Shows a line of text for some seconds; a browser page has no place for it."""
 
     def render_context(self) -> RenderContext | None:
-        """What to draw; None while there is nothing yet."""
+        """Returns the context to draw from; None before the first snapshot."""
         timeline = self.feed.timeline
         index = self.time.index
         if index is None:
@@ -318,7 +321,7 @@ class FeedView:
 
     @property
     def _hidden(self) -> frozenset[int]:
-        """The devices that are there and not shown."""
+        """The devices that the user has hidden."""
         return self._figures.hidden_devices if self._figures is not None else frozenset()
 
     def _shown_events(self, index: int) -> tuple[HostEvent, ...]:
@@ -326,18 +329,18 @@ class FeedView:
         return tuple(each for each in events if each.device_index not in hidden) if hidden else events
 
     def hide_devices(self, indices: frozenset[int]) -> None:
-        """Show all devices but these, as far as they were asked for."""
+        """Hides these devices."""
         self.hidden_devices = indices
         self._shown = None
 
     def rows(self, scene: RenderContext) -> Sequence[JobRow] | None:
-        """The jobs and processes that the page lists; None where it lists something else."""
+        """Returns the jobs and processes that the page lists; None if it lists something else."""
         if scene.page == "processes":
             return process_rows(scene) if scene.surroundings is None else None
         return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
 
     def _follow_selected(self, scene: RenderContext) -> None:
-        """Keep the cursor on its job or process while others come and go, or the order changes."""
+        """Keeps the cursor on the selected job or process when rows come, go or move."""
         rows = self.rows(scene)
         if rows is None:
             return

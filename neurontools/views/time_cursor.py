@@ -1,4 +1,4 @@
-"""Which moment of a feed is shown: the latest, one that was stopped at, or where a replay is."""
+"""Time cursor: the moment of a feed that is shown, live, paused or replayed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVENT_TIMES = 400
 
 
 class TimeCursor:
-    """The moment shown. `at` is None while it follows the latest one; else where in the timeline it is, in seconds."""
+    """The moment that is shown. `at` is None for the latest, else a time on the timeline, in seconds."""
 
     def __init__(self, feed: Feed, now: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
@@ -28,7 +28,7 @@ class TimeCursor:
 
     @property
     def index(self) -> int | None:
-        """The position of the moment shown in the timeline; None while there is none at all."""
+        """The position of the moment in the timeline; None if the timeline is empty."""
         timeline = self._feed.timeline
         if not timeline.moments:
             return None
@@ -36,11 +36,11 @@ class TimeCursor:
 
     @property
     def speed(self) -> float:
-        """How fast a recording is replayed."""
+        """The replay speed, 1.0 for real time."""
         return _SPEEDS[self._speed]
 
     def advance(self) -> bool:
-        """Let a replay go on; whether another moment is shown now."""
+        """Advances a replay. Returns True if another moment is shown now."""
         now = self._now()
         elapsed, self._advanced_at = now - self._advanced_at, now
         moments = self._feed.timeline.moments
@@ -61,7 +61,7 @@ class TimeCursor:
         return self.index != before or not self.is_playing
 
     def toggle_pause(self) -> None:
-        """Hold the moment shown; again: follow the latest, or let the replay go on."""
+        """Pauses, or resumes the live view or the replay."""
         self._seeks_end = False
         if not self._feed.is_live:
             self.is_playing = not self.is_playing
@@ -72,14 +72,14 @@ class TimeCursor:
             self.at = None
 
     def step(self, count: int) -> None:
-        """Go so many moments on, or back."""
+        """Moves by some moments; negative is back."""
         index = self.index
         if index is None:
             return
         self._show(index + count)
 
     def leap(self, seconds: float) -> None:
-        """Go so many seconds on, or back."""
+        """Moves by some seconds; negative is back."""
         index = self.index
         if index is None:
             return
@@ -87,14 +87,14 @@ class TimeCursor:
         self._show(timeline.index_at(timeline.moments[index].at_seconds + seconds))
 
     def seek(self, share: float) -> None:
-        """Go to a share of the known past, 0 to 1."""
+        """Moves to a fraction of the timeline, 0 to 1."""
         moments = self._feed.timeline.moments
         if moments:
             first, last = moments[0].at_seconds, moments[-1].at_seconds
             self._show(self._feed.timeline.index_at(first + share * (last - first)))
 
     def to_event(self, step: int) -> bool:
-        """Go to the next event, or the one before; whether there is one."""
+        """Moves to the next (1) or previous (-1) event. Returns False if there is none."""
         index = self.index
         found = None if index is None else self._feed.timeline.next_event(index, step)
         if found is not None:
@@ -102,7 +102,7 @@ class TimeCursor:
         return found is not None
 
     def go_live(self) -> None:
-        """Follow the latest moment; of a recording, show its last one, as soon as that is loaded."""
+        """Follows the latest moment. Of a recording, shows the last moment once it is loaded."""
         if self._feed.is_live:
             self.at = None
         elif self._feed.timeline.moments:
@@ -114,7 +114,7 @@ class TimeCursor:
         self._seeks_end = self._feed.status.link is not FeedState.COMPLETE
 
     def loading_text(self) -> str:
-        """How far a recording is loaded; "" when it is, or this is none."""
+        """Returns the loading progress of a recording as text; "" once it is loaded."""
         feed = self._feed
         if not isinstance(feed, ReplayFeed) or feed.status.link is FeedState.COMPLETE:
             return ""
@@ -122,7 +122,7 @@ class TimeCursor:
         return "loading" if ratio is None else f"loading, {int(ratio * 100)} % so far"
 
     def change_speed(self, step: int) -> float:
-        """Replay faster or slower; the new speed."""
+        """Changes the replay speed by some steps and returns it."""
         self._speed = min(len(_SPEEDS) - 1, max(0, self._speed + step))
         return self.speed
 
@@ -139,7 +139,7 @@ class TimeCursor:
         self._has_moved = True
 
     def clock(self, recording: str) -> ShownMoment:
-        """What title and scrubber tell."""
+        """Returns the state for the title and the scrubber."""
         moments = self._feed.timeline.moments
         is_past = self.at is not None
         badge, style, trouble = self._badge()
@@ -166,7 +166,7 @@ class TimeCursor:
         )
 
     def is_restless(self) -> bool:
-        """Whether an age on the screen grows by itself."""
+        """Whether the screen shows an age that grows."""
         if not self._feed.is_live:
             return False
         age = self._now() - self._feed.status.since_seconds

@@ -1,1 +1,1 @@
-"""The pages of neuron-top in a browser: drawn by the same views, read-only, the same picture for all who look on."""
+"""Pages of neuron-top for browsers: read-only, drawn by the same views, and rendered once for all viewers."""

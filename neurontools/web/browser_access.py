@@ -30,13 +30,13 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 class RequestGuard:
-    """Refuses what no page of ours and no person's own navigation sends."""
+    """Rejects cross-site requests and requests for other host names."""
 
     def __init__(self, hosts: HostCheck) -> None:
         self._hosts = hosts
 
     def refused(self, request: HttpRequest) -> HttpResponse | None:
-        """The refusal; None for a request that may be answered."""
+        """Returns the refusal of a request; None if the request is allowed."""
         if not request.authority or not self._hosts.admits(request.authority):
             return refusal(421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name")
         if not _is_same_origin_request(request):
@@ -45,7 +45,7 @@ class RequestGuard:
 
 
 def _is_same_origin_request(request: HttpRequest) -> bool:
-    """Whether a page of ours asks, or a person who follows a link or types an address; or no browser at all."""
+    """Whether the request comes from our own page, from direct navigation, or from a program that is no browser."""
     origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
     # Pages that send no referrer send their forms with the origin "null", as ours do.
     is_own_form = origin == "null" and site == "same-origin"
@@ -58,7 +58,7 @@ def _is_same_origin_request(request: HttpRequest) -> bool:
 
 
 def _origin_matches(origin: str, authority: str) -> bool:
-    """Whether an origin is this host and port; a proxy before us may have another scheme."""
+    """Whether an Origin header names this host and port. The scheme may differ behind a proxy."""
     scheme, separator, place = origin.partition("://")
     usual = _PORTS.get(scheme)
     if not separator or usual is None:
@@ -76,7 +76,10 @@ _PURPOSE = "neurontools web session until "
 
 
 class BrowserSessions:
-    """Who may see the pages: who sends the token, or a cookie that was given for it."""
+    """Sessions of browsers: admits requests with the bearer token, or with a cookie signed by it.
+
+    The server stores nothing, so a session outlives a restart and ends when the token changes.
+    """
 
     def __init__(self, access: HttpAccess, now: Callable[[], float] = time.time) -> None:
         self._access = access
@@ -85,11 +88,11 @@ class BrowserSessions:
         self._name = "neurontools-session" if access.context is None else "__Host-neurontools-session"
 
     def admits(self, request: HttpRequest) -> bool:
-        """Whether a request is of somebody who may see the pages."""
+        """Whether a request has a valid token or session cookie."""
         return self._access.admits(request.header("authorization")) or self._has_session(request.header("cookie"))
 
     def begin(self, request: HttpRequest) -> str | None:
-        """The Set-Cookie for who sends the token in a form; None for who doesn't."""
+        """Returns the Set-Cookie value for a form that contains the token; None for a wrong token."""
         try:
             given = parse_qs(request.body.decode("ascii"), max_num_fields=4).get("token", [""])[0]
         except ValueError:

@@ -36,7 +36,7 @@ Link = Callable[[ClickTarget], str]
 
 
 class RowKind(StrEnum):
-    """What a row is."""
+    """Kind of a row."""
 
     TITLE = "t"
     HEADING = "h"
@@ -53,7 +53,7 @@ _EVERYWHERE = 10_000  # the right end of targets that are a whole row
 
 
 def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
-    """The rows of a page; `first` is what a row is about which nothing else is known."""
+    """Returns the rows of a page. `first` is the kind of rows that nothing else identifies."""
     targets: dict[int, list[ClickTarget]] = {}
     for target in page.targets:
         targets.setdefault(target.row, []).append(target)
@@ -90,7 +90,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
-    """The pieces, those that are first in a target with words in them being links."""
+    """Returns the pieces with links: in each target, the first piece that contains a letter or digit."""
     for target in targets:
         address = link(target)
         if not address:
@@ -124,7 +124,7 @@ def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) ->
 
 
 def _cell(pieces: Sequence[_Piece], *, is_last: bool = True) -> Cell:
-    """Segments, those alike behind each other as one; plain blanks at the end of a row are left out."""
+    """Joins pieces of the same style to segments, and drops plain blanks at the end of a row."""
     found: list[Segment] = []
     for _, text, style, address in pieces:
         classes = _classes(text, style)
@@ -140,7 +140,7 @@ def _cell(pieces: Sequence[_Piece], *, is_last: bool = True) -> Cell:
 
 
 def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
-    """The cells of a table; what has no words below the last title belongs to it."""
+    """Splits pieces into the cells of a table. Pieces beyond the last title belong to the last cell."""
     cells: list[list[_Piece]] = [[] for _ in places]
     for at, text, style, address in pieces:
         here, rest = at, text
@@ -157,7 +157,7 @@ def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
 
 @lru_cache(8192)
 def _classes(text: str, style: str) -> str:
-    """The style; that it is only drawn; and how wide it is where a font may think otherwise."""
+    """Returns the CSS classes: style, HIDDEN for drawn characters, and the width of non-ASCII text."""
     style = style.replace(SELECTED, "").replace(FOUND, "")
     classes = [] if style == "text" or (text.isspace() and style in ("dim", "rule", "track", "")) else [style]
     if not text.isspace() and not any(map(str.isalnum, text)) and (style in ("rule", "track") or not text.isascii()):
@@ -184,7 +184,7 @@ def _has_text(line: Line) -> bool:
 
 
 def _column_starts(line: Line) -> list[int]:
-    """Where the columns begin; one begins behind what is blank, and the first at the edge."""
+    """Returns the first cell of each column. The first column starts at 0."""
     starts, at = [], 0
     for text, _ in line:
         if text.strip():
@@ -200,7 +200,7 @@ _PAUSE_SECONDS = 5  # between two pages without a script
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """What is around the rows: all texts, and addresses that were made here."""
+    """What surrounds the rows of a page: navigation, options, search form and notes."""
 
     title: str
     navigation: tuple[tuple[str, str, bool], ...]  # text, address, whether it is this page
@@ -211,7 +211,7 @@ class PageFrame:
 
 
 def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str, columns: int) -> bytes:
-    """The page; script and style sheet are at `base`."""
+    """Returns the HTML of a page. `base` is the path of script and style sheet, with a slash at its end."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -236,7 +236,7 @@ def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str
 
 
 def notice_document(base: str, title: str, *content: str) -> bytes:
-    """A page that says something in place of figures."""
+    """Returns the HTML of a page with a message instead of figures."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -273,7 +273,7 @@ def _links(links: Sequence[tuple[str, str, bool]]) -> Iterator[Markup]:
 
 
 def _blocks(rows: Sequence[Row]) -> Iterator[Markup]:
-    """The rows, those of a table and of a list together."""
+    """Yields the rows, with the rows of a table or a list in one element."""
     open_rows: list[Markup] = []
     group = ""
     for kind, cells in rows:
@@ -342,7 +342,7 @@ _CELL_EM = 0.602  # the width of a cell of common fonts
 
 @cache
 def style_sheet() -> bytes:
-    """The style sheet."""
+    """Returns the style sheet: the light and dark theme, and cells as wide as in a terminal."""
     parts = [_LAYOUT_CSS]
     parts += [f"._{cells}{{width:{cells}ch}}" for cells in range(1, _MAX_CELLS + 1)]
     parts += [f".c{cells}{{font-size:min(1em,calc((100vw - 3rem)/{cells * _CELL_EM:.1f}))}}" for cells in PAGE_WIDTHS]

@@ -1,4 +1,4 @@
-"""What a viewer has chosen to see: it stands in the address of the page, and nowhere else."""
+"""Page query: what a viewer has chosen, as it stands in the URL. The server stores none of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NUMBER = 2**31
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """A page and what is chosen on it."""
+    """A page and the options chosen on it."""
 
     page: str
     columns: int = 120
@@ -35,12 +35,12 @@ class PageQuery:
     time: int = 0  # 1: where the time of a process goes, in place of its details
 
     def query(self, **changes: object) -> str:
-        """The choice, with changes, as the query of an address: "?…", or "" where all is as usual."""
+        """Returns the query string with some changes: "?…", or "" if every option has its default."""
         told = self.told(**changes)
         return f"?{urlencode(told)}" if told else ""
 
     def told(self, **changes: object) -> list[tuple[str, object]]:
-        """What of it is not as usual, by name, with changes."""
+        """Returns the options that differ from their defaults, with some changes."""
         chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _DEFAULTS.items()]
         return [(name, value) for name, usual, value in chosen if value is not None and value != usual]
 
@@ -50,7 +50,7 @@ _NUMBER_NAMES = {name for name, usual in _DEFAULTS.items() if not isinstance(usu
 
 
 def parse_page_query(page: str, query: str) -> PageQuery:
-    """The choice in an address; what is unknown in it is passed over. ValueError says what can't be meant."""
+    """Parses the query of a URL. Ignores unknown names. ValueError for an invalid value."""
     if len(query) > _MAX_QUERY_LENGTH:
         raise ValueError("the address is too long")
     given: dict[str, object] = {}

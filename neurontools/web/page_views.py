@@ -31,11 +31,11 @@ _MAX_LINES = 2000
 
 
 class HostView:
-    """Draws the pages of one host. `open_feed` is called when somebody looks, and what it gave closed when nobody does.
+    """Renders the pages of one host. For one thread.
 
-    `base` is where its pages are, with a slash at its end; `notes` stand below each of them. Of many hosts it is the
-    one called `name`, and links to where they are, texts and addresses, are `above`. What the feed gives is `hiding`
-    what viewers aren't shown. Belongs to one thread.
+    `open_feed` is called for the first viewer, and its feed is closed after the last. `base` is the path of the pages,
+    with a slash at its end. `notes` appear below each page. `above` links, as text and URL, to the pages of all hosts,
+    among which this one is called `name`. `hiding` removes what viewers may not see.
     """
 
     def __init__(
@@ -59,35 +59,35 @@ class HostView:
 
     @property
     def page_names(self) -> tuple[str, ...]:
-        """The pages there are."""
+        """The names of the pages."""
         return tuple(name for name in PAGE_NAMES if self._hiding.shows_users or name != "usage")
 
     @property
     def is_awake(self) -> bool:
-        """Whether somebody has looked lately."""
+        """Whether the feed is open."""
         return self._feed is not None
 
     pause_seconds = 1.0
 
     def wake(self) -> None:
-        """As in View."""
+        """As in PageRenderer."""
         if self._feed is None:
             self._feed = self._open_feed()
 
     def follow(self) -> None:
-        """As in View."""
+        """As in PageRenderer."""
         if self._feed is not None:
             self._feed.drain()
 
     def rest(self) -> None:
-        """As in View."""
+        """As in PageRenderer."""
         feed, self._feed = self._feed, None
         self._states.clear()
         if feed is not None:
             feed.close()
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """As in View."""
+        """As in PageRenderer."""
         feed = self._feed
         if feed is None:
             return "neuron-top", ()
@@ -129,7 +129,7 @@ class HostView:
         return f"{badge}{printable(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """As in View."""
+        """As in PageRenderer."""
         above = [(text, address, False) for text, address in self._above]
         links = [(page_named(name).title, self.address(choice, name), name == choice.page) for name in self.page_names]
         options: list[tuple[str, tuple[tuple[str, str, bool], ...]]] = []
@@ -149,14 +149,14 @@ class HostView:
         return PageFrame(title, (*above, *links), tuple(options), search, self._notes, printable(self._name, 80))
 
     def _either(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
-        """The two sides of a choice."""
+        """Returns the two links of an on/off option."""
         is_chosen = bool(getattr(choice, name))
         sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
         addresses = [self.address(choice, **side) for side in sides]
         return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
 
     def _state(self, choice: PageQuery, feed: Feed) -> FeedView:
-        """The state of the dashboard that shows what was chosen."""
+        """Returns the feed view for a query; cached."""
         state = self._states.get(choice)
         if state is None:
             if len(self._states) >= 64:
@@ -174,7 +174,7 @@ class HostView:
         return state
 
     def _link(self, scene: RenderContext, choice: PageQuery) -> LinkOf:
-        """Where the targets of a page lead."""
+        """Returns a function that maps click targets to URLs."""
         rows = None
 
         def link(target: ClickTarget) -> str:
@@ -208,7 +208,7 @@ class HostView:
         return link
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
-        """The address of another choice; a page begins without what was chosen on the one before."""
+        """Returns the URL of a changed query. Another page starts without the options of this one."""
         if page and page != choice.page:
             kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
             return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]
@@ -233,10 +233,10 @@ _MIN_REDRAW_SECONDS = 1.0
 
 
 class FleetView:
-    """Draws the page of many hosts. `base` is where pages are, with a slash at its end. Belongs to one thread.
+    """Renders the page of many hosts. For one thread.
 
-    `reach` tells at which socket a host can be asked by now, without waiting for anything. `hiding` is what viewers
-    aren't shown.
+    `base` is the path of the pages, with a slash at its end. `reach` returns the socket of a host without blocking,
+    None if it has none yet. `hiding` removes what viewers may not see.
     """
 
     page_names = ("hosts",)
@@ -257,20 +257,20 @@ class FleetView:
 
     @property
     def pause_seconds(self) -> float:
-        """As in View: as often as the hosts say something, for all of their ages have grown then."""
+        """As in PageRenderer: the interval of the feed, because the ages of all hosts grow with it."""
         return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
 
     def wake(self) -> None:
-        """As in View: the feed runs anyway."""
+        """As in PageRenderer. The feed always runs."""
 
     def follow(self) -> None:
-        """As in View."""
+        """As in PageRenderer."""
 
     def rest(self) -> None:
-        """As in View."""
+        """As in PageRenderer."""
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """As in View."""
+        """As in PageRenderer."""
         every = self._hiding.hosts(self._feed.states)
         sort = choice.sort if choice.sort in SORTS else next(iter(SORTS))
         group_by = choice.group if choice.group in self._ways() else ""
@@ -309,7 +309,7 @@ class FleetView:
         return f"{len(every)} host{'s' * (len(every) != 1)} - neuron-top", rows_of(page, link)
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """As in View."""
+        """As in PageRenderer."""
         count = len(self._feed.states)
         sorts = tuple(
             (name, self.address(choice, sort=name), name == (choice.sort or next(iter(SORTS)))) for name in SORTS
@@ -336,18 +336,18 @@ class FleetView:
         return PageFrame(title, (("Hosts", self.address(choice), True),), tuple(options), (choice.filter, others))
 
     def _ways(self) -> tuple[str, ...]:
-        """By what viewers can have the hosts together."""
+        """Returns the properties by which viewers can group hosts."""
         return tuple([way for way in grouping_choices(self._feed.states) if way != USER or self._hiding.shows_users])
 
     def address(self, choice: PageQuery, **changes: object) -> str:
-        """The address of another choice."""
+        """Returns the URL of a changed query."""
         return f"{self.base}hosts{choice.query(**changes)}"
 
     def host_address(self, choice: PageQuery, name: str) -> str:
-        """Where the pages of a host are."""
+        """Returns the URL of a host."""
         return f"{self.base}host/{quote(name, safe='')}/overview{PageQuery('', columns=choice.columns).query()}"
 
 
 def _fits_in_query(text: str) -> bool:
-    """Whether an address can have it as a choice."""
+    """Whether a text is short enough for a URL."""
     return len(text) <= MAX_TEXT_LENGTH

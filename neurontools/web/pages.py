@@ -1,4 +1,4 @@
-"""What is at which address: pages, their streams, the script, the style sheet, and where a token becomes a session."""
+"""HTTP handler of the browser pages: pages, event streams, script, style sheet and token form."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _STREAM = "text/event-stream"
 
 @cache
 def script() -> bytes:
-    """The script of all pages."""
+    """Returns the script of all pages."""
     return files("neurontools.web").joinpath("script.js").read_bytes()
 
 
 class WebPages:
-    """The pages of a host, or of many."""
+    """HTTP handler of the pages of one host or of many."""
 
     def __init__(
         self, gallery: RenderCache, places: PageRouter, guard: RequestGuard, sessions: BrowserSessions
@@ -55,7 +55,7 @@ class WebPages:
 
     @property
     def page(self) -> HttpPage:
-        """For a site: who may see what is decided here."""
+        """The page for a Site. It decides itself who is admitted."""
         return HttpPage(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
 
     def _answer(self, request: HttpRequest) -> HttpResponse:
@@ -105,7 +105,7 @@ class WebPages:
         return HttpResponse(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 
     def _asking(self, request: HttpRequest) -> HttpResponse:
-        """The page that asks for the token; who comes back to a page is sent there again."""
+        """Returns the token form. After it, the browser returns to the requested page."""
         back = f"{request.path}?{request.query}" if request.query else request.path
         return HttpResponse(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
 
@@ -153,28 +153,31 @@ _MAX_ACTIVE_HOSTS = 16
 
 
 class NavigablePageRenderer(PageRenderer, Protocol):
-    """A view that has pages."""
+    """A renderer with named pages and navigation."""
 
     @property
     def page_names(self) -> tuple[str, ...]:
-        """Those there are."""
+        """The names of the pages."""
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """What is around a page."""
+        """Returns what surrounds a page."""
 
 
 class PageRouter(Protocol):
-    """Finds what a path is of."""
+    """Finds the renderer and the page of a path."""
 
     front: str
     """The path of the page to begin with."""
 
     def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:
-        """The view and its page at a path below the base; None where there is none, Crowded when it can't be now."""
+        """Returns the renderer and the page name of a path below the base; None for an unknown path.
+
+        Raises CapacityExceeded if too many hosts are viewed.
+        """
 
 
 class SingleHostRouter:
-    """The pages of a host, by how much who asks may see."""
+    """Routes to the pages of one host, with a renderer for each role."""
 
     front = "overview"
 
@@ -182,15 +185,15 @@ class SingleHostRouter:
         self._views = views
 
     def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:
-        """As in Places."""
+        """As in PageRouter."""
         view = self._views[role]
         return (view, path) if path in view.page_names else None
 
 
 class FleetRouter:
-    """The page of many hosts, and the pages of those that are looked at.
+    """Routes to the page of many hosts, and to the pages of each host that is viewed.
 
-    `open_host` makes them of name, base and the socket that `reach` tells, where it does.
+    `open_host` makes the renderer of a host from its name, base path and the socket that `reach` returns.
     """
 
     front = "hosts"
@@ -209,7 +212,7 @@ class FleetRouter:
         self._hosts: OrderedDict[str, HostView] = OrderedDict()
 
     def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:  # noqa: ARG002
-        """As in Places."""
+        """As in PageRouter."""
         if path in self._view.page_names:
             return self._view, path
         kind, _, rest = path.partition("/")
@@ -226,7 +229,7 @@ class FleetRouter:
         return (view, page) if page in view.page_names else None
 
     def _make_room(self) -> None:
-        """Forgets the host that was asked for longest ago of those that nobody looks at."""
+        """Drops the least recently requested host without viewers."""
         if len(self._hosts) < _MAX_ACTIVE_HOSTS:
             return
         resting = next((name for name, view in self._hosts.items() if not view.is_awake), None)

@@ -1,4 +1,4 @@
-"""What viewers are not shown of processes: their commands, and whose they are."""
+"""Privacy filter: removes commands and users from what viewers see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neurontools.model import EndedProcess, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PrivacyFilter:
-    """What is shown all the same."""
+    """Removes commands and users unless configured to show them."""
 
     shows_commands: bool = False
     shows_users: bool = False
@@ -24,7 +24,7 @@ class PrivacyFilter:
         return changes if self.shows_users else {**changes, "user": None}
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot without what is hidden."""
+        """Returns a filtered snapshot."""
         changes = self._changes
         if not changes:
             return snapshot
@@ -32,19 +32,19 @@ class PrivacyFilter:
         return replace(snapshot, processes=processes, ended=self.ended(snapshot.ended))
 
     def ended(self, ended: Iterable[EndedProcess]) -> tuple[EndedProcess, ...]:
-        """The same of what has ended."""
+        """Returns filtered ended processes."""
         return tuple(replace(process, **self._changes) for process in ended)  # type: ignore[arg-type]
 
     def hosts(self, states: Iterable[HostState]) -> tuple[HostState, ...]:
-        """Many hosts without what is hidden: their summaries have no commands anyway."""
+        """Returns filtered hosts. Their summaries never contain commands."""
         return tuple(states) if self.shows_users else tuple([_without_users(state) for state in states])
 
     def jobs(self, jobs: Iterable[FleetJob]) -> tuple[FleetJob, ...]:
-        """The jobs over hosts without what is hidden."""
+        """Returns filtered jobs."""
         return tuple(jobs) if self.shows_users else tuple([job.without_users for job in jobs])
 
     def notes(self, where: str) -> tuple[str, ...]:
-        """What is hidden, and where that is decided; nothing where all is shown."""
+        """Returns a note on what is hidden and where to configure it; empty if nothing is hidden."""
         hidden = [
             name for name, is_shown in (("commands", self.shows_commands), ("users", self.shows_users)) if not is_shown
         ]
@@ -56,7 +56,7 @@ def _without_users(state: HostState) -> HostState:
 
 
 class FilteredTimeline(HostTimeline):
-    """A timeline whose snapshots are without what is hidden."""
+    """Timeline whose snapshots are filtered."""
 
     def __init__(self, limit_bytes: int, hiding: PrivacyFilter) -> None:
         super().__init__(limit_bytes)
@@ -64,7 +64,6 @@ class FilteredTimeline(HostTimeline):
         self._shown: tuple[Snapshot, Snapshot] | None = None
 
     def snapshot(self, index: int) -> Snapshot:
-        """As in Timeline."""
         whole = super().snapshot(index)
         if self._shown is None or self._shown[0] is not whole:
             self._shown = whole, self._hiding.snapshot(whole)

@@ -29,31 +29,31 @@ _log = logging.getLogger(__name__)
 
 
 class PageRenderer(Protocol):
-    """What can be looked at: a host, or many."""
+    """Renders pages: of one host, or of many."""
 
     @property
     def pause_seconds(self) -> float:
-        """Between two drawings of a picture."""
+        """Seconds between two renderings of a page."""
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """The title of the window, and the rows."""
+        """Returns the title of the window and the rows."""
 
     def wake(self) -> None:
-        """Somebody looks: be ready to draw."""
+        """Prepares to draw, for the first viewer."""
 
     def follow(self) -> None:
-        """Take in what is new, also while nothing is drawn."""
+        """Processes new data, even if no page is drawn."""
 
     def rest(self) -> None:
-        """Nobody has looked for a while: give back what drawing takes."""
+        """Frees resources, because no viewer is left."""
 
 
 class CapacityExceeded(Exception):
-    """There is no room for one more; the text says for what."""
+    """A limit is reached. The text names it."""
 
 
 class RenderCache:
-    """Pictures by view and choice. Belongs to the event loop's thread; `news` may be called in it alone."""
+    """Rendered pages by renderer and query. For the event loop's thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -66,11 +66,11 @@ class RenderCache:
         self.viewers = 0
 
     def news(self) -> None:
-        """Something to draw has changed."""
+        """Signals new data to draw."""
         self._has_news.set()
 
     def close(self) -> None:
-        """Draw no more."""
+        """Stops all rendering."""
         if self._task is not None:
             self._task.cancel()
         for view in self._asked_at:
@@ -78,7 +78,7 @@ class RenderCache:
         self._asked_at.clear()
 
     def picture(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
-        """The picture, as it was a round ago at the latest; Crowded where too much is asked for."""
+        """Returns the page, at most one round old. CapacityExceeded if too many pages are requested."""
         now = self._ask(view)
         key = (view, choice)
         picture = self._pictures.get(key)
@@ -93,9 +93,9 @@ class RenderCache:
         return picture
 
     def stream(self, view: PageRenderer, choice: PageQuery, since: str) -> AsyncGenerator[bytes, None]:
-        """Server-sent events: what has changed since a version, as it does; who reads slowly skips to the latest.
+        """Returns server-sent events: the changes since a version. A slow reader skips to the latest version.
 
-        Crowded when as many look on as may, or where the picture can't be had.
+        CapacityExceeded if there are too many viewers or pages.
         """
         if self.viewers >= MAX_VIEWERS:
             raise CapacityExceeded(f"{MAX_VIEWERS} viewers look on, and more may not")
@@ -129,7 +129,7 @@ class RenderCache:
             self._asked_at[view] = self._now()
 
     def _ask(self, view: PageRenderer) -> float:
-        """Takes note that somebody looks, and when that is."""
+        """Records a request for a renderer and returns the time."""
         now = self._now()
         if view not in self._asked_at:
             view.wake()
@@ -154,7 +154,7 @@ class RenderCache:
             self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def _rounds(self) -> None:
-        """Draw what is looked at whenever there is news, and each second else, since ages grow; until nobody looks."""
+        """Redraws the viewed pages on new data and at least once a second, until no viewer is left."""
         while self._asked_at:
             began = self._now()
             self._has_news.clear()
@@ -199,7 +199,10 @@ _EPOCH = secrets.token_hex(4)
 
 
 class RenderedPage:
-    """What is drawn of a choice. `draw` makes title and rows. Belongs to the event loop's thread."""
+    """A rendered page, shared by its viewers: rows, their versions, and the updates between versions.
+
+    `draw` returns title and rows. For the event loop's thread.
+    """
 
     def __init__(self, draw: Callable[[], tuple[str, tuple[Row, ...]]]) -> None:
         self._draw = draw
@@ -217,11 +220,11 @@ class RenderedPage:
 
     @property
     def version(self) -> str:
-        """Names what is shown now, in this process alone."""
+        """The version of the page; valid in this process only."""
         return f"{self._epoch}.{self.number}"
 
     def redraw(self, now_seconds: float) -> None:
-        """Draw it anew, and wake who waits for that, if anything is different."""
+        """Renders the page again, and wakes the waiting streams if it changed."""
         title, rows = self._draw()
         self.drawn_at_seconds = now_seconds
         if rows == self.rows and title == self.title:
@@ -240,13 +243,13 @@ class RenderedPage:
         changed.set()
 
     def number_of(self, version: str) -> int:
-        """The number of a version; 0, before all, of one of another process."""
+        """Returns the number of a version; 0, older than all, for a version of another process."""
         epoch, _, number = version.partition(".")
         is_known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 12
         return min(int(number), self.number) if is_known else 0
 
     def event_since(self, number: int) -> bytes:
-        """The event that brings who has seen a version to the latest; the same bytes for all who have."""
+        """Returns the event that updates a viewer from a version to the latest. All such viewers get the same bytes."""
         event = self._events.get(number)
         if event is None:
             told: dict[str, object] = {"title": self.title}
@@ -259,13 +262,13 @@ class RenderedPage:
         return event
 
     def page(self, made: Callable[[], bytes]) -> CompressibleDocument:
-        """The page that is sent first; made once for all who ask for it as it is now."""
+        """Returns the HTML of the current version; rendered once."""
         if self._page is None or self._page[0] != self.number:
             self._page = self.number, CompressibleDocument([CompressedPart(made())])
         return self._page[1]
 
     async def newer_than(self, number: int) -> None:
-        """Wait until there is a version behind this one."""
+        """Waits for a version newer than this one."""
         while self.number <= number:
             await self._changed.wait()
 
