@@ -1,4 +1,4 @@
-"""The certificates of what listens on the network: [tls] of the configuration."""
+"""TLS and authentication of the network listeners, from [tls] and [metrics] of the configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 
 def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls | None:
-    """TLS with the files of [tls]; None where there is no certificate. UserError when a file is wrong."""
+    """TLS with the files of [tls]; None without a certificate. Raises UserError when a file is wrong."""
     if settings.tls_certificate is None:
         return None
     files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
@@ -20,12 +20,12 @@ def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls |
 
 
 def allowed_subjects(settings: Settings) -> Subjects:
-    """Whose certificates may see what."""
+    """The certificate names of each role."""
     return Subjects(settings.tls_summary or (), settings.tls_full or ())
 
 
 def check_certificates(settings: Settings) -> None:
-    """UserError for parts of [tls] that don't fit each other, for a file that is wrong, and for a door left open."""
+    """Raises UserError for contradictions in [tls], for wrong files, and for an API without authentication."""
     for name in ("key", "client_ca", "summary", "full"):
         if settings.tls_certificate is None and getattr(settings, f"tls_{name}") is not None:
             raise UserError(f"tls.{name} needs a certificate; set tls.certificate", EXIT_USAGE)
@@ -62,9 +62,9 @@ def _check_closed(settings: Settings, *, has_names: bool) -> None:
 
 
 def metrics_access(settings: Settings) -> HttpAccess:
-    """The access to the metrics; UserError when a file of it is wrong.
+    """The access rules for /metrics. Raises UserError when a file is wrong.
 
-    Their own certificate goes before that of [tls], and lets in whoever its own authorities have signed.
+    A certificate in [metrics] replaces that of [tls]; then every certificate of its client CA may read.
     """
     tls: ServerTls | None = None
     named: Subjects | None = None

@@ -1,4 +1,4 @@
-"""What the kubelet has given to pods: its pod-resources API, asked every few seconds where its socket exists."""
+"""Attributes processes to containers, pods and jobs, from cgroups, environments and the kubelet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 from neurontools.rpc import wire
 from neurontools.util.terminal import excerpt
 
-MAX_REPLY_BYTES = 16 * 2**20  # as much as the kubelet's own clients take
+MAX_REPLY_BYTES = 16 * 2**20  # the limit of the kubelet's own clients
 _MAX_TROUBLE_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
@@ -28,20 +28,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KubeletTimeouts:
-    """How often a kubelet is asked, and for how long its last answer holds when it gives no other."""
+    """Intervals and timeouts for requests to the kubelet."""
 
     interval_seconds: float = 10.0
     reply_seconds: float = 5.0
-    first_retry_seconds: float = 1.0  # doubled with each failure
+    first_retry_seconds: float = 1.0  # doubles with each failure
     longest_retry_seconds: float = 60.0
     held_seconds: float = 300.0
 
 
 class KubeletWatcher:
-    """Asks the kubelet again and again and hands on what it says: () where there is no kubelet.
+    """Asks the kubelet periodically for the devices of pods, and passes its answers on; () without a kubelet.
 
-    One that is silent, slow or garbled changes nothing for `held_seconds`: it is being restarted more often than it has
-    taken all devices from all pods. It is asked again after growing pauses.
+    Keeps the last good answer for `held_seconds`: a kubelet restart is far likelier than every pod losing its devices.
     """
 
     def __init__(
@@ -54,20 +53,20 @@ class KubeletWatcher:
         self._socket = socket
         self._patience = patience or KubeletTimeouts()
         self._task: asyncio.Task[None] | None = None
-        self._answered_at_seconds: float | None = None  # None: there is no answer that holds
+        self._answered_at_seconds: float | None = None  # None: no valid answer
         self._failures = 0
         self._trouble = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the kubelet's answers, if anything is."""
+        """A warning when the kubelet does not answer properly."""
         if not self._trouble:
             return ()
         shown = "pods are shown as it said last" if self._answered_at_seconds is not None else "pods may have no names"
-        return (f"the kubelet at unix:{self._socket} doesn't tell its pods ({self._trouble}): {shown}",)
+        return (f"the kubelet at unix:{self._socket} doesn't list its pods ({self._trouble}): {shown}",)
 
     def start(self) -> None:
-        """Begins to ask, in a task of the running event loop."""
+        """Starts asking in a task."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
@@ -83,12 +82,12 @@ class KubeletWatcher:
             await asyncio.sleep(pause_seconds)
 
     async def ask_once(self) -> float:
-        """Asks the kubelet once and passes its answer on; returns the seconds to wait before the next question."""
+        """Asks the kubelet once and passes its answer on. Returns the seconds until the next request."""
         if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
             try:
                 found = await self._ask()
             except Exception as error:
-                # Whatever a reply does to us, the next one may be a good one.
+                # A reply that causes an error must not end the task.
                 return self._failed(_cause(error))
             return self._answered(found)
         if self._answered_at_seconds is not None or self._trouble:
@@ -98,9 +97,9 @@ class KubeletWatcher:
     async def _ask(self) -> tuple[PodAllocation, ...]:
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.use_local_subchannel_pool", 1))
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
-            ask: Any = channel.unary_unary(METHOD)  # without serialisers: bytes as they are
+            ask: Any = channel.unary_unary(METHOD)  # without serializers: raw bytes
             reply: bytes = await ask(b"", timeout=self._patience.reply_seconds)
-        # A megabyte takes a quarter of a second to read, in which the event loop has others to serve.
+        # Parsing a megabyte takes 0.25 s, during which the event loop would be blocked.
         return await asyncio.to_thread(lambda: tuple(read_allocations(reply)))
 
     def _answered(self, found: tuple[PodAllocation, ...]) -> float:
@@ -117,7 +116,7 @@ class KubeletWatcher:
             self._on_allocations(())
         self._trouble = trouble
         if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
-            self._failures, self._trouble = 0, ""  # by now there is no kubelet here
+            self._failures, self._trouble = 0, ""  # there is no kubelet any more
             return self._patience.interval_seconds
         self._failures += 1
         pause = self._patience.first_retry_seconds * 2.0 ** min(self._failures - 1, 30)
@@ -130,12 +129,12 @@ def _cause(error: Exception) -> str:
     return excerpt(f"its reply is garbled: {error}", _MAX_TROUBLE_CHARACTERS)
 
 
-MAX_NAME_CHARACTERS = 253  # of a pod
+MAX_NAME_CHARACTERS = 253  # of a pod name
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def name_of_kubernetes(text: str | None) -> str | None:
-    """The text where it is a name as pods, namespaces and containers have them; None for anything else."""
+    """The text if it is a valid name of a pod, namespace or container; else None."""
     return text if text and len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) else None
 
 
@@ -145,7 +144,7 @@ DEVICE_RESOURCES = frozenset(("aws.amazon.com/neuron", "aws.amazon.com/neurondev
 CORE_RESOURCES = frozenset(("aws.amazon.com/neuroncore",))
 DRA_DRIVER = "neuron.aws.com"
 
-# Fields of the messages.
+# Field numbers of the messages.
 _POD_RESOURCES = 1  # ListPodResourcesResponse
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
 _CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
@@ -161,10 +160,9 @@ _Fields = dict[int, list[int | bytes]]
 
 
 def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
-    """The containers that were given Neuron devices or cores, from a ListPodResourcesResponse.
+    """Parses the containers with Neuron devices or cores from a ListPodResourcesResponse.
 
-    ValueError for bytes that are no such message, and where a container with devices has names that no pod can have:
-    such a reply is garbled as a whole.
+    Raises ValueError for an invalid message, or for an invalid pod name of such a container.
     """
     for pod in _messages(wire.decode(reply), _POD_RESOURCES):
         name, namespace = _text(pod, _POD_NAME), _text(pod, _POD_NAMESPACE)
@@ -210,7 +208,7 @@ def _text(fields: _Fields, number: int) -> str:
 
 
 def _indices(ids: Iterable[int | bytes]) -> Iterator[int]:
-    """The indices that device plugins put at the end of their ids: "3", "neuron3", "neuron-core-3"."""
+    """The indices at the end of device ids: "3", "neuron3", "neuron-core-3"."""
     for value in ids:
         match = _INDEX.search(value.decode("utf-8", "replace")) if isinstance(value, bytes) else None
         if match is not None and int(match[0]) < _MOST_INDICES:
@@ -224,7 +222,7 @@ _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULT
 # Pod UIDs have dashes, and underscores where systemd names the slice.
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
-# What systemd hands to users: below it they make and name the cgroups themselves.
+# The part of the tree that systemd delegates to users, who choose the names of cgroups below it.
 _OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
 # /slurm/uid_1000/job_1 (v1; with the node's name where a host has several), /system.slice/slurmstepd.scope/job_1 (v2),
 # from the root on: in a cgroup of its own a service makes what it likes. A daemon in a container sees "/.." first.
@@ -239,9 +237,9 @@ _Key = tuple[int, float | None, float | None]
 
 
 class ProcessAttributor:
-    """Remembers what each process runs in; a process is looked at when it is first seen and again while it is young.
+    """Reads and remembers the attribution of each process. A young process is read again.
 
-    Belongs to the event loop's thread. `proc` is where the /proc file system is.
+    Belongs to the event loop's thread. `proc` is where /proc is mounted.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -250,11 +248,11 @@ class ProcessAttributor:
         self.allocations: tuple[PodAllocation, ...] = ()
 
     def take_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
-        """Takes what the kubelet has given; it is in the snapshots from the next on."""
+        """Stores the kubelet's allocations for later snapshots."""
         self.allocations = allocations
 
     def attribute(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the attribution of its processes, and with what the kubelet has given."""
+        """Returns the snapshot with the attribution of its processes and the kubelet's allocations."""
         keys = {_key(process) for process in snapshot.processes}
         for gone in self._known.keys() - keys:
             del self._known[gone]
@@ -272,7 +270,7 @@ class ProcessAttributor:
         return process if found == _NOTHING else replace(process, attribution=found, job=_job(process, found))
 
     def _of(self, process: Process) -> Attribution:
-        """What is read of a process: three times, for a job's starter moves it into its cgroup when it runs already."""
+        """Reads a process up to three times, because a job's starter may move it into its cgroup later."""
         key = _key(process)
         looks, found = self._known.get(key, (0, _NOTHING))
         if looks < _LOOKS:
@@ -285,12 +283,12 @@ _LOOKS = 3
 
 
 def _key(process: Process) -> _Key:
-    """One process, and not the next one with its PID."""
+    """Identifies a process although PIDs are reused."""
     return process.pid, process.started_at_unix_seconds, process.attached_at_unix_seconds
 
 
 def read_attribution(directory: Path) -> Attribution:
-    """What a /proc/PID directory tells; what can't be read (other users' environments) is None."""
+    """Reads the attribution of a /proc/PID directory; None for what can't be read, as others' environments."""
     return attribution_from(
         read_limited(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
         {
@@ -301,13 +299,13 @@ def read_attribution(directory: Path) -> Attribution:
 
 
 def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attribution:
-    """What the text of /proc/PID/cgroup and an environment tell."""
+    """Parses the text of /proc/PID/cgroup and environment variables."""
     cgroup = "\n".join(line for line in cgroup.splitlines() if not _OF_USERS.match(line))
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
     slurm = _SLURM.search(cgroup)
     found = Attribution(
-        container_id=containers[-1] if containers else None,  # the innermost
+        container_id=containers[-1] if containers else None,  # the innermost one
         container_name=name_of_kubernetes(read_environment.get("CONTAINER_NAME")) if pod else None,
         pod_uid=pod[1].replace("_", "-") if pod else None,
         pod_name=name_of_kubernetes(read_environment.get("POD_NAME")) if pod else None,
@@ -320,15 +318,15 @@ def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attrib
 
 
 def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAllocation], host_lnc: int) -> Attribution:
-    """With the names that the kubelet has for the holder of the process's cores.
+    """Adds the pod and container that the kubelet allocated the process's cores to.
 
-    Nobody else may use what it has given, so whoever holds it is in that pod. A process outside of all containers that
-    helps itself to it is not.
+    An allocation is exclusive, so a process that holds these cores belongs to that pod. A process outside of all
+    containers is left alone.
     """
     if found.container_id is None and found.pod_uid is None:
         return found
     cores = {core // host_lnc for core in process.core_indices}
-    is_user = bool(process.core_indices) or process.runtime_version is not None  # a monitor has devices open too
+    is_user = bool(process.core_indices) or process.runtime_version is not None  # monitors open devices too
     devices = set(process.device_indices) if is_user else set()
     for allocation in allocations:
         given_cores = set(allocation.neuroncore_indices)
@@ -343,10 +341,9 @@ def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAll
 
 
 def _job(process: Process, of: Attribution) -> Job | None:
-    """The job under the name that Slurm or Kubernetes has for it, where they do.
+    """Names the job after Slurm or Kubernetes, if the process runs under one.
 
-    Steps and runs within a job of Slurm are told apart by their run; a pod is a run of its own host, if its launcher
-    does not tell more.
+    A Slurm job's steps are told apart by their run id. A pod without a launcher is a run of its own host.
     """
     job = process.job or Job("")
     if of.slurm_job_id:
@@ -364,9 +361,9 @@ def _job(process: Process, of: Attribution) -> Job | None:
     return process.job
 
 
-# A JobSet's name, a Job's and the address of a LeaderWorkerSet's leader, as their pods are mostly told them.
+# Variables with the name of a JobSet, of a Job, or with the address of a LeaderWorkerSet's leader.
 _POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
-_ONLY_STEPS = (None, "0", "batch", "extern")  # mostly a job has no other that trains
+_ONLY_STEPS = (None, "0", "batch", "extern")  # most jobs train in one of these
 _VARIABLES = frozenset(
     (
         b"CONTAINER_NAME",
@@ -380,7 +377,7 @@ _VARIABLES = frozenset(
 
 
 def _pod_group(read_environment: Mapping[str, str]) -> str | None:
-    """What the pods of a job have in common, by the first of the variables that tell it."""
+    """The common name of a job's pods, from the first variable that is set."""
     for variable in _POD_GROUPS:
         if told := read_environment.get(variable.decode("ascii")):
             return name_of_kubernetes(told.partition(".")[0])
@@ -388,7 +385,7 @@ def _pod_group(read_environment: Mapping[str, str]) -> str | None:
 
 
 def _step(job_id: str, read_environment: Mapping[str, str]) -> str | None:
-    """The step of a job whose cgroup has no steps."""
+    """The job step from the environment, for cgroups without steps."""
     text = read_environment.get("SLURM_STEP_ID", "")
     is_step = len(text) <= 20 and text.isascii() and text.isdigit()
     return text if is_step and read_environment.get("SLURM_JOB_ID") == job_id else None

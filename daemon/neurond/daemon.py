@@ -1,4 +1,4 @@
-"""The daemon: wires source, allocator, sampler, store and services together and runs them until it is told to end."""
+"""The daemon: connects the host, snapshots, sockets and services, and runs them until a signal ends it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,25 @@ import gc
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from neurond.actions import ActionSettings, FindingActions
-from neurond.attribution import KubeletWatcher, ProcessAttributor
-from neurond.exports.metrics import Exporters
 from neurond.faults import LoseHost
-from neurond.host import open_host, open_kernel_log
-from neurond.journal.accounts import ProcessAccounts
-from neurond.journal.state_files import AuditLog, EndedFile, EndedLog, open_audit_file, open_state_file
+from neurond.host import open_host
+from neurond.journal.state_files import AuditLog, open_audit_file, open_state_file
 from neurond.peers.connection_proxy import ConnectionProxy
 from neurond.peers.limits import PeerLimiter, limits_for
-from neurond.reloading import RELOADABLE, changes, reread
+from neurond.publisher import SnapshotPublisher
+from neurond.reloading import ConfigurationReloader
 from neurond.service.attach_socket import AttachSocket
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
-from neurond.service.server import (
-    MemoryTrimmer,
-    OpenCalls,
-    announce_health,
-    build_server,
-    handle_loop_exception,
-    is_out_of_memory,
-    log_out_of_memory,
-)
+from neurond.service.server import MemoryTrimmer, OpenCalls, announce_health, build_server, handle_loop_exception
 from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
-from neurond.snapshots.sampler import Sampler
-from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
-from neurond.system.clocks import SteadyClock, by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
+from neurond.snapshots.store import TickSchedule
+from neurond.system.clocks import SteadyClock, fault_by_wall_clock
 from neurond.system.kernel_log import KernelLogWriter
 from neurond.system.lifecycle import (
     finish_other_tasks,
@@ -54,10 +39,6 @@ from neurond.system.lifecycle import (
     turns,
     watchdog_seconds,
 )
-from neurond.system.processes import is_alive
-from neurond.verdicts.evidence import HealthThresholds
-from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator
-from neurontools.driver.environment import Roots
 from neurontools.faults.requests import FaultRequest
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
@@ -68,18 +49,17 @@ if TYPE_CHECKING:
     from neurond.service.network_api import NetworkApi
     from neurontools.model import InjectedFault, Snapshot
 
-# Changes of ownership are published at once, but under a storm of them not more often than this.
+# Lease changes are published at once, but no more often than this.
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
-_FIRST_REFRESH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """One daemon. `run` serves until SIGTERM or SIGINT, or SIGHUP of its terminal; that of others has it reload.
+    """One daemon. SIGTERM and SIGINT end it. SIGHUP of its terminal ends it too; without a terminal it reloads.
 
-    Where the host is simulated: `lose_host` is what losing it means, `faults` are there from the start.
+    `lose_host` and `faults`, which are injected at the start, are for simulated hosts.
     """
 
     def __init__(
@@ -88,8 +68,6 @@ class Daemon:
         self._settings = settings
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
-        self._reloading: asyncio.Task[None] | None = None
-        self._is_serving = self._is_reload_due = False
         self._clock = SteadyClock()
         host = open_host(settings, self._on_ownership_change, self._clock)
         self._allocator = host.allocator
@@ -101,180 +79,110 @@ class Daemon:
             host.faults.effects.lose_host = lose_host
         self._first_faults = faults
         self._ticks = TickSchedule(settings.interval_seconds, time.monotonic())
-        roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
-        self._sampler = Sampler(host.source, host.allocator, host.load, settings.interval_seconds, roots, self._clock)
-        self._refresher = SourceRefresher(host.source)
-        self._export: SysfsExporter | None = None
-        self._written_kernel_log: KernelLogWriter | None = None
-        self._store = SnapshotStore(settings.history_seconds, settings.history_bytes)
-        # The processes of a simulated host are those of this one.
-        proc_root = "/proc" if settings.simulate else settings.proc_root
-        self._attributions = ProcessAttributor(proc_root)
-        self._rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
-        self._kernel_log = open_kernel_log(settings)
-        self._finding_log = FindingLogger()
-        self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
-        self._exports = Exporters(settings, self._store)
-        self._accounts = ProcessAccounts(partial(is_alive, proc_root))
         group = None if settings.group is None else group_id(settings.group)
-        self._ended = EndedLog(time.time(), open_state_file(settings.state_directory, group, "what ended", EndedFile))
-        self._finding_diff = FindingDiff()
         self._audit = AuditLog(open_state_file(settings.state_directory, group, "the audit", open_audit_file))
+        self._publisher = SnapshotPublisher(settings, host, self._clock, self._audit, group)
+        self._reloader = ConfigurationReloader(settings, self._apply_settings, self._audit)
+        self._written_kernel_log: KernelLogWriter | None = None
         self._network: NetworkApi | None = None
-        self._actions = (
-            FindingActions(ActionSettings.from_table(settings.actions), self._audit) if settings.actions else None
-        )
-        self._monitor = MonitorService(self._store, self._ended, self._settle)
+        self._monitor = MonitorService(self._publisher.store, self._publisher.ended, self._settle)
         self._runtime = RuntimeService(
             self._allocator, host.source.instance.instance_type, self._ticks, self._clock, host.faults
         )
 
     async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serves until `ending` is set, or without one until a signal says to end; calls `on_ready` once it serves.
+        """Serves until `ending` is set, or without it until a signal. Calls `on_ready` once it serves.
 
-        UserError when the sockets can't be had.
+        Raises UserError when it can't have the sockets.
         """
         is_own_process = ending is None
-        # Asked before anything can hang up: of a terminal that is gone nobody could tell that there was one.
+        # Checked before a hangup: afterwards the terminal can no longer be found.
         reloads = is_own_process and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal()
-        # First of all: a signal must never leave the sockets behind.
+        # Before the sockets: a signal must never leave them behind.
         ending = ending or termination_event(by_hang_up=not reloads)
+        loop = asyncio.get_running_loop()
         if reloads:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
-        asyncio.get_running_loop().set_exception_handler(handle_loop_exception)
+            loop.add_signal_handler(signal.SIGHUP, self._reloader.request)
+        loop.set_exception_handler(handle_loop_exception)
+        publisher = self._publisher
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        files_each = raise_file_limit() // (
-            1 if self._settings.listen is None else 2
-        )  # for the API on each of its sides
+        files_each = raise_file_limit() // (1 if self._settings.listen is None else 2)  # half for the API over TLS
         peers = PeerLimiter(limits_for(files_each), time.monotonic)
-        gate = ConnectionProxy(peers)
-        calls = OpenCalls(peers, gate.who)
-        attach_socket = AttachSocket(self._allocator, peers, self._clock, self._accounts.end, self._faults, self._audit)
+        proxy = ConnectionProxy(peers)
+        calls = OpenCalls(peers, proxy.who)
+        attach_socket = AttachSocket(
+            self._allocator, peers, self._clock, publisher.accounts.end, self._faults, self._audit
+        )
         self._network = _network_api(self._settings, self._monitor, files_each, self._audit)
         server, health = build_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:
-            await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
-            first = self._store.put(
-                self._rules.evaluate(self._sampler.sample(warnings=self._refresher.warnings))
-            ).snapshot
-            if self._settings.export_sysfs is not None:
-                self._export = _export(self._settings, first)
-            self._written_kernel_log = _written_kernel_log(self._settings, first)
-            if self._written_kernel_log is not None and self._faults is not None:
-                self._faults.effects.log_error = self._written_kernel_log.write
+            first = await publisher.publish_first()
+            self._start_simulation_outputs(first)
             with closed_umask():
                 server.add_insecure_port(socket_path.grpc_target(files.inner_path))
                 await server.start()
-            gate.open(files.listen(files.path), files.inner_path)
+            proxy.open(files.listen(files.path), files.inner_path)
             attach_socket.listen(files.listen(files.attach_path))
-            await self._exports.start()
+            await publisher.exporters.start()
             if self._network is not None:
                 await self._network.start(files)
-                self._exports.add_network_connections(self._network.gate)
-            self._kubelet.start()
+                publisher.exporters.add_network_connections(self._network.proxy)
+                publisher.on_tick = self._network.proxy.renew
+            publisher.start_kubelet()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
-            # What there is by now stays. To look through it for garbage takes 20 ms, in which nobody is answered.
+            # Objects of the start live as long as the daemon. Without this, a garbage collection blocks for 20 ms.
             gc.freeze()
             turns.begin()
             if self._faults is not None and self._first_faults:
                 self._faults.inject(self._first_faults)
             if not notify_ready(self._settings.ready_fd) and self._settings.exit_with_parent:
-                ending.set()  # who started us was gone before we could ask the kernel to tell
+                ending.set()  # the parent ended before the kernel could signal it
             on_ready()
             if is_own_process:
-                self._serve_supervisor()
+                self._reloader.start()
+                _start_watchdog(loop)
             self._audit.record("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
             await self._tick_until(ending, peers)
         finally:
             _log.info("ending")
             await calls.end(_GRACE_SECONDS)
-            gate.close()
+            proxy.close()
             if self._network is not None:
                 await self._network.close(_GRACE_SECONDS)
             attach_socket.close()
-            await self._exports.close()
-            await self._kubelet.close()
-            if self._export is not None:
-                self._export.close()
+            await publisher.close_inputs()
             if self._written_kernel_log is not None:
                 self._written_kernel_log.close()
             await server.stop(_GRACE_SECONDS)
             await finish_other_tasks(_GRACE_SECONDS)
-            if self._actions is not None:
-                self._actions.close()
+            publisher.close_outputs()
             self._audit.record("daemon_ends", time.time(), {"pid": os.getpid()})
             self._audit.close()
-            self._ended.close()
             files.release()
 
-    def _serve_supervisor(self) -> None:
-        """Does what service managers ask for: signs of life, and reading the configuration again."""
-        self._is_serving = True
-        if self._is_reload_due:
-            self._reload()
-        loop = asyncio.get_running_loop()
-        pause_seconds = watchdog_seconds()
-        if pause_seconds is not None:
+    def _start_simulation_outputs(self, first: Snapshot) -> None:
+        if self._settings.export_sysfs is not None:
+            self._publisher.sysfs_export = _sysfs_exporter(self._settings, first)
+        self._written_kernel_log = _kernel_log_writer(self._settings, first)
+        if self._written_kernel_log is not None and self._faults is not None:
+            self._faults.effects.log_error = self._written_kernel_log.write
 
-            def tell() -> None:
-                notify_systemd("WATCHDOG=1")
-                loop.call_later(pause_seconds, tell)
-
-            tell()
-
-    def _reload(self) -> None:
-        self._is_reload_due = True
-        if self._is_serving and (self._reloading is None or self._reloading.done()):
-            self._reloading = asyncio.get_running_loop().create_task(self._reread_while_due())
-
-    async def _reread_while_due(self) -> None:
-        """Once more for all that asked meanwhile: what they mean may have been written after it was read."""
-        while self._is_reload_due:
-            self._is_reload_due = False
-            await self._reread()
-
-    async def _reread(self) -> None:
-        """Takes over what has changed in the configuration and can change; all else stays until a restart."""
-        notify_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        try:
-            after = await reread(sys.argv[1:])
-        except (UserError, OSError) as error:
-            _log.error("the configuration stays as it was: %s", error)
-        else:
-            taken, left = changes(self._settings, after)
-            self._take_over(after)
-            _log.info("the configuration was read again; changed: %s", ", ".join(taken) or "nothing")
-            if left:
-                _log.warning("these settings change with a restart: %s", ", ".join(left))
-            self._audit.record("configuration_read", time.time(), {"changed": taken, "left": left})
-        finally:
-            notify_systemd("READY=1")
-
-    def _take_over(self, after: Settings) -> None:
-        """Goes by the settings that can change from here on."""
-        before = self._settings
+    def _apply_settings(self, before: Settings, after: Settings) -> None:
+        """Applies the reloadable settings."""
         if after.log_level != before.log_level:
             set_log_level(after.log_level)
-        if after.health_thresholds != before.health_thresholds:
-            self._rules.set_thresholds(HealthThresholds(**after.health_thresholds))  # type: ignore[arg-type]
-        if after.actions != before.actions:
-            if self._actions is not None:
-                self._actions.close()
-            self._actions = (
-                FindingActions(ActionSettings.from_table(after.actions), self._audit) if after.actions else None
-            )
+        self._publisher.apply_settings(before, after)
         if (after.tls_summary, after.tls_full) != (before.tls_summary, before.tls_full):
             from neurond.access import allowed_subjects
 
-            self._exports.allow(allowed_subjects(after))
+            self._publisher.exporters.allow(allowed_subjects(after))
             if self._network is not None:
-                self._network.gate.allow(allowed_subjects(after))
-        self._settings = replace(before, **{name: getattr(after, name) for name in RELOADABLE})
+                self._network.proxy.allow(allowed_subjects(after))
 
     async def _tick_until(self, ending: asyncio.Event, peers: PeerLimiter) -> None:
-        """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""
+        """Publishes a snapshot per interval. Ticks that were missed are skipped."""
         loop = asyncio.get_running_loop()
         due = self._ticks.began_seconds
         memory_trimmer = MemoryTrimmer()
@@ -284,9 +192,9 @@ class Daemon:
                 async with asyncio.timeout_at(due):
                     await ending.wait()
                     return
-            await self._refresher.refresh(self._settings.interval_seconds)
+            await self._publisher.refresh()
             self._dirty = False
-            self._publish(whole=True)
+            self._publisher.publish(whole=True)
             memory_trimmer.update(peers.closed_total, loop.time())
 
     def _on_ownership_change(self) -> None:
@@ -295,8 +203,17 @@ class Daemon:
             loop = asyncio.get_running_loop()
             self._settling = loop.call_later(_SETTLE_SECONDS, self._settle)
 
+    def _settle(self) -> None:
+        """Publishes lease changes that no snapshot contains yet."""
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        if self._dirty:
+            self._dirty = False
+            self._publisher.publish(whole=False)
+
     def _on_fault_change(self) -> None:
-        """Publishes, and has faults go on when time alone changes them next."""
+        """Publishes the change, and sets a timer for the next one."""
         self._on_ownership_change()
         if self._fault_due is not None:
             self._fault_due.cancel()
@@ -306,7 +223,6 @@ class Daemon:
             self._fault_due = asyncio.get_running_loop().call_at(due_seconds, self._advance_faults)
 
     def _on_healed(self, faults: Sequence[InjectedFault], by_uid: int | None, by_pid: int | None) -> None:
-        """Has it in the audit who took faults back."""
         moved_seconds = self._clock.moved_seconds()
         shown = (fault_by_wall_clock(fault, moved_seconds) for fault in faults)
         self._audit.record_healed(shown, by_uid, by_pid, self._clock.now() + moved_seconds)
@@ -316,80 +232,27 @@ class Daemon:
             self._faults.advance()
             self._on_fault_change()
 
-    def _settle(self) -> None:
-        """Publishes changes of ownership now, if there are any that no snapshot shows."""
-        if self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
-        if self._dirty:
-            self._dirty = False
-            self._publish(whole=False)
 
-    def _publish(self, *, whole: bool) -> None:
-        """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
-        try:
-            warnings = self._refresher.warnings + self._kubelet.warnings
-            snapshot = self._sampler.sample(whole=whole, warnings=warnings)
-            attributed = self._attributions.attribute(snapshot)
-            if whole:
-                logged = () if self._kernel_log is None else self._kernel_log.read()
-                judged = self._rules.evaluate(attributed, self._sampler.ended, logged)
-            else:
-                judged = self._rules.carry_over(attributed)
-            moved_seconds = self._clock.moved_seconds()
-            self._note_ended(attributed, moved_seconds)
-            self._audit.record_attaches(
-                attributed, self._sampler.departures, attributed.taken_at_unix_seconds + moved_seconds
-            )
-            shown = self._with_ended(by_wall_clock(judged, moved_seconds))
-            self._audit.record_faults(shown)
-            entry = self._store.put(shown, remember=whole)
-            if whole:
-                self._finding_log.log_new(entry.snapshot)
-                self._act(entry.snapshot)
-                self._exports.observe(entry.snapshot)
-                if self._network is not None:
-                    self._network.gate.renew()
-        except Exception as error:
-            # A fault in one snapshot must not end the daemon; the readers keep the one before.
-            if is_out_of_memory(error):
-                log_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
-            else:
-                _log.exception("a snapshot could not be taken")
-            return
-        if self._export is not None:
-            self._export.offer(snapshot)
+def _start_watchdog(loop: asyncio.AbstractEventLoop) -> None:
+    pause_seconds = watchdog_seconds()
+    if pause_seconds is not None:
 
-    def _act(self, snapshot: Snapshot) -> None:
-        """Has done what is to be done about findings that have begun or ended with this snapshot."""
-        began, ended = self._finding_diff.update(snapshot.health)
-        if began or ended:
-            self._audit.record_findings(began, ended, snapshot.taken_at_unix_seconds)
-            if self._actions is not None:
-                self._actions.submit(began, ended, snapshot)
+        def notify_watchdog() -> None:
+            notify_systemd("WATCHDOG=1")
+            loop.call_later(pause_seconds, notify_watchdog)
 
-    def _note_ended(self, snapshot: Snapshot, moved_seconds: float) -> None:
-        """Takes note of what has ended since the snapshot before, by the clock that the host shows now."""
-        ended = self._accounts.observe(snapshot, self._sampler.departures)
-        self._ended.add(ended_by_wall_clock(process, moved_seconds) for process in ended)
-
-    def _with_ended(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what has ended lately."""
-        recent = self._ended.recent(snapshot.taken_at_unix_seconds)
-        return replace(snapshot, ended=recent) if recent else snapshot
+        notify_watchdog()
 
 
-def _network_api(
-    settings: Settings, monitor: MonitorService, raise_file_limit: int, audit: AuditLog
-) -> NetworkApi | None:
+def _network_api(settings: Settings, monitor: MonitorService, most_files: int, audit: AuditLog) -> NetworkApi | None:
     if settings.listen is None:
         return None
     from neurond.service.network_api import NetworkApi
 
-    return NetworkApi(settings, monitor, raise_file_limit, audit.record)
+    return NetworkApi(settings, monitor, most_files, audit.record)
 
 
-def _export(settings: Settings, first: Snapshot) -> SysfsExporter:
+def _sysfs_exporter(settings: Settings, first: Snapshot) -> SysfsExporter:
     from neurond.exports.sysfs_export import SysfsExporter
 
     try:
@@ -398,8 +261,8 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExporter:
         raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
 
 
-def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogWriter | None:
-    """Where injected faults make the kernel log their lines; None: nowhere."""
+def _kernel_log_writer(settings: Settings, first: Snapshot) -> KernelLogWriter | None:
+    """The kernel log of a simulated host, for injected faults; None when there is no file for it."""
     path = settings.export_kernel_log
     if path is None and settings.export_sysfs is not None:
         from neurontools.driver.tree_export import KERNEL_LOG

@@ -1,4 +1,4 @@
-"""The host that a daemon watches: its source of devices, the allocator of its cores, and a load if one is asked for."""
+"""The host that a daemon monitors: the source of its devices, the core allocator, and a synthetic load."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.model import Instance
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-FIRST_THAT_TELLS = 3  # generation whose driver tells the health of parts: Trainium2
+FIRST_WITH_HEALTH = 3  # device generation whose driver reports component health: Trainium2
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedHost:
-    """What a daemon works with; `load` is None where no processes are invented, `faults` where devices are real."""
+    """A monitored host. `load` is None without a synthetic load, `faults` with real devices."""
 
     source: DeviceSource
     allocator: CoreAllocator
@@ -34,7 +34,7 @@ class WatchedHost:
 def open_host(
     settings: Settings, on_ownership_change: Callable[[], None], clock: SteadyClock | None = None
 ) -> WatchedHost:
-    """The simulated instance the settings name, else the devices of this host; UserError when there is neither."""
+    """Opens the simulated instance of the settings, or this host's devices. Raises UserError."""
     if settings.simulate is None:
         return _own_devices(settings, on_ownership_change)
     try:
@@ -50,14 +50,14 @@ def open_host(
     faults = FaultInjector(
         allocator,
         FaultEffects(time.monotonic, (clock or SteadyClock()).at),
-        tells_health=instance_type.family.generation >= FIRST_THAT_TELLS,
+        tells_health=instance_type.family.generation >= FIRST_WITH_HEALTH,
     )
     source = SimulatedSource(instance_type, allocator, load.ecc if load else None, place, faults)
     return WatchedHost(source, allocator, load, faults)
 
 
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
-    # Not needed to simulate, so a simulating daemon doesn't carry it.
+    # Imported here because a simulating daemon doesn't need it.
     from neurond.sources.sysfs import SysfsSource
     from neurontools.driver.devices import list_device_directories
     from neurontools.driver.environment import Roots
@@ -106,7 +106,7 @@ def _load(settings: Settings, allocator: CoreAllocator, instance_type: catalog.I
 
 
 def open_kernel_log(settings: Settings) -> KernelLogReader | None:
-    """The log that tells of these devices; None where there is none, as of simulated ones."""
+    """Opens the kernel log of these devices; None without one, as for simulated devices."""
     if settings.kmsg is not None:
         return KernelLogReader(settings.kmsg) if settings.kmsg else None
     return None if settings.simulate else KernelLogReader(f"{settings.dev_root}/kmsg", is_named=False)

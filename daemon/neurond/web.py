@@ -1,4 +1,4 @@
-"""The pages of the daemon's own host, as its settings say."""
+"""The pages for browsers about the daemon's own host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neurontools.web.render_cache import RenderCache
 
 
 class DaemonPages:
-    """Draws while somebody looks; nothing of it costs anything else. Belongs to the event loop's thread."""
+    """Renders pages only while a browser requests them. Belongs to the event loop's thread."""
 
     def __init__(self, settings: Settings, store: SnapshotStore, access: HttpAccess) -> None:
         self._gallery = RenderCache()
@@ -36,26 +36,26 @@ class DaemonPages:
 
     @property
     def page(self) -> HttpPage:
-        """What is below `BASE`."""
+        """The handler of all pages below `BASE`."""
         return self._pages.page
 
     def observe(self) -> None:
-        """Takes note that there is a new snapshot."""
+        """Handles a new snapshot."""
         self._gallery.news()
 
     def close(self) -> None:
-        """Draws no more."""
+        """Stops rendering."""
         self._gallery.close()
 
 
 _MOST_BYTES = 8 * 2**20
-_REST_SECONDS = 0.02  # between two moments of the past, in which others are answered
+_REST_SECONDS = 0.02  # pause between two moments of history, so that the event loop serves others
 
 
 class StoreFeed(Feed):
-    """The latest snapshots of a store from now on, and beside that what it remembers, the newest first.
+    """Feeds pages with the snapshots of a store, and with its history, newest first.
 
-    It has no thread: `drain` looks, and what is remembered is read by a task of the event loop, in small pieces.
+    It needs no thread: `drain` reads the latest snapshot, and a task loads the history in small pieces.
     """
 
     def __init__(self, store: SnapshotStore, interval_seconds: float, hiding: PrivacyFilter) -> None:
@@ -71,11 +71,11 @@ class StoreFeed(Feed):
 
     @property
     def is_loading_past(self) -> bool:
-        """As in Feed."""
+        """As in `Feed`."""
         return self._loading is not None and not self._loading.done()
 
     def drain(self) -> int:
-        """As in Feed."""
+        """As in `Feed`."""
         entry = self._store.latest
         if entry.snapshot.sequence != self._sequence:
             self._sequence = entry.snapshot.sequence
@@ -86,7 +86,7 @@ class StoreFeed(Feed):
         return super().drain()
 
     def close(self) -> None:
-        """As in Feed."""
+        """As in `Feed`."""
         super().close()
         if self._loading is not None:
             self._loading.cancel()

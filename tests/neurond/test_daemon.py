@@ -241,7 +241,7 @@ def test_who_has_too_many_connections_is_told_so_and_others_have_their_share(sta
     flood = [socket.socket(socket.AF_UNIX) for _ in range(200)]
     for connection in flood:
         connection.connect(daemon.socket)
-    assert b"may; end some of them" in flood[-1].recv(4096)
+    assert b"its limit; end some of them" in flood[-1].recv(4096)
     with pytest.raises(UserError) as refused:
         ask(daemon.socket, f"{MONITOR}/GetSnapshot", b"", HANG_SECONDS)
     assert re.fullmatch(

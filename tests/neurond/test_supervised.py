@@ -276,7 +276,7 @@ def test_a_reload_takes_over_what_can_change_and_names_the_rest(start: Start, so
     program.chmod(0o755)
     supervised = start()
     supervised.configure("debug", ratio=0.5, interval=0.1, actions=f'command = ["{program}"]')
-    supervised.reload("these settings change with a restart: interval_seconds")
+    supervised.reload("these settings need a restart: interval_seconds")
     assert "changed: log_level, health_thresholds, actions" in supervised.log
     supervised.fails()
     wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
@@ -296,14 +296,14 @@ def test_a_configuration_that_is_wrong_changes_nothing(start: Start, socket_dire
         ("[actions]\ncommand = ['sh', '-c', 'reboot']", "no absolute path"),
     ):
         (socket_directory / "neurond.toml").write_text(text)
-        supervised.reload("the configuration stays as it was")
+        supervised.reload("the configuration is unchanged")
         assert says in supervised.log
     (socket_directory / "neurond.toml").unlink()
-    supervised.reload("the configuration stays as it was")
+    supervised.reload("the configuration is unchanged")
     supervised.configure()
     for _ in range(200):
         supervised.hang_up()
-    supervised.reload("the configuration was read again; changed: nothing")
+    supervised.reload("the configuration was reloaded; changed: nothing")
     assert supervised.daemon.process.poll() is None, "a storm of reloads is one after the other"
 
 
@@ -318,7 +318,7 @@ def test_a_reload_that_is_asked_for_before_it_serves_is_done_then(start: Start, 
     hanging_up.start()
     supervised = start()
     hanging_up.join()
-    wait_until(lambda: "the configuration was read again; changed: nothing" in supervised.log)
+    wait_until(lambda: "the configuration was reloaded; changed: nothing" in supervised.log)
 
 
 @pytest.mark.slow
@@ -344,7 +344,7 @@ def test_a_file_that_is_written_while_it_is_read_is_read_again(start: Start, soc
         supervised.hang_up()
     finally:
         os.close(fifo)
-    wait_until(lambda: "the configuration was read again; changed: log_level" in supervised.log)
+    wait_until(lambda: "the configuration was reloaded; changed: log_level" in supervised.log)
 
 
 def test_systemd_hears_that_it_lives_and_that_it_reloads(start: Start, socket_directory: Path) -> None:

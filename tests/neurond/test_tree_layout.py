@@ -267,4 +267,4 @@ def test_the_daemon_says_which_layout_it_found(start_daemon: StartDaemon, tree: 
     wait_until(lambda: daemon.log.count(told) == 1)
     with DriverTree("trn1.2xlarge") as known:
         other = start_daemon(*known.flags, "--interval", "0.05", name="other.sock")
-        wait_until(lambda: "the tree of driver 2.30.2.0 has the layout that is known" in other.log)
+        wait_until(lambda: "the tree of driver 2.30.2.0 has the known layout" in other.log)

@@ -1,4 +1,4 @@
-"""Metrics of the daemon for Prometheus: rendered, and compressed, at most once per snapshot and format."""
+"""Prometheus metrics of the daemon, rendered and compressed at most once per snapshot and format; and all exporters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NETWORK_OPEN_CONNECTIONS = FamilyDefinition(
 
 
 class DaemonMetrics:
-    """The text of the latest snapshot. Belongs to the event loop's thread."""
+    """The metrics of the latest snapshot. Belongs to the event loop's thread."""
 
     def __init__(self, store: SnapshotStore, *, untagged_together: bool = False) -> None:
         self._store = store
@@ -58,15 +58,15 @@ class DaemonMetrics:
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._scrapes = 0
         self._duration_seconds: float | None = None
-        self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # families of other parts of the daemon
+        self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # further families
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Takes note of a tick: what a later one is compared with."""
+        """Takes the snapshot of a tick, which later ones are compared with."""
         self._before, self._latest = self._latest, snapshot
         self._errors.observe(snapshot)
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """The metrics in a format; made anew only for a snapshot that is new."""
+        """The metrics in a format, rendered once per snapshot."""
         snapshot = self._store.latest.snapshot
         known = self._texts.get(openmetrics)
         if known is None or known[0] != snapshot.sequence:
@@ -123,7 +123,7 @@ class _Sender(Protocol):
 
 
 class Exporters:
-    """The exports that the settings ask for; without any it does nothing and has loaded nothing more."""
+    """The exporters that the settings enable. Without any, none of their modules is imported."""
 
     def __init__(self, settings: Settings, store: SnapshotStore) -> None:
         self._settings = settings
@@ -133,7 +133,7 @@ class Exporters:
         self._sender: _Sender | None = None
 
     async def start(self) -> None:
-        """Begins to listen and to send; UserError when that can't be had."""
+        """Starts to listen and to send. Raises UserError."""
         if self._settings.metrics_listen is not None:
             from neurond.exports.metrics_pages import MetricsPages
 
@@ -153,12 +153,12 @@ class Exporters:
         self._metrics.others.append(partial(_network_families, connections))
 
     def allow(self, subjects: Subjects) -> None:
-        """Goes by these names of certificates from the next connection on."""
+        """Applies these roles of certificate names from the next connection on."""
         if self._pages is not None:
             self._pages.access.allow(subjects)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Takes note of the snapshot of a tick."""
+        """Takes the snapshot of a tick."""
         if self._pages is not None or self._sender is not None:
             self._metrics.observe(snapshot)
         if self._pages is not None:
@@ -167,7 +167,7 @@ class Exporters:
             self._sender.observe(snapshot)
 
     async def close(self) -> None:
-        """Stops listening and sending; takes a second at most."""
+        """Stops listening and sending, within a second."""
         if self._pages is not None:
             self._pages.close()
         if self._sender is not None:

@@ -1,4 +1,4 @@
-"""What the daemon serves over HTTP: /metrics, to those who may read it, and / for probes."""
+"""The HTTP listener: /metrics, / for probes, and the pages for browsers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsPages:
-    """Serves the metrics, and pages for browsers where they are asked for.
+    """Serves metrics, and pages for browsers if enabled. Belongs to the event loop's thread.
 
-    Belongs to the event loop's thread; UserError when a file of the access is wrong.
+    Raises UserError when a file of the access settings is wrong.
     """
 
     def __init__(self, settings: Settings, metrics: Exporter, store: SnapshotStore) -> None:
@@ -43,7 +43,7 @@ class MetricsPages:
         self._server = HttpServer(site, name="metrics", limits=HttpLimits().with_files(raise_file_limit()))
 
     async def listen(self, address: str) -> None:
-        """Serves on an address such as ":8000"; UserError when it can't be had."""
+        """Listens on an address such as ":8000". Raises UserError."""
         host, port = listen_address(address)
         try:
             bound = await self._server.listen(host, port)
@@ -55,13 +55,13 @@ class MetricsPages:
         _log.info("metrics on %s://%s:%d/metrics", "https" if self.access.context else "http", shown, bound)
 
     def observe(self) -> None:
-        """Takes note that there is a new snapshot."""
+        """Handles a new snapshot: reloads changed certificates and updates the pages."""
         self.access.renew()
         if self._web is not None:
             self._web.observe()
 
     def close(self) -> None:
-        """Stops listening and drops the connections."""
+        """Stops listening and closes the connections."""
         self._server.close()
         if self._web is not None:
             self._web.close()
@@ -72,7 +72,7 @@ def _front(_: HttpRequest) -> HttpResponse:
 
 
 def _front_with_pages(request: HttpRequest) -> HttpResponse:
-    """Probes and people ask for the same address: people's browsers ask for HTML."""
+    """Redirects browsers, which accept HTML, to the pages; probes get text."""
     if "text/html" in request.header("accept"):
         return HttpResponse(b"", status=303, headers=(("Location", "/top/"),))
     return HttpResponse(b"neurond: metrics are at /metrics, pages for browsers at /top/\n")

@@ -1,4 +1,4 @@
-"""Keeps a tree like the driver's in step with the daemon's snapshots, from a thread of its own."""
+"""Keeps a copy of the driver's sysfs tree up to date with the snapshots, in a thread."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 class SysfsExporter:
-    """A tree that follows the snapshots it is offered; of those that come while it is busy, the latest counts.
+    """A tree that follows the submitted snapshots. While it is busy, only the latest one is kept.
 
-    UserError when the directory can't be had. `close` removes the tree.
+    Raises UserError when the directory can't be used. `close` removes the tree.
     """
 
     def __init__(self, directory: str, first: Snapshot, driver_version: str) -> None:
@@ -27,8 +27,8 @@ class SysfsExporter:
         self._thread = threading.Thread(target=self._follow, name="sysfs-export", daemon=True)
         self._thread.start()
 
-    def offer(self, snapshot: Snapshot) -> None:
-        """Takes note of a new snapshot; returns at once."""
+    def submit(self, snapshot: Snapshot) -> None:
+        """Submits a snapshot; does not block."""
         with self._changed:
             self._latest = snapshot
             self._changed.notify()
@@ -56,6 +56,6 @@ class SysfsExporter:
                 self._tree.update(snapshot)
                 failed = False
             except OSError as error:
-                if not failed:  # a full disk stays full for many ticks
+                if not failed:  # a full disk would log this at every tick
                     _log.warning("the tree in %s can't be written: %s", self._tree.directory, error.strerror)
                 failed = True

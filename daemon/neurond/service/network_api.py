@@ -68,8 +68,8 @@ class NetworkApi:
         self._keep = keep
         self._kept = HourlyTokenBucket(_REFUSALS_KEPT_PER_HOUR, time.monotonic())
         peers = PeerLimiter(network_limits(most_files), time.monotonic)
-        self.gate = TlsConnectionProxy(peers, tls, allowed_subjects(settings), self._on_refused)
-        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.gate.who)
+        self.proxy = TlsConnectionProxy(peers, tls, allowed_subjects(settings), self._on_refused)
+        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.proxy.who)
         self._server = new_server(
             ("grpc.max_receive_message_length", _MOST_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
@@ -94,7 +94,7 @@ class NetworkApi:
             self._server.add_insecure_port(socket_path.grpc_target(files.network_path))
             await self._server.start()
         bound = opened[0].getsockname()[1]
-        self.gate.open(opened, files.network_path)
+        self.proxy.open(opened, files.network_path)
         await announce_health(self._health, ("MonitorService",))
         shown = f"[{host}]" if host and ":" in host else host or "*"
         _log.info("the API over TLS on grpcs://%s:%d", shown, bound)
@@ -102,7 +102,7 @@ class NetworkApi:
     async def close(self, patience_seconds: float) -> None:
         """Ends all calls and connections."""
         await self._calls.end(patience_seconds)
-        self.gate.close()
+        self.proxy.close()
         await self._server.stop(patience_seconds)
 
     def _on_refused(self, who: Mapping[str, object]) -> None:

@@ -1,7 +1,7 @@
-"""Rates and ratios: derived once, here, from two snapshots.
+"""Computes rates and ratios from consecutive snapshots.
 
-What a process reported is compared between two of its own reports, by its own clock; a tick that saw no new report
-carries the rate on. Before the second report a rate is unknown.
+Reported counters are compared between two reports of a process, by its own clock. Without a new report, a tick keeps
+the rates of the last one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from neurontools.model.snapshot import counters_continue
 
 
 class RateCalculator:
-    """Derives the rates of each snapshot from the ones before it. Feed it every snapshot, in order."""
+    """Computes the rates of each snapshot from the ones before it. It takes every snapshot, in order."""
 
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: when vCPU times were last read
+        self._measured: dict[int, tuple[float, Process]] = {}  # by PID, with the time of the last vCPU times
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
-        """The snapshot with its rates. `processes_read`: the vCPU times in it are new and not those of before."""
+        """Returns the snapshot with its rates. `processes_read`: its vCPU times are new."""
         before = self._before
         processes = tuple(self._process(process, snapshot, processes_read) for process in snapshot.processes)
         silent = {process.pid for process in processes if not process.reporting}
@@ -48,8 +48,8 @@ class RateCalculator:
         derived = replace(snapshot, cores=cores, processes=processes)
         self._before = derived
         self._processes = {process.pid: process for process in processes}
-        self._shares.keep(self._processes.keys())
-        self._steps.keep(self._processes.keys())
+        self._shares.forget_others(self._processes.keys())
+        self._steps.forget_others(self._processes.keys())
         self._measured = {pid: kept for pid, kept in self._measured.items() if pid in self._processes}
         return derived
 
@@ -135,10 +135,10 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
 
 
 def _step_parts(earlier: TrainingCounters, later: TrainingCounters, seconds: float) -> dict[str, float]:
-    """The parts of step time as shares of it, by the names of their fields.
+    """Shares of step time, by field name.
 
-    Who tells what was the host's tells all parts, of one moment, and the whole is their sum: the report has been made
-    a little later, or earlier, than they were read. Of one part alone the whole is the time between two reports.
+    A process that reports host time reports all parts at once, so the whole is their sum. The report may be older than
+    the step.
     """
     grown = {
         part.ratio: growth
@@ -155,7 +155,7 @@ def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPerc
         return None
     try:
         return execution.latency_percentiles(execution.subtract_histograms(now, before))
-    except ValueError:  # the reporter began anew; its next period is known again
+    except ValueError:  # the process restarted its counters; the next period is valid again
         return None
 
 
@@ -165,7 +165,7 @@ def _executions(process: Process) -> int | None:
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
-    """Growth a second; None when an end is unknown, no time passed, or the counter fell (it was reset)."""
+    """Growth per second; None when a value is unknown, no time passed, or the counter was reset."""
     if before is None or now is None or seconds <= 0 or now < before:
         return None
     return (now - before) / seconds
@@ -183,13 +183,13 @@ class _Moment:
 
 
 class RecentShares:
-    """What each process told in the last seconds. Feed it every report of a process, in order."""
+    """The latest reports of each process. It takes every report of a process, in order."""
 
     def __init__(self) -> None:
         self._past: dict[int, deque[_Moment]] = {}
 
     def derive(self, now: Process) -> dict[str, object]:
-        """The operators and models of a process with their shares; nothing for one that tells none of them."""
+        """Returns the operators and models of a process with their recent shares; nothing if it reports none."""
         measured_at = now.measured_at_seconds
         if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
             return {}
@@ -210,7 +210,7 @@ class RecentShares:
         def share(before: float | None, total: float) -> float | None:
             return None if before is None or total < before else min(1.0, (total - before) / seconds)
 
-        # One that is new may have been among the rest; before any had been told apart, it was not counted by itself.
+        # A new entry may have been part of "other" before, so its earlier value is unknown.
         unnamed = None if first.operators.keys() - {""} else 0.0
         return {
             "operators": tuple(
@@ -225,34 +225,34 @@ class RecentShares:
             ),
         }
 
-    def keep(self, pids: Set[int]) -> None:
-        """Forgets all others."""
+    def forget_others(self, pids: Set[int]) -> None:
+        """Forgets all processes but these."""
         for pid in self._past.keys() - pids:
             del self._past[pid]
 
 
 LEAST_STEPS = 6
-"""Of a span: over fewer, chance decides who waits."""
+"""Minimum of a span: with fewer steps, chance decides which rank waits."""
 
-_WARM_UP_STEPS = 2  # those that compile what is trained
+_WARM_UP_STEPS = 2  # these include compilation
 _SPANS = 2
 
 
 @dataclass(slots=True)
 class _Past:
-    began: Process  # where the span that goes on began
+    began: Process  # the report at the beginning of the current span
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
     told: RecentSteps | None = None
 
 
 class RecentStepsByProcess:
-    """Remembers what each rank had counted. Feed it every report of a process, in order."""
+    """Remembers the step counters of each rank. It takes every report of a process, in order."""
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
 
     def derive(self, now: Process) -> RecentSteps | None:
-        """Its latest steps; None for a process that has made too few, or does not tell for what it waits."""
+        """Returns the latest steps; None with too few steps or without a breakdown of step time."""
         counters = now.training
         if counters is None or counters.collective_wait_seconds_total is None or counters.steps_total < _WARM_UP_STEPS:
             return None
@@ -268,14 +268,14 @@ class RecentStepsByProcess:
             past.told = _told(past.spans)
         return past.told
 
-    def keep(self, pids: Set[int]) -> None:
-        """Forgets all others."""
+    def forget_others(self, pids: Set[int]) -> None:
+        """Forgets all processes but these."""
         for pid in self._past.keys() - pids:
             del self._past[pid]
 
 
 def _part_seconds(before: TrainingCounters, now: TrainingCounters) -> tuple[float, ...]:
-    """What was spent in each part between two reports."""
+    """Seconds in each part of step time between two reports."""
     return tuple(
         max(0.0, (getattr(now, part.counter) or 0.0) - (getattr(before, part.counter) or 0.0)) for part in STEP_PARTS
     )

@@ -1,4 +1,4 @@
-"""Takes snapshots: reads the source, the allocator and the operating system, and derives the rates."""
+"""Takes snapshots from the source, the allocator and the operating system."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MOST_ENDED = 256
 
 
 class Sampler:
-    """Takes one snapshot after the other. Belongs to the event loop's thread.
+    """Takes snapshots. Belongs to the event loop's thread.
 
-    All moments in it are by the clock that nobody sets. `departures` are those who have left between the last two
-    snapshots, `ended` the processes that have reported and ended between the last two whole ones, as they told last.
+    Its times are of the steady clock. `departures` are the leases that ended between the last two snapshots; `ended`
+    are the last records of reporting processes that ended between the last two whole snapshots.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Sampler:
         self.ended: tuple[Process, ...] = ()
 
     def sample(self, *, whole: bool = True, warnings: tuple[str, ...] = ()) -> Snapshot:
-        """A snapshot of now, with `warnings` among its own.
+        """Takes a snapshot and adds `warnings` to its own.
 
-        Not `whole`: only ownership and reports are read; vCPUs, memory and process times stay those of before, so that
-        a snapshot taken between two ticks doesn't spoil their rates.
+        Without `whole` it only reads leases and reports. vCPUs, memory and process times keep their last values, so
+        that a snapshot between two ticks does not distort their rates.
         """
         departed = self._allocator.take_departed()
         self.departures = tuple(map(self._departure, departed))
@@ -81,7 +81,7 @@ class Sampler:
             self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
-        if self._source.kind is not SourceKind.SIMULATED:  # that one goes by the allocator itself
+        if self._source.kind is not SourceKind.SIMULATED:  # a simulated source already uses the allocator
             cores, found = with_attached(cores, found, self._allocator.leases)
         self._sequence += 1
         now_seconds = time.monotonic()
@@ -111,9 +111,9 @@ class Sampler:
         return self._rates.derive(snapshot, processes_read=whole)
 
     def _processes(self, now_seconds: float, found: tuple[Process, ...]) -> tuple[Process, ...]:
-        """Everyone attached and everyone the source found, by PID. What a process reports itself beats what was found.
+        """All attached and found processes by PID. Reported values take precedence over found ones.
 
-        A process that connected twice is one: its connection with cores counts.
+        A process with two connections appears once, with the one that holds cores.
         """
         records: dict[int, Process] = {}
         for lease in self._allocator.leases:
@@ -140,7 +140,7 @@ class Sampler:
         return tuple(records[pid] for pid in sorted(records))
 
     def _departure(self, lease: CoreLease) -> Departure:
-        """The last record of who has left, by what was last known of it: it may be gone, and another have its PID."""
+        """The last record of a process, from known facts: its PID may be gone or reused."""
         facts = self._load.facts(lease) if self._load and lease.synthetic else self._table.last_facts(lease.pid)
         record = build_process(lease, facts, self._allocator.shape, time.monotonic(), self._interval_seconds)
         if record.user is None and lease.uid is not None:
@@ -149,7 +149,7 @@ class Sampler:
 
 
 def _merged(attached: Process, found: Process) -> Process:
-    """One process that both holds cores of the allocator and has devices open."""
+    """Merges the records of a process that holds cores and has devices open."""
     devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
     return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)
 
@@ -157,9 +157,9 @@ def _merged(attached: Process, found: Process) -> Process:
 def with_attached(
     cores: tuple[NeuronCore, ...], found: tuple[Process, ...], leases: Iterable[CoreLease]
 ) -> tuple[tuple[NeuronCore, ...], tuple[Process, ...]]:
-    """Cores and found processes of real devices, where an attached process owns the cores it is attached to.
+    """Cores and found processes of real devices, corrected by attached processes.
 
-    It has said itself which are its own, so it owns no others, and nobody else owns them, whatever was found.
+    An attached process owns exactly the cores of its lease, whatever was found.
     """
     claims = {core: lease.pid for lease in leases for core in lease.physical_cores()}
     if not claims:
@@ -194,7 +194,7 @@ def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
     )
 
 
-# A process is silent when this many intervals passed without a report; one late report is no news.
+# A process is silent after this many intervals without a report; one late report does not count.
 _SILENT_INTERVALS = 3.0
 _SILENT_SECONDS = 3.0
 
@@ -202,7 +202,7 @@ _SILENT_SECONDS = 3.0
 def build_process(
     lease: CoreLease, facts: ProcessFacts, shape: HostShape, now_seconds: float, interval_seconds: float
 ) -> Process:
-    """The process of a lease at `now_seconds` of CLOCK_MONOTONIC; its rates are still unknown."""
+    """Builds the process of a lease at `now_seconds` of CLOCK_MONOTONIC, without rates."""
     report = lease.report
     identity = Process(
         pid=lease.pid,
@@ -245,7 +245,7 @@ def build_process(
 
 
 def _work(lease: CoreLease) -> tuple[CoreWork, ...]:
-    """What it has counted on each of its cores; () while it has told of none."""
+    """The counters of each core of a lease; () before the first report."""
     if not lease.cores:
         return ()
     reports = (lease.cores.get(local_index, _NOTHING) for local_index in range(lease.count))
@@ -256,7 +256,7 @@ _NOTHING = CoreReport()
 
 
 def _placed(loaded: LoadedModel, lease: CoreLease, shape: HostShape) -> LoadedModel:
-    """A model with its subgraphs on the host's cores instead of the process's own."""
+    """A model with its subgraphs on host-wide cores instead of process-local ones."""
     return replace(
         loaded,
         subgraphs=tuple(

@@ -1,4 +1,4 @@
-"""The latest snapshot and the recent past, serialised once for all readers."""
+"""Keeps the latest snapshot and recent history, serialized once for all readers; schedules ticks and reads."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 
-_COMPRESSION_LEVEL = 1  # history is kept packed: a snapshot shrinks to about a tenth in well under a millisecond
+_COMPRESSION_LEVEL = 1  # shrinks a snapshot to a tenth in well under a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot and, in `message`, its bytes: those of any response whose field 1 is the snapshot."""
+    """A snapshot and its serialized bytes, which are those of any response with the snapshot in field 1."""
 
     snapshot: Snapshot
     message: bytes
@@ -39,23 +39,20 @@ class _Past:
 
 
 class HealthMessageCache:
-    """The message of the latest verdicts, which mostly are those of the tick before."""
+    """Reuses the protobuf message of the findings, which seldom change between ticks."""
 
     def __init__(self) -> None:
         self._latest: tuple[Health, neuron_pb2.Health] | None = None
 
     def message(self, health: Health) -> neuron_pb2.Health:
-        """The message of these verdicts; not to be changed."""
+        """The message of these findings; don't modify it."""
         if self._latest is None or self._latest[0] is not health:
             self._latest = health, cast(neuron_pb2.Health, to_message(health))
         return self._latest[1]
 
 
 class SnapshotStore:
-    """Keeps the latest entry for everybody and a bounded past. Belongs to the event loop's thread.
-
-    The past is bounded both by time and by bytes; the oldest goes first.
-    """
+    """Keeps the latest snapshot and a history limited by time and bytes. Belongs to the event loop's thread."""
 
     def __init__(self, history_seconds: float, history_bytes: int) -> None:
         self._history_seconds = history_seconds
@@ -68,13 +65,13 @@ class SnapshotStore:
 
     @property
     def latest(self) -> StoredSnapshot:
-        """The latest entry; RuntimeError before the first `put`."""
+        """The latest snapshot. Raises RuntimeError before the first `put`."""
         if self._latest is None:
             raise RuntimeError("no snapshot has been taken yet")
         return self._latest
 
     def put(self, snapshot: Snapshot, *, remember: bool = True) -> StoredSnapshot:
-        """Makes a snapshot the latest one, and part of the past if it is to be remembered, and wakes its readers."""
+        """Stores the latest snapshot, adds it to the history with `remember`, and wakes waiting readers."""
         reply = neuron_pb2.GetSnapshotResponse(snapshot=to_message(replace(snapshot, health=None)))
         if snapshot.health is not None:
             reply.snapshot.health.CopyFrom(self._verdicts.message(snapshot.health))
@@ -87,13 +84,13 @@ class SnapshotStore:
         return entry
 
     async def after(self, sequence: int) -> StoredSnapshot:
-        """The latest entry as soon as its sequence is above this one; those between are skipped."""
+        """Waits for a snapshot with a higher sequence, and returns the latest one."""
         while self._latest is None or self._latest.snapshot.sequence <= sequence:
             await self._changed.wait()
         return self._latest
 
     def past(self, age_seconds: float) -> bytes:
-        """The message of the latest remembered snapshot that is at least so old; else that of the oldest there is."""
+        """The message of the latest remembered snapshot of at least this age, else of the oldest one."""
         until = self.latest.snapshot.taken_at_seconds - age_seconds
         for past in reversed(self._past):
             if past.taken_at_seconds <= until:
@@ -101,7 +98,7 @@ class SnapshotStore:
         return zlib.decompress(self._past[0].packed) if self._past else self.latest.message
 
     def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
-        """The messages of the past, oldest first: those of the last `duration_seconds` (0: all), after a sequence."""
+        """The messages of the last `duration_seconds` (0: all) after a sequence, oldest first."""
         return map(zlib.decompress, self.packed_history(duration_seconds, after_sequence))
 
     def packed_history(
@@ -113,7 +110,7 @@ class SnapshotStore:
         most: int = 0,
         newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """As `history`, compressed; of those before a sequence (0: all) the latest `most` (0: all), in either order."""
+        """As `history`, compressed. Of those before a sequence (0: all) it has the latest `most` (0: all)."""
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
         found: list[bytes] = []
         for past in reversed(self._past):
@@ -138,7 +135,7 @@ _log = logging.getLogger(__name__)
 
 
 class SourceRefresher:
-    """Refreshes a source in a thread that ends with the process; a read of hardware may hang for ever."""
+    """Refreshes a slow source in a daemon thread, because a read of hardware may hang forever."""
 
     def __init__(self, source: DeviceSource) -> None:
         self._source = source
@@ -147,20 +144,20 @@ class SourceRefresher:
         self._pending_since = 0.0
         self._failure = ""
         if source.is_slow:
-            # How long the event loop may have to wait for the interpreter while a reading is put together.
+            # Limits how long the event loop waits for the GIL during a reading.
             sys.setswitchinterval(_SWITCH_SECONDS)
             threading.Thread(target=self._work, name="source", daemon=True).start()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why the devices' state is old, if it is."""
+        """A warning when the devices' state is old."""
         if self._pending is not None and not self._pending.done():
             seconds = time.monotonic() - self._pending_since
-            return (f"the driver has not answered for {seconds:.0f} s: what is shown of the devices is that old",)
+            return (f"the driver has not answered for {seconds:.0f} s: the state of the devices is that old",)
         return (self._failure,) if self._failure else ()
 
     async def refresh(self, patience_seconds: float) -> None:
-        """Has the source read its hardware; returns when it has, or when patience ends and it goes on reading."""
+        """Starts a refresh unless one is running, and waits for it up to `patience_seconds`."""
         if not self._source.is_slow:
             return
         if self._pending is None or self._pending.done():
@@ -177,12 +174,12 @@ class SourceRefresher:
                 self._source.refresh()
                 self._failure = ""
             except Exception as error:
-                # A fault in one reading must not end all later ones.
+                # An error in one reading must not end all later ones.
                 self._failure = f"the devices could not be read: {error}"
                 _log.exception("the devices could not be read")
             try:
                 loop.call_soon_threadsafe(_finish, future)
-            except RuntimeError:  # the loop is closed: the daemon has ended
+            except RuntimeError:  # the loop is closed because the daemon has ended
                 return
 
 
@@ -191,27 +188,27 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # of an interval: where in it reports are wanted, far from the ticks at either end
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # of an interval: reports should come between these, far from both ticks
 _PLACES = 16
-_LATE_SHARE = 0.5  # a tick that is late by less is taken at once
+_LATE_SHARE = 0.5  # of an interval: a tick that is less late is taken at once
 
 
 class TickSchedule:
-    """Moments of CLOCK_MONOTONIC an interval apart, the same for as long as the daemon runs."""
+    """Ticks at a fixed interval of CLOCK_MONOTONIC."""
 
     def __init__(self, interval_seconds: float, began_seconds: float) -> None:
         self.interval_seconds = interval_seconds
         self.began_seconds = began_seconds
 
     def after(self, tick_seconds: float, now_seconds: float) -> float:
-        """The tick that follows one; those that were missed are left out."""
+        """Returns the tick after this one, without missed ones."""
         late_share = (now_seconds - tick_seconds) / self.interval_seconds - 1.0
         return tick_seconds + self.interval_seconds * (1 + max(0, math.ceil(late_share - _LATE_SHARE)))
 
     def report_at(self, pid: int) -> float:
-        """A moment at which a process should report; the others are intervals before and after it.
+        """A time at which a process should report, valid modulo the interval.
 
-        Between two ticks there is one report then, no more and no less. Not all processes report at once.
+        This gives one report between two ticks, and spreads the reports of different processes.
         """
         place = _FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * (pid % _PLACES) / (_PLACES - 1)
         return self.began_seconds + self.interval_seconds * place
