@@ -11,22 +11,21 @@ from neurontools.model.representation import repr_of_changed_fields, repr_of_fie
 
 
 class _Categories:
-    """Memory in use, a field for each category."""
+    """Memory in use, one field per category."""
 
     __slots__: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int | None:
-        """The sum of the known categories; None when none is known."""
+        """Sum of the known categories. None if none is known."""
         return _sum_of_known(_VALUES[type(self)](self))
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory(_Categories):
-    """HBM in use at one place, in the driver's eleven categories, bytes.
+    """Device memory (HBM) in use, in bytes, by the driver's eleven categories. None: cannot be read.
 
-    The first five are the ones `neuron-monitor` shows; the other six exist in the driver's sysfs tree only.
-    A category that cannot be read is None.
+    `neuron-monitor` shows the first five. The other six are in the driver's sysfs tree only.
     """
 
     constants_bytes: int | None = 0
@@ -46,9 +45,9 @@ class DeviceMemory(_Categories):
 
 @dataclass(frozen=True, slots=True)
 class HostMemory(_Categories):
-    """Host memory that serves the devices, in the driver's eight categories, bytes.
+    """Host memory in use for the devices, in bytes, by the driver's eight categories.
 
-    The first four are the ones `neuron-monitor` shows per process; the other four exist per device in sysfs only.
+    `neuron-monitor` shows the first four per process. The other four are in sysfs only, per device.
     """
 
     application_memory_bytes: int | None = 0
@@ -64,17 +63,17 @@ class HostMemory(_Categories):
 
 
 def memory_categories(memory: _Categories) -> dict[str, int | None]:
-    """The categories by field name, in the order of their definition."""
+    """Returns the categories by field name, in the order of the fields."""
     return {name: getattr(memory, name) for name in memory.__slots__}
 
 
 def sum_device_memory(parts: Iterable[DeviceMemory]) -> DeviceMemory:
-    """Category by category; a category is unknown only where it is unknown in every part."""
+    """Adds each category. A category is unknown only if it is unknown in every part."""
     return DeviceMemory(**_sum(DeviceMemory, parts))
 
 
 def sum_host_memory(parts: Iterable[HostMemory]) -> HostMemory:
-    """Category by category; a category is unknown only where it is unknown in every part."""
+    """Adds each category. A category is unknown only if it is unknown in every part."""
     return HostMemory(**_sum(HostMemory, parts))
 
 
@@ -89,7 +88,7 @@ def _sum_of_known(values: tuple[int | None, ...]) -> int | None:
     return sum(values) if values else None  # type: ignore[arg-type]
 
 
-# The values of all categories at once: a live view adds up some thousand of them a second.
+# Reads all categories at once, because a live view adds thousands of them per second.
 _VALUES: dict[type[_Categories], Callable[[_Categories], tuple[int | None, ...]]] = {
     kind: attrgetter(*(field.name for field in fields(kind))) for kind in (DeviceMemory, HostMemory)
 }
@@ -97,7 +96,7 @@ _VALUES: dict[type[_Categories], Callable[[_Categories], tuple[int | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class EccCounters:
-    """ECC events since the driver was loaded; None where the driver does not count them."""
+    """ECC errors since the driver was loaded. None: the driver does not count them."""
 
     mem_corrected_total: int | None = None
     mem_uncorrected_total: int | None = None
@@ -110,7 +109,7 @@ class EccCounters:
 
 @dataclass(frozen=True, slots=True)
 class PowerUtilization:
-    """Power of the last full minute as shares of the device's maximum; the driver tells no watts."""
+    """Power in the last full minute, as a ratio of the device's maximum. The driver does not report watts."""
 
     sampled_at_unix_seconds: float
     minimum_ratio: float
@@ -120,7 +119,7 @@ class PowerUtilization:
 
 @dataclass(frozen=True, slots=True)
 class HbmStack:
-    """One HBM stack of a device; allocations of the cores that share it count against its capacity."""
+    """One HBM stack of a device. The cores that share it allocate from its capacity."""
 
     index: int
     capacity_bytes: int
@@ -129,9 +128,9 @@ class HbmStack:
 
 @dataclass(frozen=True, slots=True)
 class ReportedHealth:
-    """What the driver itself says of the health of a device (Trainium2 and later, driver 2.30)."""
+    """Device health as the driver reports it (Trainium2 and later, driver 2.30)."""
 
-    unhealthy_components: tuple[str, ...] = ()  # in its own words: hbm, sram, link_host, link_efa
+    unhealthy_components: tuple[str, ...] = ()  # the driver's terms: hbm, sram, link_host, link_efa
 
     __repr__ = repr_of_changed_fields
 
@@ -140,14 +139,14 @@ class ReportedHealth:
 class Device:
     """One Neuron device.
 
-    `inferred_fields` names the fields whose value is not known from documentation, the driver or an observation but was
-    concluded; a reader that relies on one of them should say so.
+    `inferred_fields` names the fields whose value was inferred rather than documented, reported by the driver or
+    observed. Code that relies on such a field should say so.
     """
 
     index: int
     bdf: str | None  # PCI address with domain, "0000:10:1c.0"
-    cpu_affinity: str | None  # a list of vCPUs as the kernel writes it, "0-31,64-95"
-    numa_node: str | None  # as the kernel writes it; "-1" where it knows of none
+    cpu_affinity: str | None  # vCPUs in the kernel's format, "0-31,64-95"
+    numa_node: str | None  # in the kernel's format; "-1" for no node
     connected_to: tuple[int, ...]  # NeuronLink neighbours, in the driver's order
     memory_bytes: int  # HBM capacity of the device
     hbm_stacks: tuple[HbmStack, ...] = ()
@@ -156,43 +155,43 @@ class Device:
     power: PowerUtilization | None = None
     host_memory: HostMemory = HostMemory()
     inferred_fields: tuple[str, ...] = ()
-    reported_health: ReportedHealth | None = None  # None: the driver says nothing
+    reported_health: ReportedHealth | None = None  # None: the driver does not report it
 
     __repr__ = repr_of_fields("index", "bdf", "connected_to", "memory_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class NeuronCore:
-    """One physical NeuronCore: who holds it, how busy it is, what lies in its memory.
+    """One physical NeuronCore: its owner, its utilization and its memory.
 
-    Counters belong to the core and run on from one owner to the next, since `Snapshot.cores_counted_since_seconds`.
-    Rates and ratios are derived by the daemon; they are None before two measurements of the same owner, and when the
-    owner has stopped reporting.
+    Counters belong to the core and continue across owners, since `Snapshot.cores_counted_since_seconds`. The daemon
+    derives rates and ratios. They are None until it has two measurements of the same owner, and when the owner stops
+    reporting.
     """
 
     index: int  # on the host, physical: device_index * cores per device + index_on_device
     device_index: int
     index_on_device: int  # position in the logical order of the device
     hbm_stack_index: int  # on its device; physical cores may share a stack
-    owner_pid: int | None = None  # None: nobody is known to hold it; where devices are simulated, it is free
-    busy_seconds_total: float | None = None  # time in executions, those still running included
+    owner_pid: int | None = None  # None: no known owner; a simulated core is then free
+    busy_seconds_total: float | None = None  # time in executions, running ones included
     flop_total: int | None = None  # floating point operations executed
-    executions_total: int | None = None  # finished executions, whatever their outcome
+    executions_total: int | None = None  # finished executions of any outcome
     memory: DeviceMemory = DeviceMemory()
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the host, when the counters were taken
-    execution_started_at_unix_seconds: float | None = None  # of the execution in flight; None when there is none
+    execution_started_at_unix_seconds: float | None = None  # start of the running execution; None: none is running
     last_execution_at_unix_seconds: float | None = None  # end of the latest finished execution
     utilization_ratio: float | None = None  # share of the last period spent in executions
     flops_per_second: float | None = None
-    status: StatusCounters | None = None  # of a driver; None where the devices are simulated
-    candidate_pids: tuple[int, ...] = ()  # without an owner: who has its device open and may hold it
-    inferred_fields: tuple[str, ...] = ()  # as in Device; owner_pid where the device is open and the core not named
-    reset_requests_total: int | None = None  # since the driver was loaded, which counts them
+    status: StatusCounters | None = None  # of the driver; None: simulated device
+    candidate_pids: tuple[int, ...] = ()  # if there is no owner: processes that have the device open
+    inferred_fields: tuple[str, ...] = ()  # as in Device; owner_pid if the owner only has the device open
+    reset_requests_total: int | None = None  # since the driver was loaded
     reset_failures_total: int | None = None
 
     __repr__ = repr_of_fields("index", "device_index", "owner_pid", "utilization_ratio")
 
     @property
     def is_allocated(self) -> bool:
-        """Whether somebody has memory on it, beyond what the driver itself needs."""
+        """Whether memory beyond the driver's own is in use on the core."""
         return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)

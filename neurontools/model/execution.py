@@ -11,9 +11,9 @@ from neurontools.model.representation import repr_of_changed_fields
 
 @dataclass(frozen=True, slots=True)
 class ExecutionCounters:
-    """Finished executions by outcome, in the count of their process; every execution is counted in exactly one.
+    """Finished executions of a process by outcome. Each execution counts in exactly one field.
 
-    The outcomes are those of `execution_summary` in neuron-monitor.
+    The outcomes are those of neuron-monitor's `execution_summary`.
     """
 
     completed_total: int = 0
@@ -28,7 +28,7 @@ class ExecutionCounters:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounters:
-    """Errors by their kind, in the count of their process, as in `error_summary` of neuron-monitor."""
+    """Errors of a process by kind, as in neuron-monitor's `error_summary`."""
 
     generic_total: int = 0
     numerical_total: int = 0
@@ -42,9 +42,9 @@ class ErrorCounters:
 
 @dataclass(frozen=True, slots=True)
 class StatusCounters:
-    """Outcomes and errors of one core since the driver was loaded, under the driver's own names.
+    """Outcomes and errors of one core since the driver was loaded, under the driver's names.
 
-    Before driver 2.30 they move only when a process ends. None where the driver does not have the counter.
+    Before driver 2.30 they change only when a process ends. None: the driver lacks the counter.
     """
 
     success_total: int | None = None
@@ -77,7 +77,7 @@ class StatusCounters:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
-    """Percentiles of the latencies of one period, seconds; within the relative error of `LatencyHistogram`."""
+    """Latency percentiles of one period in seconds, with the relative error of `LatencyHistogram` (1 %)."""
 
     p0_seconds: float
     p1_seconds: float
@@ -90,10 +90,9 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """All latencies in the count of their process, in buckets whose bounds `neurontools.model.execution` has.
+    """Histogram of all latencies of a process. `bucket_seconds` converts a bucket index to a latency.
 
-    Only buckets that hold something are listed, by ascending index. Histograms subtract and add, so a reader can have
-    the percentiles of any period between two snapshots.
+    Lists only non-empty buckets, by ascending index. Subtract two histograms to get the latencies between two snapshots.
     """
 
     bucket_indices: tuple[int, ...] = ()
@@ -111,14 +110,14 @@ _PERCENTS = (0, 1, 25, 50, 75, 99, 100)
 
 
 def bucket_index(latency_seconds: float) -> int:
-    """The bucket that a latency falls into, 0 to BUCKET_COUNT - 1."""
+    """Returns the bucket of a latency, 0 to BUCKET_COUNT - 1."""
     if latency_seconds <= SMALLEST_LATENCY_SECONDS:
         return 0
     return min(ceil(log(latency_seconds / SMALLEST_LATENCY_SECONDS) * _PER_LOG), BUCKET_COUNT - 1)
 
 
 def bucket_seconds(index: int) -> float:
-    """The latency that stands for a bucket: the middle between its bounds."""
+    """Returns the latency that represents a bucket: the middle of its bounds."""
     if index == 0:
         return SMALLEST_LATENCY_SECONDS
     upper = SMALLEST_LATENCY_SECONDS * BUCKET_GROWTH**index
@@ -126,7 +125,7 @@ def bucket_seconds(index: int) -> float:
 
 
 def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> LatencyHistogram:
-    """What came between two states of one histogram; ValueError when `earlier` isn't a past of `later`."""
+    """Returns the latencies between two states of a histogram. Raises ValueError if a bucket decreased."""
     counts = dict(zip(later.bucket_indices, later.bucket_counts, strict=True))
     for index, count in zip(earlier.bucket_indices, earlier.bucket_counts, strict=True):
         remaining = counts.get(index, 0) - count
@@ -140,7 +139,7 @@ def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> L
 
 
 def median_seconds(histogram: LatencyHistogram) -> float | None:
-    """The median by nearest rank, as `percentiles` has it; None when the histogram is empty."""
+    """Returns the median by nearest rank. None if the histogram is empty."""
     total = sum(histogram.bucket_counts)
     if not total:
         return None
@@ -148,11 +147,11 @@ def median_seconds(histogram: LatencyHistogram) -> float | None:
 
 
 def latency_percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | None:
-    """The percentiles by nearest rank; None when the histogram is empty."""
+    """Returns the percentiles by nearest rank. None if the histogram is empty."""
     total = sum(histogram.bucket_counts)
     if not total:
         return None
-    # In whole numbers: a float is not exact for large counts.
+    # Integer arithmetic: a float is inexact for large counts.
     ranks = [max(1, -(-percent * total // 100)) for percent in _PERCENTS]
     return LatencyPercentiles(*_values_at(histogram, ranks))
 

@@ -1,4 +1,4 @@
-"""What is wrong, or worth knowing, on a host: judged by the daemon, once a tick, and carried to everybody."""
+"""Findings: problems and notices that the daemon derives once per tick and puts into each snapshot."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from neurontools.model.representation import repr_of_fields
 
 
 class Severity(IntEnum):
-    """How grave it is; the numbers are those of the metric neurontools_device_health."""
+    """Severity of a finding. The numbers are the values of the metric neurontools_device_health."""
 
-    OK = 0  # of a device or a host: there are no findings
+    OK = 0  # no findings; only of a device or a host
     NOTICE = 1  # worth knowing; nothing is broken
-    WARNING = 2  # something is wrong or will be
-    CRITICAL = 3  # work is lost or standing still
+    WARNING = 2  # a fault exists or is about to happen
+    CRITICAL = 3  # work is lost or stalled
 
 
 class FindingKind(StrEnum):
-    """What was found. A newer daemon may know more."""
+    """Kinds of findings. A newer daemon may send others."""
 
     DEVICE_MISSING = "device_missing"
     ECC_UNCORRECTED = "ecc_uncorrected"
@@ -44,33 +44,31 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One finding.
 
-    `reason` and `action` are plain sentences without an end mark, safe for one line. They hold nothing that changes by
-    itself: how long it has lasted is told by `began_at_unix_seconds`.
+    `reason` and `action` are single-line sentences without a full stop. They contain no durations, so they stay equal
+    while the finding lasts; `began_at_unix_seconds` tells its age.
     """
 
-    kind: str  # one of `FindingKind`, or one that a newer daemon knows
+    kind: str  # a `FindingKind`, or a kind of a newer daemon
     severity: Severity
     reason: str
     action: str
-    began_at_unix_seconds: float  # as far as this daemon knows: what it found when it began is as old as the daemon
+    began_at_unix_seconds: float  # no earlier than the daemon's own start
     device_indices: tuple[int, ...] = ()
-    pid: int | None = None  # the process that is to be looked at
-    pids: tuple[int, ...] = ()  # all that it concerns, that one included
+    pid: int | None = None  # the process to examine
+    pids: tuple[int, ...] = ()  # all processes concerned, `pid` included
     neuroncore_index: int | None = None  # logical, under the LNC of the process
-    part: str | None = (
-        None  # of the device, in the driver's words: hbm, sram, link_efa; or of step time, as in STEP_PARTS
-    )
-    job: str | None = None  # whose processes these are: "Slurm job 17", "pod default/train-0", "process group 4711"
-    synthetic: bool = False  # it is about processes that a synthetic load invents
-    injected: bool = False  # faults that were injected are its cause
+    part: str | None = None  # of the device, in the driver's terms (hbm, link_efa), or of step time (STEP_PARTS)
+    job: str | None = None  # the job of these processes: "Slurm job 17", "pod default/train-0", "process group 4711"
+    synthetic: bool = False  # concerns processes of a synthetic load
+    injected: bool = False  # caused by injected faults
 
     __repr__ = repr_of_fields("kind", "severity", "device_indices", "reason")
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What stays the same for as long as it lasts, and no other finding of a snapshot has."""
+        """Identifies the finding within a snapshot. Stays equal from snapshot to snapshot while the finding lasts."""
         whose = self.job if self.job is not None else self.pid
         where = self.device_indices if whose is None else ()
         return self.kind, whose, where, self.neuroncore_index, self.part
@@ -78,10 +76,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is to be said of a host. A device that is in neither tuple of indices was not judged."""
+    """The findings on a host, and the devices that were checked."""
 
-    device_indices: tuple[int, ...] = ()  # devices that were judged, those that are missing included
-    unknown_device_indices: tuple[int, ...] = ()  # of these, those of which the driver tells no health
-    findings: tuple[Finding, ...] = ()  # gravest first
+    device_indices: tuple[int, ...] = ()  # checked devices, missing ones included
+    unknown_device_indices: tuple[int, ...] = ()  # the checked devices whose health the driver does not report
+    findings: tuple[Finding, ...] = ()  # highest severity first
 
     __repr__ = repr_of_fields("device_indices", "unknown_device_indices", "findings")

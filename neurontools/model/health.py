@@ -1,4 +1,4 @@
-"""The verdicts on devices and on the host: what the findings mean for health, and what to do about them."""
+"""Verdicts on devices and on the host, derived from the findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of one device. Without findings it is well, if its health is known at all."""
+    """The verdict on one device. Without findings the device is healthy, unless its health is unknown."""
 
     device_index: int
     findings: tuple[Finding, ...] = ()  # gravest first
@@ -25,32 +25,32 @@ class Verdict:
 
     @property
     def severity(self) -> Severity | None:
-        """That of the gravest finding; None when the health is not known and nothing worse than a notice was found."""
+        """The highest severity of the findings. None if the health is unknown and there is at most a notice."""
         gravest = max((finding.severity for finding in self.findings), default=Severity.OK)
         return gravest if self.is_known or gravest > Severity.NOTICE else None
 
     @property
     def is_healthy(self) -> bool | None:
-        """Whether nothing is worse than a notice; None: not known."""
+        """Whether no finding exceeds a notice. None if unknown."""
         severity = self.severity
         return None if severity is None else severity <= Severity.NOTICE
 
     @property
     def severity_name(self) -> str | None:
-        """ "ok", "notice", "warning" or "critical"; None: not known."""
+        """The severity as "ok", "notice", "warning" or "critical". None if unknown."""
         severity = self.severity
         return None if severity is None else severity.name.lower()
 
 
 def verdicts(snapshot: Snapshot) -> tuple[Verdict, ...]:
-    """A verdict for each device that is there or is missing, by index."""
+    """Returns a verdict for each device, missing ones included, by index."""
     if snapshot.health is None:
         return tuple(Verdict(device.index, is_known=False) for device in snapshot.devices)
     return verdicts_of_health(snapshot.health)
 
 
 def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
-    """A verdict for each device that was judged, by index."""
+    """Returns a verdict for each checked device, by index."""
     found: dict[int, list[Finding]] = {index: [] for index in judged.device_indices}
     for finding in judged.findings:
         for index in finding.device_indices:
@@ -61,13 +61,16 @@ def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
 
 
 def is_healthy(found: Iterable[Verdict]) -> bool | None:
-    """Whether all devices are; None: none is known not to be, and not all are known."""
+    """Whether all devices are healthy. None if none is known to be unhealthy and the health of some is unknown."""
     summarize_verdicts = {verdict.is_healthy for verdict in found}
     return False if False in summarize_verdicts else None if None in summarize_verdicts else True
 
 
 def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
-    """Findings, gravest first, with their devices; those of one kind that ask for the same are one, as of the first."""
+    """Groups findings with the same kind, severity, action, process and job. Highest severity first.
+
+    Returns the first finding of each group with the device indices of the whole group.
+    """
     found: dict[tuple[object, ...], tuple[Finding, set[int]]] = {}
     for finding in findings:
         key = (finding.kind, finding.severity, finding.action, finding.pid, finding.job)
@@ -77,35 +80,35 @@ def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, .
 
 
 def count_by_severity(snapshot: Snapshot) -> dict[Severity, int]:
-    """How many things are wrong, by how grave they are; those that are alike are one."""
+    """Counts findings by severity. A group of `group_alike` counts once."""
     severities = [finding.severity for finding, _ in group_alike(snapshot.health.findings if snapshot.health else ())]
     return {severity: severities.count(severity) for severity in Severity if severity in severities}
 
 
 def age_seconds(finding: Finding, snapshot: Snapshot) -> float:
-    """How long a finding had lasted when the snapshot was taken."""
+    """Returns the age of the finding at the time of the snapshot."""
     return max(0.0, snapshot.taken_at_unix_seconds - finding.began_at_unix_seconds)
 
 
 def marked_reason(finding: Finding) -> str:
-    """The reason; it says when invented processes or injected faults are behind it."""
+    """Returns the reason, marked "[synthetic]" or "[injected]" where that is the cause."""
     synthetic, injected = " [synthetic]" if finding.synthetic else "", " [injected]" if finding.injected else ""
     return f"{finding.reason}{synthetic}{injected}"
 
 
 def sentence(finding: Finding, snapshot: Snapshot) -> str:
-    """The marked reason and how long it has lasted: one line for people."""
+    """Returns the marked reason and the age of the finding in one line."""
     seconds = age_seconds(finding, snapshot)
     return marked_reason(finding) + (f" (for {duration_text(float(round(seconds)))})" if seconds >= 1 else "")
 
 
 def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """The verdicts in one line: "all 16 devices are healthy", "2 of 16 devices unhealthy", and what is not known."""
+    """Summarizes the verdicts in one line: "all 16 devices are healthy", "2 of 16 devices unhealthy"."""
     return summarize_verdicts(found, is_judged=snapshot.health is not None, daemon_version=snapshot.daemon_version)
 
 
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
-    """`summary` of verdicts that a daemon of this version has made, or of devices that it has not judged."""
+    """Summarizes verdicts as `summary` does, given the daemon's version and whether it makes verdicts."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
     unknown = sum(verdict.is_healthy is None for verdict in found)
@@ -122,13 +125,13 @@ def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_vers
 
 
 class Owner(StrEnum):
-    """Who has to act: whoever runs the node, or whoever runs work on it."""
+    """Who has to act: the operator of the node, or the user who runs jobs on it."""
 
     NODE = "node"
     USER = "user"
 
 
-# (kind, part of the finding or None for any): the name, and who has to act.
+# (kind, part or None for any part): name and owner.
 _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.DEVICE_MISSING, None): ("DEVICE_MISSING", Owner.NODE),
     (FindingKind.ECC_UNCORRECTED, "sram"): ("SRAM_UNCORRECTABLE_ERROR", Owner.NODE),
@@ -140,7 +143,7 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.CORE_ERRORS, "hw_hbm_ue_error"): ("HBM_UNCORRECTABLE_ERROR", Owner.NODE),
     (FindingKind.CORE_ERRORS, "hw_repairable_hbm_ue_error"): ("HBM_REPAIRABLE_ERROR", Owner.NODE),
     (FindingKind.CORE_ERRORS, "hw_dma_abort_error"): ("DMA_ERROR", Owner.NODE),
-    # The cause of a collectives error is on another worker.
+    # The cause of a collectives error is on another rank.
     (FindingKind.CORE_ERRORS, "hw_collectives_error"): ("COLLECTIVES_ERROR", Owner.USER),
     (FindingKind.CORE_ERRORS, None): ("HARDWARE_ERROR", Owner.NODE),
     (FindingKind.RESET_FAILED, None): ("RESET_FAILED", Owner.NODE),
@@ -166,21 +169,21 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
 }
 
 FINDING_NAMES = tuple(dict.fromkeys(name for name, _ in _TABLE.values()))
-"""All names, each once."""
+"""All names of findings."""
 
 
 def finding_name(finding: Finding) -> str:
-    """The name of what was found, in capitals: HBM_UNCORRECTABLE_ERROR, NEEDS_RESET."""
-    return _known(finding)[0]
+    """Returns the name in capitals, such as HBM_UNCORRECTABLE_ERROR or NEEDS_RESET."""
+    return _name_and_owner(finding)[0]
 
 
 def finding_owner(finding: Finding) -> Owner:
-    """Who has to act on it."""
-    return _known(finding)[1]
+    """Returns who has to act on the finding."""
+    return _name_and_owner(finding)[1]
 
 
 def describe_finding(finding: Finding) -> dict[str, object]:
-    """A finding as programs get it: plain values, with its name and who has to act."""
+    """Converts a finding to the JSON object that programs get, with its name and owner."""
     return {
         "name": finding_name(finding),
         "problem": str(finding_owner(finding)),
@@ -200,23 +203,23 @@ def describe_finding(finding: Finding) -> dict[str, object]:
     }
 
 
-def _known(finding: Finding) -> tuple[str, Owner]:
-    """What the table has; a kind that only a newer daemon knows is the user's, which drains and replaces nothing."""
+def _name_and_owner(finding: Finding) -> tuple[str, Owner]:
+    """Looks up name and owner. An unknown kind, of a newer daemon, is the user's, so that no node gets drained."""
     found = _TABLE.get((finding.kind, finding.part)) or _TABLE.get((finding.kind, None))
     return found or (finding.kind.upper(), Owner.USER)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCriteria:
-    """What counts: findings at least so grave, of these owners, and of these names; `names` None: of all."""
+    """Selects the findings that make a host unhealthy: by minimum severity, owner and name. `names` None: all."""
 
     level: Severity = Severity.WARNING
     owners: Collection[Owner] = (Owner.NODE, Owner.USER)
     names: Collection[str] | None = None
-    expected_devices: int | None = None  # fewer are a finding; None: as many as there should be as far as is known
+    expected_devices: int | None = None  # a finding if there are fewer; None: do not check
 
     def includes(self, finding: Finding) -> bool:
-        """Whether this finding makes the host unhealthy."""
+        """Whether the finding makes the host unhealthy."""
         return (
             finding.severity >= self.level
             and finding_owner(finding) in self.owners
@@ -226,21 +229,21 @@ class HealthCriteria:
 
 @dataclass(frozen=True, slots=True)
 class HostVerdict:
-    """The verdict: `is_healthy` None is not known. `findings` are all those that count, gravest first."""
+    """The verdict on a host. `findings` are those selected by the criteria, highest severity first."""
 
-    is_healthy: bool | None
+    is_healthy: bool | None  # None: unknown
     findings: tuple[Finding, ...]
-    summary: str  # a sentence without an end mark
-    device_count: int | None = None  # of the devices that were judged; None: not known
+    summary: str  # a sentence without a full stop
+    device_count: int | None = None  # checked devices; None: unknown
 
     @property
     def severity(self) -> Severity | None:
-        """That of the gravest finding that counts; None when it is not known that there are none."""
+        """The highest severity of the findings. None if the health is unknown."""
         return max((finding.severity for finding in self.findings), default=Severity.OK if self.is_healthy else None)
 
     @property
     def sentence(self) -> str:
-        """The gravest finding with its place and what to do, where else it is, and how many more; else the summary."""
+        """The first finding with its location and action, and how many others there are; else the summary."""
         if not self.findings:
             return self.summary
         first, groups = self.findings[0], group_alike(self.findings)
@@ -256,7 +259,7 @@ class HostVerdict:
 def judge_host(
     judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: HealthCriteria
 ) -> HostVerdict:
-    """The verdict by what a daemon of this version has judged at this time; `judged` None: it makes no verdicts."""
+    """Derives the verdict on the host from the daemon's findings. `judged` None: the daemon makes no verdicts."""
     if judged is None:
         return unknown_verdict(f"neurond {daemon_version or 'of an unknown version'} makes no verdicts; update it")
     found = list(judged.findings)
@@ -275,7 +278,7 @@ def judge_host(
 
 
 def no_devices_verdict(asked: HealthCriteria, at_unix_seconds: float) -> HostVerdict:
-    """The verdict where neither a daemon nor the driver shows any device."""
+    """Returns the verdict on a host without a daemon and without devices."""
     nothing = "no Neuron device on this host and no monitor daemon; is the driver loaded (modprobe neuron)?"
     if asked.expected_devices:
         missing = _too_few(0, asked.expected_devices, at_unix_seconds)
@@ -285,18 +288,18 @@ def no_devices_verdict(asked: HealthCriteria, at_unix_seconds: float) -> HostVer
 
 
 def unknown_verdict(why: str) -> HostVerdict:
-    """Nothing can be said, for this reason."""
+    """Returns a verdict of unknown health, with the reason."""
     return HostVerdict(None, (), why)
 
 
 def finding_location(finding: Finding) -> str:
-    """Where it is, before its reason: "device 3: ", "" where it is about none."""
+    """Returns "device 3: " as a prefix for the reason; "" if the finding concerns no device."""
     devices = _devices(finding.device_indices)
     return f"{devices}: " if devices else ""
 
 
 def _devices(indices: Sequence[int]) -> str:
-    """ "device 3", "devices 0-2,5", "" of none."""
+    """Formats "device 3" or "devices 0-2,5"; "" for none."""
     return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
 
 

@@ -11,7 +11,7 @@ from neurontools.model.representation import repr_of_fields
 
 @dataclass(frozen=True, slots=True)
 class VcpuUsage:
-    """How vCPU time was spent in a period, shares that sum to 1."""
+    """Ratios of vCPU time by state in a period. They sum to 1."""
 
     user_ratio: float
     nice_ratio: float
@@ -24,7 +24,7 @@ class VcpuUsage:
 
 @dataclass(frozen=True, slots=True)
 class VcpuTimes:
-    """vCPU time that one vCPU has spent in each state since boot."""
+    """Time of one vCPU by state, since boot."""
 
     user_seconds_total: float
     nice_seconds_total: float
@@ -37,7 +37,7 @@ class VcpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class NetworkInterface:
-    """Traffic of a network interface since boot; what goes over EFA past the kernel is not in it."""
+    """Traffic of a network interface since boot, without EFA traffic that bypasses the kernel."""
 
     name: str
     received_bytes_total: int
@@ -48,7 +48,7 @@ class NetworkInterface:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What was read from a whole disk and written to it since boot."""
+    """Traffic of a whole disk since boot."""
 
     name: str
     read_bytes_total: int
@@ -59,11 +59,11 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """A port of an RDMA device, which EFA devices are, since its driver was loaded. None: its driver doesn't tell."""
+    """Traffic of an RDMA (EFA) port since its driver was loaded. None: the driver does not report it."""
 
     device: str
     port: int
-    state: str | None = None  # in the kernel's word: ACTIVE, DOWN
+    state: str | None = None  # the kernel's term: ACTIVE, DOWN
     received_bytes_total: int | None = None
     sent_bytes_total: int | None = None
     rdma_read_bytes_total: int | None = None
@@ -79,18 +79,18 @@ class RdmaPort:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """vCPUs, memory, network and disks of the machine that the daemon runs on, also where the instance is simulated."""
+    """vCPUs, memory, network and disks of the daemon's host. Real even if the instance is simulated."""
 
     vcpu_count: int | None = None
     vcpu_average: VcpuUsage | None = None
-    vcpus: tuple[VcpuUsage, ...] = ()  # in recordings from before there was vcpu_times; else that says it
+    vcpus: tuple[VcpuUsage, ...] = ()  # only in old recordings, which lack vcpu_times
     context_switches_total: int | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
     vcpu_times: tuple[VcpuTimes, ...] = ()  # by vCPU index; empty when unknown
-    network_interfaces: tuple[NetworkInterface, ...] = ()  # by name: those of hardware where there are any, never lo
+    network_interfaces: tuple[NetworkInterface, ...] = ()  # by name; hardware interfaces if there are any, never lo
     disks: tuple[Disk, ...] = ()  # by name
     rdma_ports: tuple[RdmaPort, ...] = ()  # by device and port
 
@@ -99,10 +99,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class UltraServerNode:
-    """The host as a node of an UltraServer, which is several hosts whose devices NeuronLink joins.
+    """The host as a node of an UltraServer: several hosts whose devices NeuronLink connects.
 
-    `links` says how: "ring", in which each device is linked to those of its index on the node before and the one after,
-    or "switched", where all devices reach each other in a hop. Such links are not in `Device.connected_to`.
+    `links` is "ring" or "switched". In a ring, each device connects to the devices with its index on the previous and
+    the next node. In a switched UltraServer, any two devices are one hop apart. `Device.connected_to` omits these links.
     """
 
     index: int | None  # of this node, from 0
@@ -115,14 +115,14 @@ class UltraServerNode:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Identity and shape of the host. A fact that is not known is None."""
+    """Identity and hardware of the host. None: unknown."""
 
     instance_type: str
     instance_id: str | None
     device_count: int
     physical_cores_per_device: int
     logical_neuroncore_config: int  # default of this host: physical cores per logical core
-    logical_neuroncore_configs: tuple[int, ...]  # those the hardware can have
+    logical_neuroncore_configs: tuple[int, ...]  # supported by the hardware
     device_memory_bytes: int
     hbm_stack_bytes: int
     topology: str  # single, line, ring, torus_2d, switched
@@ -139,12 +139,12 @@ class Instance:
     ultraserver_id: str | None = None
     inferred_fields: tuple[str, ...] = ()  # as in Device
     expected_device_indices: tuple[int, ...] = ()
-    """Devices that whoever reads here should have: all of the instance, in a container those it was given. Those of
-    them that are not in the snapshot are missing. Empty: not known.
+    """Devices that should exist: all of the instance, or those given to the container. One that is not in the snapshot
+    is missing. Empty: unknown.
     """
-    foreign_device_count: int = 0  # devices that the driver shows and this reader was not given
-    fileless_device_indices: tuple[int, ...] = ()  # of those expected: shown by the driver, their device file is gone
-    ultraserver_node: UltraServerNode | None = None  # None: not one, or not known to be one
+    foreign_device_count: int = 0  # devices of the driver that the container was not given
+    fileless_device_indices: tuple[int, ...] = ()  # expected devices without a device file
+    ultraserver_node: UltraServerNode | None = None  # None: not a node, as far as known
 
     __repr__ = repr_of_fields(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"
@@ -157,10 +157,10 @@ _seconds = attrgetter(*(field.name for field in fields(VcpuTimes)))
 def vcpu_usage_between(
     later: Sequence[VcpuTimes], earlier: Sequence[VcpuTimes]
 ) -> tuple[VcpuUsage, tuple[VcpuUsage, ...]] | None:
-    """The average of all vCPUs, and each vCPU by index, from `earlier` to `later`.
+    """Returns the usage between two readings: the average of all vCPUs, and each vCPU by index.
 
-    A vCPU whose clocks stood still gets the average. None when nothing can be told: times are unknown, no time has
-    passed, or a vCPU came or went in between.
+    A vCPU whose clocks did not advance gets the average. Returns None if times are unknown, no time has passed, or the
+    number of vCPUs changed.
     """
     if len(later) != len(earlier):
         return None

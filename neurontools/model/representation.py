@@ -1,4 +1,4 @@
-"""How parts of a snapshot show themselves in a notebook or a debugger."""
+"""One-line `repr` of the parts of a snapshot, for notebooks and debuggers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_ITEMS = 8
 
 
 def repr_of_fields(*names: str) -> Callable[[Any], str]:
-    """A `__repr__` that shows these fields; an ellipsis says that there are more."""
+    """Returns a `__repr__` that shows these fields and an ellipsis for the others."""
 
     def shown(part: Any) -> str:
         return f"{type(part).__name__}({', '.join(f'{name}={abbreviate(getattr(part, name))}' for name in names)}, …)"
@@ -24,7 +24,7 @@ def repr_of_fields(*names: str) -> Callable[[Any], str]:
 
 
 def repr_of_changed_fields(part: Any) -> str:
-    """A `__repr__` that leaves out the fields which have their default: made from it, the part is the same."""
+    """A `__repr__` that omits fields with their default value. It evaluates to an equal object."""
     changed = {field.name: getattr(part, field.name) for field in fields(part)}
     given = {field.name: field.default for field in fields(part)}
     listed = [f"{name}={abbreviate(value)}" for name, value in changed.items() if value != given[name]]
@@ -32,7 +32,7 @@ def repr_of_changed_fields(part: Any) -> str:
 
 
 def abbreviate(value: object) -> str:
-    """The text of a value: of many how many there are, of a number four decimals."""
+    """Formats a value: a long tuple as its length, a float with four decimals."""
     if isinstance(value, tuple) and len(value) > _MOST_ITEMS:
         return f"<{len(value)}>"
     if isinstance(value, str) and len(value) > 80:
@@ -41,7 +41,7 @@ def abbreviate(value: object) -> str:
 
 
 def utc_time_text(unix_seconds: float) -> str:
-    """A time in UTC; the number itself where there is no such time."""
+    """Formats a time in UTC; the number itself if it is outside the calendar."""
     try:
         return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(unix_seconds))
     except (OverflowError, ValueError, OSError):

@@ -14,21 +14,21 @@ from neurontools.util.units import mean_known, sum_known
 
 
 class SourceKind(StrEnum):
-    """Where the state of the devices comes from."""
+    """Source of the device data."""
 
     SIMULATED = "simulated"
     SYSFS = "sysfs"
 
 
 LATEST_UNIX_SECONDS = 2.0**37
-"""No clock is right beyond it, and no calendar shows it: the year 6325."""
+"""The year 6325: the latest time that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of one host at one moment; complete, and never changed once made."""
+    """The complete state of one host at one moment. Immutable."""
 
-    sequence: int  # grows by one with each snapshot of a daemon
+    sequence: int  # increases by one with each snapshot of a daemon
     taken_at_unix_seconds: float
     taken_at_seconds: float  # CLOCK_MONOTONIC of the host
     interval_seconds: float  # the daemon's sampling interval
@@ -38,21 +38,21 @@ class Snapshot:
     cores: tuple[NeuronCore, ...]  # physical, by index
     processes: tuple[Process, ...]  # by PID
     host: Host = Host()
-    pod_allocations: tuple[PodAllocation, ...] = ()  # by the kubelet; empty where there is none
-    warnings: tuple[str, ...] = ()  # what could not be read, in words
-    synthetic_load: str | None = None  # the scenario that invents processes, if one runs
+    pod_allocations: tuple[PodAllocation, ...] = ()  # of the kubelet; empty without one
+    warnings: tuple[str, ...] = ()  # messages on data that could not be read
+    synthetic_load: str | None = None  # the scenario of the synthetic load, if one runs
     daemon_version: str = ""
     daemon_pid: int = 0
     cores_counted_since_seconds: float | None = None
-    """CLOCK_MONOTONIC since when the counters of cores count: where devices are simulated, since the daemon began.
-    None: since the driver was loaded, which counts them.
+    """CLOCK_MONOTONIC since when the cores' counters count. Simulated devices: the start of the daemon.
+    None: since the driver was loaded.
     """
-    health: Health | None = None  # None: nobody has judged it, which is not the same as well
-    ended: tuple[EndedProcess, ...] = ()  # within the last minute, oldest first; the daemon knows more
+    health: Health | None = None  # None: not checked, which does not mean healthy
+    ended: tuple[EndedProcess, ...] = ()  # in the last minute, oldest first; the daemon's history has more
     daemon_cpu_seconds_total: float | None = None  # of the daemon itself
-    daemon_vcpu_ratio: float | None = None  # of the last period; 1.0 is one vCPU busy
+    daemon_vcpu_ratio: float | None = None  # in the last period; 1.0 is one busy vCPU
     daemon_resident_bytes: int | None = None
-    injected_faults: tuple[InjectedFault, ...] = ()  # into simulated devices, by number; none that was healed
+    injected_faults: tuple[InjectedFault, ...] = ()  # in simulated devices, by number; healed ones are left out
 
     def __repr__(self) -> str:
         parts = [
@@ -69,20 +69,20 @@ class Snapshot:
         return f"<{what}, {utc_time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
 
     def core(self, index: int) -> NeuronCore | None:
-        """The physical core of this index; None when it is not there, as on a device that vanished."""
+        """Returns the physical core with this index. None if it is missing, for example with its device."""
         cores = self.cores
         if 0 <= index < len(cores) and cores[index].index == index:
             return cores[index]
         return next((core for core in cores if core.index == index), None)
 
     def cores_of(self, process: Process) -> tuple[NeuronCore, ...]:
-        """The physical cores that a process holds, those that are there."""
+        """Returns the physical cores that a process holds, without missing ones."""
         return tuple([core for index in process.core_indices if (core := self.core(index)) is not None])
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalNeuronCore:
-    """What a user calls a NeuronCore: `logical_neuroncore_config` neighbouring physical cores of one device."""
+    """A logical NeuronCore: `logical_neuroncore_config` neighbouring physical cores of one device."""
 
     index: int  # global
     device_index: int
@@ -92,44 +92,44 @@ class LogicalNeuronCore:
 
     @property
     def owner_pids(self) -> tuple[int, ...]:
-        """Who holds its physical cores; more than one only where processes run with different LNCs."""
+        """PIDs of the owners. More than one only if processes use different LNCs."""
         return tuple(sorted({core.owner_pid for core in self.cores if core.owner_pid is not None}))
 
     @property
     def candidate_pids(self) -> tuple[int, ...]:
-        """Who has the device open and may hold one of its physical cores."""
+        """PIDs of processes that have the device open and may hold a core of it."""
         return tuple(sorted({pid for core in self.cores for pid in core.candidate_pids}))
 
     @property
     def is_owner_inferred(self) -> bool:
-        """Whether who holds it was only concluded."""
+        """Whether the owner was inferred."""
         return any("owner_pid" in core.inferred_fields for core in self.cores)
 
     @property
     def is_free(self) -> bool | None:
-        """Whether nobody holds it; None when that is unknown: somebody may, or nobody we see has memory there."""
+        """Whether the core has no owner. None: a process may hold it, or a hidden process has memory on it."""
         if self.owner_pids:
             return False
         return None if self.candidate_pids or any(core.is_allocated for core in self.cores) else True
 
     @property
     def utilization_ratio(self) -> float | None:
-        """The mean of its physical cores; None when it is unknown for all of them."""
+        """Mean over its physical cores. None if unknown for all."""
         return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def flops_per_second(self) -> float | None:
-        """The sum over its physical cores; None when it is unknown for all of them."""
+        """Sum over its physical cores. None if unknown for all."""
         return sum_known(core.flops_per_second for core in self.cores)
 
     @property
     def memory(self) -> DeviceMemory:
-        """The sum over its physical cores."""
+        """Sum over its physical cores."""
         return sum_device_memory(core.memory for core in self.cores)
 
 
 def logical_cores(snapshot: Snapshot, logical_neuroncore_config: int | None = None) -> tuple[LogicalNeuronCore, ...]:
-    """All cores of the host, grouped; by its default LNC unless another one is given."""
+    """Groups the physical cores of the host by LNC (default: the host's)."""
     size = logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
     groups: dict[tuple[int, int], list[NeuronCore]] = {}
     for core in snapshot.cores:
@@ -142,21 +142,20 @@ def logical_cores(snapshot: Snapshot, logical_neuroncore_config: int | None = No
 
 
 CountKey = tuple[int, float]
-"""What names one count on a host: a PID, and since when it counts."""
+"""Identifies a series of counters on a host: the PID and the time since when it counts."""
 
 
 def count_key(process: Process) -> CountKey | None:
-    """The count that the counters of a process belong to; None when it does not tell since when they count."""
+    """Returns the key of the process's counters. None if it does not report since when they count."""
     since_seconds = process.counted_since_seconds
     return None if since_seconds is None else (process.pid, since_seconds)
 
 
 def counters_continue(before: Process, now: Process) -> bool:
-    """Whether the counters of `now` went on from those of `before`, so that they may be subtracted.
+    """Whether the counters of `now` continue those of `before`, so that subtracting them is valid.
 
-    A process that has told since when it counts does not go on from a record of before it told anything: there all its
-    counters are 0, whatever it had counted. Where neither tells, the two are of one count if they attached at the same
-    moment.
+    If only one of the two reports since when it counts, the counters do not continue: the counters of the other are 0.
+    If neither does, they continue when both attached at the same time.
     """
     earlier, later = count_key(before), count_key(now)
     if earlier is not None or later is not None:
@@ -165,9 +164,9 @@ def counters_continue(before: Process, now: Process) -> bool:
 
 
 def counted_since_unix_seconds(process: Process, snapshot: Snapshot) -> float | None:
-    """Since when the counters of a process count, as Unix time by the clock of this snapshot; None: not known.
+    """Returns the Unix time since when the process's counters count. None: unknown.
 
-    A process that has not told counts since it attached, as far as anybody knows.
+    Falls back to the time of attachment if the process does not report it.
     """
     since_seconds = process.counted_since_seconds
     if since_seconds is None:
@@ -176,34 +175,34 @@ def counted_since_unix_seconds(process: Process, snapshot: Snapshot) -> float | 
 
 
 class FaultState(IntEnum):
-    """How far a fault has come."""
+    """Progress of an injected fault."""
 
-    WAITING = 0  # its time, or the execution that is to meet it, has not come
+    WAITING = 0  # for its time, or for an execution
     HOLDS = 1
-    OVER = 2  # it has ended; what it left behind stays until it is healed
+    OVER = 2  # ended; its effects stay until it is healed
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """One fault that was injected and has not been healed. What was asked for, and what came of it."""
+    """One injected fault that has not been healed: the request and its effects so far."""
 
-    number: int  # of its daemon, from 1
+    number: int  # from 1, unique in its daemon
     kind: str  # of `neurontools.faults.kinds`
     state: FaultState
-    device_indices: tuple[int, ...]  # where it is
-    neuroncore_index: int | None  # it was asked for this logical core, under the default LNC of the host
-    pid: int | None  # it was asked for this process
+    device_indices: tuple[int, ...]  # affected devices
+    neuroncore_index: int | None  # requested logical core, under the host's default LNC
+    pid: int | None  # requested process
     injected_at_unix_seconds: float
-    began_at_unix_seconds: float | None = None  # None: it waits
-    ended_at_unix_seconds: float | None = None  # None: it has not ended by itself
-    met_total: int = 0  # how often executions met it
+    began_at_unix_seconds: float | None = None  # None: still waiting
+    ended_at_unix_seconds: float | None = None  # None: has not ended by itself
+    met_total: int = 0  # executions that it affected
     after_executions: int | None = None
     after_seconds: float | None = None
     for_seconds: float | None = None
     probability: float = 1.0
-    amount: float | None = None  # in the unit of the kind; None: it has none
-    part: str | None = None  # of the device, in the driver's words
-    injected_by_uid: int | None = None  # who asked for it, by the word of the kernel; None: not known
-    injected_by_pid: int | None = None  # the process that asked for it
+    amount: float | None = None  # in the unit of the kind; None: the kind has no amount
+    part: str | None = None  # of the device, in the driver's terms
+    injected_by_uid: int | None = None  # by the kernel's peer credentials; None: unknown
+    injected_by_pid: int | None = None  # by the kernel's peer credentials
 
     __repr__ = repr_of_fields("number", "kind", "state", "device_indices")
