@@ -37,12 +37,13 @@ _RESETS = ("requested", "failed")
 HEALTH = FamilyDefinition(
     "neurontools_health",
     MetricKind.GAUGE,
-    "Gravest finding of the host, which the label names: 0 none, 1 notice, 2 warning, 3 critical; absent: not known",
+    "Highest severity of a finding of the host, which the label names: 0 none, 1 notice, 2 warning, 3 critical; "
+    "absent: unknown",
 )
 DEVICE_HEALTH = FamilyDefinition(
     "neurontools_device_health",
     MetricKind.GAUGE,
-    "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical; absent: not known",
+    "Highest severity of a finding: 0 none, 1 notice, 2 warning, 3 critical; absent: unknown",
 )
 DEVICE_FINDINGS = FamilyDefinition(
     "neurontools_device_findings", MetricKind.GAUGE, "Findings on the device by kind and severity"
@@ -50,12 +51,12 @@ DEVICE_FINDINGS = FamilyDefinition(
 FINDING = FamilyDefinition(
     "neurontools_finding_seconds",
     MetricKind.GAUGE,
-    "For how long a finding has lasted; labels say what it is and what to do",
+    "Age of a finding; the labels have its kind, reason and action",
 )
 INJECTED_FAULT = FamilyDefinition(
     "neurontools_injected_fault",
     MetricKind.GAUGE,
-    "1 for each fault that was injected into simulated devices and not healed",
+    "1 for each injected fault of simulated devices that is not healed",
 )
 UNHEALTHY_COMPONENT = FamilyDefinition(
     "neurontools_device_unhealthy_component", MetricKind.GAUGE, "1 for each part that the driver reports as unhealthy"
@@ -63,12 +64,12 @@ UNHEALTHY_COMPONENT = FamilyDefinition(
 RESETS = FamilyDefinition(
     "neurontools_device_resets",
     MetricKind.COUNTER,
-    "Resets since the driver was loaded: those asked for, those that failed",
+    "Resets since the driver was loaded, requested and failed",
 )
 CORE_ERRORS = FamilyDefinition(
     "neurontools_neuroncore_hardware_errors",
     MetricKind.COUNTER,
-    "Errors of hardware that the driver counts for the NeuronCore, by its own names",
+    "Hardware errors that the driver counts for the NeuronCore, by the driver's names",
 )
 
 

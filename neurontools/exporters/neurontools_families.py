@@ -45,9 +45,11 @@ def _counter(name: str, text: str) -> FamilyDefinition:
 CORE_HELD = _gauge(
     "neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free; absent while that is unknown"
 )
-CORE_UTILIZATION = _gauge("neuroncore_utilization_ratio", "Share of the last period spent in executions; every core")
+CORE_UTILIZATION = _gauge(
+    "neuroncore_utilization_ratio", "Share of the last period spent in executions, for every core"
+)
 CORE_FLOPS = _gauge("neuroncore_flops", "Floating point operations a second in the last period")
-CORE_MFU = _gauge("neuroncore_mfu_ratio", "FLOPS against the peak for the dtype that the catalog has")
+CORE_MFU = _gauge("neuroncore_mfu_ratio", "FLOPS relative to the catalog's peak for the dtype")
 CORE_MEMORY = _gauge("neuroncore_memory_bytes", "Device memory by the driver's eleven categories")
 CORE_BUSY = _counter("neuroncore_busy_seconds", "Time in executions, those still running included")
 CORE_FLOP = _counter("neuroncore_flop", "Floating point operations executed")
@@ -56,9 +58,11 @@ CORE_SINCE = _gauge(
     "neuroncore_seconds_since_last_execution", "Time since the latest finished execution of a held core"
 )
 CORE_IN_FLIGHT = _gauge("neuroncore_execution_in_flight_seconds", "How long the execution in flight has been running")
-CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Who holds the NeuronCore")
+CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Owner of the NeuronCore")
 CORE_CANDIDATE = FamilyDefinition(
-    "neurontools_neuroncore_owner_candidate", MetricKind.INFO, "Who has the device open and may hold the NeuronCore"
+    "neurontools_neuroncore_owner_candidate",
+    MetricKind.INFO,
+    "Process that has the device open and may hold the NeuronCore",
 )
 DEVICE_MEMORY = _gauge("device_memory_bytes", "HBM capacity of the device")
 STACK_USED = _gauge("device_hbm_used_bytes", "HBM in use, by stack")
@@ -67,7 +71,7 @@ DEVICE_HOST_MEMORY = _gauge("device_host_memory_bytes", "Host memory that serves
 DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was loaded")
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
 PROCESS = FamilyDefinition(
-    "neurontools_process", MetricKind.INFO, "A process that holds NeuronCores or may: who, what and whose"
+    "neurontools_process", MetricKind.INFO, "A process that holds or may hold NeuronCores, with its identity"
 )
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
@@ -75,15 +79,15 @@ PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the pr
 PROCESS_RESIDENT = _gauge("process_resident_memory_bytes", "Resident memory of the process")
 PROCESS_CPU = _counter("process_cpu_seconds", "vCPU time of the process")
 PROCESS_MODELS = _gauge("process_models", "Models that the process has loaded")
-PROCESS_REPORTING = _gauge("process_reporting", "1 while reports of the process arrive, 0 while its numbers are old")
-DEVICES_EXPECTED = _gauge("devices_expected", "Devices that should be there: in a container, those it was given")
-DEVICES_FOREIGN = _gauge("devices_foreign", "Devices of the host that were not given to this container")
-DEVICES = _gauge("devices", "Devices that are there")
+PROCESS_REPORTING = _gauge("process_reporting", "1 while the process reports, 0 while its numbers are stale")
+DEVICES_EXPECTED = _gauge("devices_expected", "Expected devices: in a container, those assigned to it")
+DEVICES_FOREIGN = _gauge("devices_foreign", "Devices of the host that are not assigned to this container")
+DEVICES = _gauge("devices", "Existing devices")
 WARNINGS = _gauge("warnings", "Parts of the host that can't be read")
-WARNING = _gauge("warning", "1 for each part of the host that can't be read, up to eight of them, in words")
+WARNING = _gauge("warning", "1 for each unreadable part of the host, at most eight; the label describes it")
 SNAPSHOT_TIME = _gauge("snapshot_timestamp_seconds", "When the numbers were taken, Unix time")
 POD_ALLOCATION = FamilyDefinition(
-    "neurontools_pod_allocation", MetricKind.INFO, "What the kubelet has given to a container, used or not"
+    "neurontools_pod_allocation", MetricKind.INFO, "Resources that the kubelet allocated to a container, used or not"
 )
 
 
@@ -309,25 +313,25 @@ def _pod_allocation_samples(snapshot: Snapshot, label: LabelTexts) -> Iterator[S
 _TRAINING_COUNTERS = (
     ("steps_total", "steps", "Calls of an optimizer's step"),
     ("samples_total", "samples", "Samples in the batches of the loader"),
-    ("compilations_total", "compilations", "Graphs compiled, not found in the cache"),
+    ("compilations_total", "compilations", "Graphs compiled because the cache lacked them"),
     ("compile_seconds_total", "compile_seconds", "Time of compilations"),
-    ("collectives_total", "collectives", "Collectives carried out"),
+    ("collectives_total", "collectives", "Executed collectives"),
     ("collective_seconds_total", "collective_seconds", "Time in collectives, part of the busy time"),
     ("collective_bytes_total", "collective_bytes", "Bytes that the process put into collectives"),
     ("to_device_bytes_total", "to_device_bytes", "Bytes copied from the host to the device"),
     ("from_device_bytes_total", "from_device_bytes", "Bytes copied from the device to the host"),
     ("input_wait_seconds_total", "input_wait_seconds", "Time that steps waited for their batch"),
     ("checkpoints_total", "checkpoints", "Checkpoints written"),
-    ("checkpoint_seconds_total", "checkpoint_seconds", "Time that the script took to write checkpoints"),
+    ("checkpoint_seconds_total", "checkpoint_seconds", "Time that the script spent writing checkpoints"),
 )
 _PROCESS_STEP_TIME = FamilyDefinition(
-    "neurontools_process_step_time_seconds", MetricKind.COUNTER, "Where the time of the process went; the parts add up"
+    "neurontools_process_step_time_seconds", MetricKind.COUNTER, "Time of the process by part; the parts add up"
 )
 _STEP_PARTS = tuple(part.name.replace(" ", "_") for part in STEP_PARTS)
 _PROCESS_COMPILING = FamilyDefinition(
     "neurontools_process_compiling_seconds",
     MetricKind.GAUGE,
-    "How long the process has been waiting for a program, else 0",
+    "Time that the process has been waiting for a compilation, else 0",
 )
 _PROCESS_SINCE_STEP = FamilyDefinition(
     "neurontools_process_seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"
@@ -377,19 +381,21 @@ def _job_gauge(name: str, text: str) -> FamilyDefinition:
 
 
 JOB_COUNT = FamilyDefinition(
-    "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process of which none is known is one"
+    "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"
 )
 JOB_RANKS = _job_gauge("ranks", "Ranks of the job on this host")
 JOB_WORLD_SIZE = _job_gauge("world_size", "Ranks of the job on all hosts")
 JOB_MISSING_RANKS = _job_gauge("missing_ranks", "Ranks that the launcher started on this host and that hold no cores")
 JOB_CORES = _job_gauge("neuroncores", "NeuronCores that the job holds on this host")
-JOB_STATE = _job_gauge("state", "1 for what the job does: training, starting, compiling, waiting, stuck, unknown")
+JOB_STATE = _job_gauge(
+    "state", "1 for the current state of the job: training, starting, compiling, waiting, stuck, unknown"
+)
 JOB_SINCE_STEP = _job_gauge("seconds_since_last_step", "Time since all ranks on this host had ended a step")
 JOB_STEPS = _job_gauge("steps_per_second", "Optimizer steps a second of the slowest rank on this host")
-JOB_STEP_SECONDS = _job_gauge("step_seconds", "How long the latest steps took, of the median rank on this host")
-JOB_MFU = _job_gauge("mfu_ratio", "FLOPS of the job's cores on this host against their peak for bf16")
+JOB_STEP_SECONDS = _job_gauge("step_seconds", "Duration of the latest steps of the median rank on this host")
+JOB_MFU = _job_gauge("mfu_ratio", "FLOPS of the job's cores on this host relative to their bf16 peak")
 JOB_RANK_WAIT = _job_gauge(
-    "rank_collective_wait_seconds", "Seconds of its latest steps that the rank waited for others, a step"
+    "rank_collective_wait_seconds", "Seconds per step that the rank waited for others, in its latest steps"
 )
 _JOB_FAMILIES = (
     JOB_RANKS,

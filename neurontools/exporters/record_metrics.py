@@ -148,7 +148,7 @@ GROUP_READERS: dict[str, Callable[[Mapping[str, Any], RecordValidator], Iterator
 
 
 ODD_VALUES = FamilyDefinition(
-    "neurontools_odd_record_values", MetricKind.COUNTER, "Values of records that made no sense and were left out"
+    "neurontools_odd_record_values", MetricKind.COUNTER, "Invalid values in records, which were skipped"
 )
 
 

@@ -18,7 +18,7 @@ ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardwar
 EXECUTION_ERRORS = FamilyDefinition(
     "neurontools_execution_errors",
     MetricKind.COUNTER,
-    "Errors of executions on the host, by type, those of processes that have ended among them",
+    "Errors of executions on the host by type, including ended processes",
 )
 _read_errors = attrgetter(*(f"{kind}_total" for kind in ERROR_TYPES))
 _ERROR_LABELS = tuple(label_text([("error_type", kind)]) for kind in ERROR_TYPES)
