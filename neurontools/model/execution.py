@@ -92,7 +92,7 @@ class LatencyPercentiles:
 class LatencyHistogram:
     """Histogram of all latencies of a process. `bucket_seconds` converts a bucket index to a latency.
 
-    Lists only non-empty buckets, by ascending index. Subtract two histograms to get the latencies between two snapshots.
+    Lists only non-empty buckets, by ascending index. Subtracting two gives the latencies between two snapshots.
     """
 
     bucket_indices: tuple[int, ...] = ()
