@@ -221,7 +221,7 @@ def host_titles(width: int, name_width: int, cells: int) -> Line:
     ]
     if _has_cells(width):
         runs.append((f"  {cell('DEVICES', max(cells, 7))}", "column"))
-    runs.append(("  WORST", "column"))
+    runs.append(("  WORST FINDING", "column"))
     return fit(runs, width, "column")
 
 
@@ -260,7 +260,7 @@ def worst_finding_text(state: HostState) -> str:
         texts.append(f"its clock is {units.duration_text(abs(state.clock_ahead_seconds))} {direction}")
     if not found.is_judged:
         is_told_by_itself = found.daemon_version is not None
-        texts.append("not judged: its neurond makes no verdicts" if is_told_by_itself else "health not known")
+        texts.append("its neurond does not evaluate health" if is_told_by_itself else "health unknown")
     elif found.findings:
         worst = found.findings[0]
         more = found.critical_count + found.warning_count + found.notice_count - 1
@@ -270,7 +270,7 @@ def worst_finding_text(state: HostState) -> str:
             + (f" (and {more} more)" if more > 0 else "")
         )
     elif found.severity:
-        texts.append(f"{found.severity.name.lower()}: Enter tells what")
+        texts.append(f"{found.severity.name.lower()}: press Enter for details")
     return "; ".join(reversed(texts))
 
 

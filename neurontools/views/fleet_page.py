@@ -33,11 +33,11 @@ _MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
 _ROOMY_HEIGHT = 16
 _KEYS = (
     ("q", "quit", "q"),
-    ("Enter", "look at it", "enter"),
+    ("Enter", "open", "enter"),
     ("s", "sort", "s"),
     ("b", "group by", "b"),
     ("/", "filter", "slash"),
-    ("g", "cells", "g"),
+    ("g", "devices", "g"),
     ("?", "keys", "question_mark"),
 )
 _LEAST_NAME, _MOST_NAME = 12, 34
@@ -107,16 +107,14 @@ def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
     if height >= _ROOMY_HEIGHT and context.is_grid_shown:
         rows = cell_grid(context.all_states, context.glyphs, width, max(2, (height - 6) // 3))
         if rows:
-            page.add_lines(_section_rule(context, "Devices, hosts that are alike together", width), *rows)
+            page.add_lines(_section_rule(context, "Devices, similar hosts grouped", width), *rows)
     if height >= _ROOMY_HEIGHT:
         found = worst_jobs_first(context.jobs)
         rows = fleet_job_lines(
             found, context.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3))
         )
         if found:
-            page.add_lines(
-                _section_rule(context, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows
-            )
+            page.add_lines(_section_rule(context, f"Jobs: {len(found)}, problems first", width), *rows)
     title = f"Hosts by {context.group_by}" if context.group_by else "Hosts"
     page.add_lines(_section_rule(context, f"{title}, {context.sort}", width))
     names = [len(listed.name) for listed in context.rows]
@@ -219,7 +217,7 @@ def _count_text(count: int | None) -> str:
 
 def _section_rule(context: FleetContext, text: str, width: int) -> Line:
     if context.filter_text or context.is_filter_edited:
-        text += f", with: {printable(context.filter_text)}" if text.startswith("Hosts") else ""
+        text += f", filter: {printable(context.filter_text)}" if text.startswith("Hosts") else ""
     line = context.glyphs.rule * max(0, width - line_width([(f" {text} ", "")]) - 1)
     return fit(((f"{context.glyphs.rule}", "rule"), (f" {text} ", "heading"), (line, "rule")), width)
 
@@ -320,7 +318,7 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
     titles = f"   {cell('JOB', name_width)}" + "".join(
         f" {cell(column.title, column.width, right=column.is_right)}" for column in columns
     )
-    lines = [fit(((f"{titles}  {cell('STATE', _STATE_WIDTH)} HELD UP BY", "column"),), width, "column")]
+    lines = [fit(((f"{titles}  {cell('STATE', _STATE_WIDTH)} PROBLEM", "column"),), width, "column")]
     lines += [_job_line(job, glyphs, columns, name_width, width) for job in shown]
     if len(shown) < len(jobs):
         lines.append(fit(((f"   and {len(jobs) - len(shown)} more jobs", "dim"),), width))

@@ -45,7 +45,8 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
     events = list(reversed(shown_events(context, context.pid)))
     count = "1 event" if len(events) == 1 else f"{len(events)} events"
     known = (
-        backfill_text(context) or f"{count} since {_known_since_text(context)}{context.key_hint('; Enter goes to one')}"
+        backfill_text(context)
+        or f"{count} since {_known_since_text(context)}{context.key_hint('; Enter: go to event')}"
     )
     page.add_lines(heading(context, "Events" if context.pid is None else f"Events of PID {context.pid}", width, known))
     list_height = max(1, height - len(page.lines))
@@ -57,7 +58,7 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(events), list_height, top)
     if not events:
-        text = backfill_text(context) or f"nothing has happened since {_known_since_text(context)}"
+        text = backfill_text(context) or f"no events since {_known_since_text(context)}"
         page.add_lines(fit_marked(((f"   {text}", "dim"),), width))
     return page
 
@@ -123,7 +124,7 @@ def _fault_lines(context: RenderContext, width: int) -> list[Line]:
     faults = context.snapshot.injected_faults
     if not faults:
         return []
-    lines = [heading(context, f"Injected faults: {len(faults)}", width, "neuron-fault heal takes them back")]
+    lines = [heading(context, f"Injected faults: {len(faults)}", width, "neuron-fault heal removes them")]
     for fault in faults:
         by = injected_by(fault)
         text = printable(describe_fault(fault)) + (f" (by {by})" if by else "")

@@ -36,7 +36,7 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
     page = TextPage([heading(context, _page_title(context, len(cores)), width, about), _legend_line(context, width)])
     axis = time_axis(context, width)
     if axis is None or context.series is None:
-        page.add_lines(fit(((f"  {backfill_text(context) or 'no past is known yet'}", "dim"),), width))
+        page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
         return page
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
     stretches = _cell_runs(context.series.core_steps(axis))
@@ -85,7 +85,7 @@ def _legend_line(context: RenderContext, width: int) -> Line:
     runs.append(("  0% ", "dim"))
     levels = len(glyphs.heat)
     runs += [(glyph, load_style((position + 0.5) / levels, 0.0)) for position, glyph in enumerate(glyphs.heat)]
-    runs.append((" 100%  nothing known: empty", "dim"))
+    runs.append((" 100%  no data: empty", "dim"))
     return fit(runs, width)
 
 

@@ -30,7 +30,7 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
     page.append_page(_selection_bar(context, width))
     axis = time_axis(context, width)
     if axis is None:
-        page.add_lines(fit(((f"  {backfill_text(context) or 'no past is known yet'}", "dim"),), width))
+        page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
         return page
     if height >= 12:
         page.add_lines(*_total_lines(context, axis, width))

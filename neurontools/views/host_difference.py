@@ -383,10 +383,10 @@ def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
             lines += [_subject_heading(each), *_subject_lines(each)]
     same = [each for each in found if not each.differs]
     if len(same) == len(found):
-        lines.append("nothing differs")
+        lines.append("no differences")
     counts = [_unchanged_text(sum(each.kind == kind for each in same), kind) for kind in ("job", "device")]
     told = " and ".join(count for count in counts if count)
-    lines += ["", f"{f'{told} without a difference; ' if told else ''}left out: what differs by less than 5 %"]
+    lines += ["", f"{f'{told} unchanged; ' if told else ''}left out: differences below 5 %"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -400,7 +400,7 @@ def _side_text(side: RecordingSide) -> str:
     if len(times) == 1:
         return f"{escape_controls(side.name)}, {side.instance}, {first}"
     of = f"{len(times)} of " if len(times) < side.moment_count else ""
-    moments = f"{of}{side.moment_count} moments"
+    moments = f"{of}{side.moment_count} snapshots"
     return f"{escape_controls(side.name)}, {side.instance}, {first} to {last}, mean or peak of {moments}"
 
 

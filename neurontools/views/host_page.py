@@ -42,7 +42,7 @@ def host_page(context: RenderContext, width: int, height: int) -> TextPage:
     page.append_page(_vcpu_section(context, width, max(1, (room - len(power)) * 2 // 3)))
     if power and height - len(page.lines) - len(power) - 1 >= _LEAST_TABLE_LINES:
         page.add_lines(
-            heading(context, "Power of devices", width, "of their maximum, in the last full minute (least-most)")
+            heading(context, "Power of devices", width, "share of the maximum in the last full minute (min-max)")
         )
         page.add_lines(*power)
     page.append_page(_traffic_section(context, width, height - len(page.lines)))
@@ -56,7 +56,7 @@ def _fact_lines(context: RenderContext, width: int) -> list[Line]:
         f"driver {printable(snapshot.instance.driver_version or '-', 40)}, "
         f"runtime {printable(', '.join(runtimes) or '-', 80)}, "
         f"neurond {printable(snapshot.daemon_version or '-', 40)}, neuron-top {__version__}, "
-        "firmware - (the driver tells none)"
+        "firmware - (not reported by the driver)"
     )
     own = context.own_cost
     cost = f"neurond {_cost_text(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)}"
@@ -64,7 +64,7 @@ def _fact_lines(context: RenderContext, width: int) -> list[Line]:
         cost = f"neuron-top {_cost_text(own.vcpu_ratio, own.resident_bytes)}, {cost}"
     return [
         _fact_line("versions", versions, width),
-        _fact_line("own cost", cost, width),
+        _fact_line("overhead", cost, width),
         *_memory_lines(context, snapshot.host, width),
     ]
 
@@ -133,7 +133,7 @@ def _traffic_section(context: RenderContext, width: int, height: int) -> TextPag
     rows = traffic_rows(context.snapshot.host)
     page = TextPage([heading(context, "Network, disks, EFA", width)])
     if not rows:
-        page.add_lines(fit((("   the daemon tells of none", "dim"),), width))
+        page.add_lines(fit((("   the daemon reports none", "dim"),), width))
         return page
     columns = fitting_columns(TRAFFIC_COLUMNS, width)
     page.add_lines(title_line(columns, width))
@@ -306,11 +306,11 @@ TRAFFIC_COLUMNS: tuple[TableColumn[TrafficRow], ...] = (
     TableColumn("STATE", 8, 4, lambda row: printable(row.state or "-", 20), True, _state_style),
     TableColumn("IN", 11, 0, lambda row: units.byte_rate_text(row.in_bytes_per_second)),
     TableColumn("OUT", 11, 0, lambda row: units.byte_rate_text(row.out_bytes_per_second)),
-    TableColumn("IN SO FAR", 10, 1, lambda row: units.bytes_text(row.in_bytes_total)),
-    TableColumn("OUT SO FAR", 10, 1, lambda row: units.bytes_text(row.out_bytes_total)),
+    TableColumn("IN TOTAL", 10, 1, lambda row: units.bytes_text(row.in_bytes_total)),
+    TableColumn("OUT TOTAL", 10, 1, lambda row: units.bytes_text(row.out_bytes_total)),
     TableColumn("RDMA READ", 10, 3, lambda row: units.bytes_text(row.rdma_read_bytes_total)),
     TableColumn("RDMA WRITE", 10, 3, lambda row: units.bytes_text(row.rdma_write_bytes_total)),
     count_column("DROPS", 8, 5, lambda row: row.dropped_packets_total),
-    TableColumn("SENT AGAIN", 10, 5, lambda row: units.bytes_text(row.retransmitted_bytes_total)),
-    count_column("TROUBLE", 8, 4, lambda row: row.trouble_total, lambda row: "bad" if row.trouble_total else "text"),
+    TableColumn("RETRANSMIT", 10, 5, lambda row: units.bytes_text(row.retransmitted_bytes_total)),
+    count_column("ERRORS", 8, 4, lambda row: row.trouble_total, lambda row: "bad" if row.trouble_total else "text"),
 )

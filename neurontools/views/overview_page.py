@@ -435,7 +435,7 @@ _EXECUTIONS = _JobColumn("EXEC/S", _RATE_CELLS, 3, _executions_text, is_number=T
 _LAST_STEP = _JobColumn("LAST STEP", 9, 3, _last_step_text, is_number=True)
 
 
-_STRAGGLER = _JobColumn("SLOWEST", 16, 3, _straggler_cell, _straggler_style)
+_STRAGGLER = _JobColumn("STRAGGLER", 16, 3, _straggler_cell, _straggler_style)
 
 
 _WHERE = _JobColumn("WHERE", 20, 4, _where_text)
@@ -458,7 +458,7 @@ _COLUMNS = (
     _LAST_STEP,
     _EXECUTIONS,
     _STRAGGLER,
-    _JobColumn("LAST", 7, 4, _last_execution_text, is_number=True),
+    _JobColumn("LAST EXEC", 9, 4, _last_execution_text, is_number=True),
     _WHERE,
     _SCRIPT,
 )
@@ -517,7 +517,7 @@ def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]
     with_action = 1 + 2 * len(found) <= height
     more = len(found) - (height - 1)
     hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
-    lines = [heading(context, "What is wrong", width, context.key_hint(hint))]
+    lines = [heading(context, "Findings", width, context.key_hint(hint))]
     for finding, devices in found:
         style = _FINDING_STYLES[finding.severity]
         mark = context.glyphs.bad if finding.severity is Severity.CRITICAL else context.glyphs.warn

@@ -72,9 +72,9 @@ def when_text(unix_seconds: float | None) -> str:
 def uncertain_cores_text(process: Process) -> str:
     """Returns why the cores of a process are inferred or unknown; "" if they are known."""
     if "core_indices" in process.inferred_fields:
-        return "its cores are inferred: it alone has their devices open"
+        return "cores inferred: no other process has their devices open"
     if not process.core_indices and process.runtime_version is not None and process.device_indices:
-        return f"its cores are unknown: others have ND {ranges_text(process.device_indices)} open too"
+        return f"cores unknown: other processes have ND {ranges_text(process.device_indices)} open too"
     return ""
 
 
@@ -84,7 +84,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         return time_page(context, figures, width, height)
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}"
-    page = TextPage([heading(context, title, width, context.key_hint("P where time goes, E environment, Esc back"))])
+    page = TextPage([heading(context, title, width, context.key_hint("P step time, E environment, Esc back"))])
     latency = process.total_latency
     errors = process.errors
     host = process.host_memory
@@ -125,7 +125,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         ),
         (
             "latency",
-            ("-" if process.executions is None or context.snapshot.source is SourceKind.SYSFS else "nothing ran")
+            ("-" if process.executions is None or context.snapshot.source is SourceKind.SYSFS else "no executions")
             if latency is None
             else "  ".join(
                 f"{name} {units.duration_text(getattr(latency, f'{name}_seconds'))}"
@@ -203,7 +203,7 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
         return ()
     facts = []
     if figures.compiling_for_seconds is not None:
-        facts.append((COMPILING, f"now, since {units.duration_text(figures.compiling_for_seconds)}"))
+        facts.append((COMPILING, f"for {units.duration_text(figures.compiling_for_seconds)}"))
     parts = [part for part in STEP_PARTS if getattr(counters, part.counter)]
     shares = [(part.name, ratio) for part in parts if (ratio := getattr(rates, part.ratio)) is not None]
     if shares:
@@ -228,7 +228,7 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     standing = figures.in_collective_for_seconds
     if standing is not None and standing >= _LONG_WAIT_SECONDS:
         kind = printable(counters.latest_collective or "one", 40)
-        facts.append(("collective", f"in {kind} since {units.duration_text(standing)}"))
+        facts.append(("collective", f"in {kind} for {units.duration_text(standing)}"))
     if counters.collectives_total:
         text = (
             f"{units.percent_text(rates.collective_ratio)} of the time, "
@@ -278,7 +278,7 @@ def time_page(context: RenderContext, figures: ProcessFigures, width: int, heigh
         fit(((clip(_current_rates(figures, is_brief=width < _WIDE_CELLS), width, mark=True), "text"),), width)
     )
     if figures.compiling_for_seconds is not None:
-        text = f" compiling now, since {units.duration_text(figures.compiling_for_seconds)}"
+        text = f" compiling for {units.duration_text(figures.compiling_for_seconds)}"
         page.add_lines(fit(((text, "warn"),), width))
     page.add_lines(*_step_time_lines(context, process, width, is_brief=height < _BRIEF_HEIGHT))
     advice = advice_lines(process, width, max(0, height // _ADVICE_HEIGHT_DIVISOR))
@@ -308,10 +308,10 @@ def _step_time_lines(context: RenderContext, process: Process, width: int, *, is
     """Draws a line for each part of step time; `is_brief` leaves out parts of 0 seconds."""
     counters, rates = process.training or TrainingCounters(), process.training_rates or TrainingRates()
     if counters.host_seconds_total is None:
-        return [fit(((" its runtime does not tell where the time of a step goes", "dim"),), width)]
+        return [fit(((" its runtime does not report step time", "dim"),), width)]
     per_step = rates.steps_per_second
     bar_cells = max(8, min(60, width - 48))
-    numbers = "".join(f" {name:>{_NUMBER_CELLS}}" for name in ("NOW", "A STEP", "SO FAR"))
+    numbers = "".join(f" {name:>{_NUMBER_CELLS}}" for name in ("NOW", "PER STEP", "TOTAL"))
     titles = f" {'STEP TIME':<16} {'':<{bar_cells}}{numbers}"
     lines = [fit(((titles, "column"),), width, "column")]
     for part in STEP_PARTS:
@@ -348,7 +348,7 @@ def _share_lists(context: RenderContext, process: Process, width: int, room: int
         lambda model: model.busy_seconds_total,
         lambda model: printable(model.name, 80),
     )
-    when = "last 10 s" if is_recent else "so far"
+    when = "last 10 s" if is_recent else "whole run"
     if room < 2 or not (operators or graphs):
         return []
     if width >= _SIDE_BY_SIDE_CELLS:
@@ -397,11 +397,11 @@ def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare]
     if len(shares) > 1 and room == 2:
         title += f", 1 of {len(shares)}"
     head = f" {cell(title, name_cells)} {'':<{bar_cells}}" + "".join(
-        f" {name:>{_NUMBER_CELLS}}" for name in ("SHARE", "TIMES", "MEAN")
+        f" {name:>{_NUMBER_CELLS}}" for name in ("SHARE", "COUNT", "MEAN")
     )
     lines = [fit(((head, "column"),), width, "column")]
     if not shares:
-        lines.append(fit(((" not told apart yet: a few executions are timed now and then", "dim"),), width))
+        lines.append(fit(((" no timings yet: the runtime times a sample of executions", "dim"),), width))
     shown = list(shares)
     if len(shown) > room - 1 > 1:
         cut = shown[room - 2 :]
@@ -450,7 +450,7 @@ def process_context_entries(shown: ProcessContext) -> list[SearchEntry]:
 def _context_lines(shown: ProcessContext, width: int) -> list[Line]:
     lines = [_relative_line(shown, relative, width) for relative in shown.tree]
     if shown.environment is None:
-        lines.append(_problem_line("the environment is not for this user to see", width))
+        lines.append(_problem_line("this user may not read the environment", width))
     else:
         lines += [_variable_line(name, value, width) for name, value in shown.environment]
         if not shown.environment:
@@ -481,7 +481,7 @@ def advice_lines(process: Process, width: int, room: int) -> list[Line]:
     """Draws advice, most costly first, in at most `room` lines: the measurement and its place, then what to do."""
     if not process.advice or room < 2 or width < _LEAST_ADVICE_WIDTH:
         return []
-    lines: list[Line] = [fit(((" WHAT COULD BE BETTER", "column"),), width, "column")]
+    lines: list[Line] = [fit(((" ADVICE", "column"),), width, "column")]
     for number, each in enumerate(process.advice):
         made = _advice_text_lines(each, width)
         if len(lines) + len(made) > room - (number + 1 < len(process.advice)):

@@ -47,7 +47,7 @@ def parse_filter(text: str) -> ProcessTest:
     matches if any index does: `cores=63` selects the process that holds core 63. An unknown value only matches !=.
     """
     if len(text) > MOST_CHARACTERS:
-        raise InvalidFilter(f"it is longer than {MOST_CHARACTERS} characters")
+        raise InvalidFilter(f"longer than {MOST_CHARACTERS} characters")
     return _Parser(text).whole()
 
 
@@ -73,7 +73,7 @@ class _Parser:
     def whole(self) -> ProcessTest:
         test = self._either()
         if self._next():
-            raise InvalidFilter(f"a ) without its ( {self._place()}")
+            raise InvalidFilter(f"unmatched ) {self._place()}")
         return test
 
     def _either(self) -> ProcessTest:
@@ -95,9 +95,7 @@ class _Parser:
             tests.append(self._term())
             after = ""
         if after or (not tests and (self._next() or self._depth)):
-            raise InvalidFilter(
-                f"something is missing after {after!r}" if after else f"a term is missing {self._place()}"
-            )
+            raise InvalidFilter(f"a term is missing after {after!r}" if after else f"a term is missing {self._place()}")
         return tests[0] if len(tests) == 1 else lambda figures: all(test(figures) for test in tests)
 
     def _term(self) -> ProcessTest:
@@ -105,7 +103,7 @@ class _Parser:
         while self._took("not"):
             is_negated = not is_negated
             if not self._next() or self._next() == ")":
-                raise InvalidFilter("something is missing after 'not'")
+                raise InvalidFilter("a term is missing after 'not'")
         test = self._group() if self._next() == "(" else self._comparison_or_word()
         return (lambda figures: not test(figures)) if is_negated else test
 
@@ -113,7 +111,7 @@ class _Parser:
         place = self._place()
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise InvalidFilter(f"more than {_MAX_DEPTH} parentheses within each other")
+            raise InvalidFilter(f"more than {_MAX_DEPTH} nested parentheses")
         self._position += 1
         test = self._either()
         if self._next() != ")":
@@ -136,7 +134,7 @@ class _Parser:
         if column is None:
             part = self._text[start : start + 40].split()[0]
             raise InvalidFilter(
-                f"no column {key or part!r}; there are {', '.join(BY_KEY)} (within quotes it is a word)"
+                f"unknown column {key or part!r}; columns are {', '.join(BY_KEY)} (quote it to search for the word)"
             )
         return _comparison_test(column, operator, self._value(f"{key}{operator}"))
 
@@ -233,7 +231,7 @@ def _comparison_test(column: ProcessColumn, operator: str, value: str) -> Proces
     try:
         return _number_test(column, operator, parse_quantity(value, column.unit))
     except InvalidQuantity as error:
-        raise InvalidFilter(f"{value[:40]!r} is no value of {column.key}; {error}") from None
+        raise InvalidFilter(f"{value[:40]!r} is not a value of {column.key}; {error}") from None
 
 
 def _text_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
@@ -285,10 +283,12 @@ def _parse_indices(key: str, text: str) -> list[tuple[int, int]]:
         low, dash, high = part.strip().partition("-")
         bounds = (low, high) if dash else (low, low)
         if not all(bound.isascii() and bound.isdigit() and len(bound) <= 5 for bound in bounds):
-            raise InvalidFilter(f"{text[:40]!r} is no value of {key}; give indices, such as 63 or 0-3,8")
+            raise InvalidFilter(f"{text[:40]!r} is not a value of {key}; give indices, such as 63 or 0-3,8")
         first, last = (int(bound) for bound in bounds)
         if first > last:
-            raise InvalidFilter(f"{part.strip()} is no range of {key}; give the lower index first, as {last}-{first}")
+            raise InvalidFilter(
+                f"{part.strip()} is not a range of {key}; give the lower index first, as {last}-{first}"
+            )
         found.append((first, last))
     return found
 

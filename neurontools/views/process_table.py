@@ -163,19 +163,19 @@ PROCESS_COLUMNS = (
     ProcessColumn(
         "laststep", "LAST STEP", 9, 6, lambda f: f.since_last_step_seconds,
         lambda f: units.short_duration_text(f.since_last_step_seconds), "seconds",
-        about="since its latest optimizer step ended", offered=False,
+        about="time since its last optimizer step", offered=False,
     ),
     ProcessColumn(
         "p50", "P50", 8, 7, _p50, lambda f: units.short_duration_text(_p50(f)), "seconds", about="median latency"
     ),
     ProcessColumn(
-        "p99", "P99", 8, 4, _p99, lambda f: units.short_duration_text(_p99(f)), "seconds", about="99 % were faster"
+        "p99", "P99", 8, 4, _p99, lambda f: units.short_duration_text(_p99(f)), "seconds", about="99th percentile"
     ),
     ProcessColumn("errors", "ERR", _ERRORS_CELLS, 4, _errors, _errors_text, about="errors and failed executions"),
     ProcessColumn(
-        "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
+        "last", "LAST EXEC", 9, 5, lambda f: f.since_last_execution_seconds,
         lambda f: units.short_duration_text(f.since_last_execution_seconds), "seconds",
-        about="since its last execution ended",
+        about="time since its last execution",
     ),
 )  # fmt: skip
 

@@ -209,7 +209,7 @@ def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line
     )
     name = f"PID {process.pid}" if row.rank is not None else printable(row.job.name or "", 80)
     facts = _job_facts(row) if row.rank is None else _process_facts(process)
-    command = clip(f" {printable(process.command, 2 * width) or 'command not known'}", width, mark=True)
+    command = clip(f" {printable(process.command, 2 * width) or 'command unknown'}", width, mark=True)
     return [
         heading(context, name, width, note),
         fit(((command, "text"),), width),
@@ -222,7 +222,7 @@ def _job_facts(row: JobRow) -> str:
     here = f"{count} ranks" if world in (None, count) else f"{count} of {world} ranks"
     slowest = straggler_text(row.job)
     facts = f" {here}, Enter {'folds' if row.is_open else 'lists'} them" + (
-        "" if slowest == "-" else f", slowest: {slowest}"
+        "" if slowest == "-" else f", straggler: {slowest}"
     )
     return facts + "".join(
         f"; {each.severity.name.lower()}: {printable(each.reason, 200)}" for each in row.job.findings
@@ -234,7 +234,7 @@ def _process_facts(process: Process) -> str:
     runtime = printable(process.runtime_version or "-", 40)
     facts = f" attached {when_text(process.attached_at_unix_seconds)}, started {started}, runtime {runtime}"
     if process.synthetic:
-        facts += ", synthetic: no such process exists"
+        facts += ", synthetic: not a real process"
     elif not process.reporting:
         facts += ", not reporting: its numbers are old"
     if doubt := uncertain_cores_text(process):

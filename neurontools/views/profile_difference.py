@@ -27,13 +27,13 @@ def profile_difference_text(names: Sequence[str], compared: Comparison, most: in
     """Returns quantities, the operators that changed most, and the graphs that only one run has."""
     sides = zip("AB", names, (compared.a, compared.b), strict=True)
     lines = [f"{letter}: {_run_text(where, report)}" for letter, where, report in sides]
-    lines += ["times, FLOP and counts of operators are those of a step of one rank", ""]
+    lines += ["operator times, FLOP and counts are per step of one rank", ""]
     lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
     told = [each for each in compared.quantities if _differs(each)]
-    lines += [_quantity_line(each) for each in told] or ["nothing differs"]
+    lines += [_quantity_line(each) for each in told] or ["no differences"]
     changed = [each for each in compared.operators if _is_significant(each, compared)]
     if changed:
-        lines += ["", f"operators, by how much longer or shorter they take ({counted(len(changed), 'change')}):"]
+        lines += ["", f"operators by change in time ({counted(len(changed), 'change')}):"]
         placed = [(column, column.cells) for column in _OPERATOR_COLUMNS]
         lines.append(plain_text(title_line(placed, _WIDTH)))
         lines += [plain_text(row_line(placed, each, _WIDTH)) for each in changed[:most]]
@@ -41,7 +41,7 @@ def profile_difference_text(names: Sequence[str], compared: Comparison, most: in
         if graphs:
             lines += ["", f"only in {letter}: {counted(len(graphs), 'graph')}"]
             lines += [f"  {_graph_text(graph)}" for graph in graphs[:most]]
-    lines += ["", "left out: what differs by less than 5 %, and operators by less than a thousandth of a step"]
+    lines += ["", "left out: differences below 5 %, and operators that change by less than 0.1 % of a step"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

@@ -147,11 +147,9 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
         longest = max(each.longest_seconds for each in times)
         told = f"p50 {duration_text(middle)}, p99 {duration_text(high)}, longest {duration_text(longest)}"
         whose = " (of the slowest rank)" if is_several else ""
-        lines.append(labelled("a step", [(told, "text"), (whose, "dim")], width))
+        lines.append(labelled("per step", [(told, "text"), (whose, "dim")], width))
     else:
-        lines.append(
-            text_line("no step was counted: no optimizer stepped; this is the whole time of the profile", width, "dim")
-        )
+        lines.append(text_line("no steps counted (no optimizer ran); times cover the whole profile", width, "dim"))
     for (part, seconds), style in zip(split.parts(), _PART_STYLES, strict=True):
         ratio = split.ratio(seconds)
         told, a_step = percent_text(ratio, 1), duration_text(seconds / report.split_steps)
@@ -160,8 +158,8 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     firsts = [rank.first_step for rank in report.ranks if rank.first_step is not None]
     if firsts:
         begun = _slow_text(max(firsts, key=lambda each: each.seconds))
-        lines.append(labelled("first step", [(begun, "text"), (" (with all before it)", "dim")], width))
-    lines += [labelled("slow", [(_slow_text(each), "text")], width) for each in _slow_steps(report)]
+        lines.append(labelled("first step", [(begun, "text"), (" (includes startup)", "dim")], width))
+    lines += [labelled("slow step", [(_slow_text(each), "text")], width) for each in _slow_steps(report)]
     lines.append(labelled("NeuronCores", [(_core_use_text(report), "text")], width))
     engines = seconds_by_engine(report.operators)
     whole = sum(engines.values())
@@ -176,7 +174,7 @@ def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     if len(report.ranks) < 2:
         return []
     straggler = report.straggler
-    note = "" if straggler is None else f"the others wait for rank {straggler.number}"
+    note = "" if straggler is None else f"straggler: rank {straggler.number}"
     columns = fitting_columns(_RANK_COLUMNS, width)
     lines = [section_heading("Ranks", note, width, glyphs), title_line(columns, width)]
     return lines + [row_line(columns, rank, width) for rank in report.ranks]
@@ -259,10 +257,10 @@ def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> 
         uses = largest_uses(report.operators, quantity, most)
         columns = fitting_columns(_operator_columns(len(report.ranks) > 1), width)
         more = len(report.operators) - len(uses)
-        note = f"{len(report.operators)} in all" if more else ""
+        note = f"{len(report.operators)} in total" if more else ""
         lines += [section_heading(f"Operators by {order}", note, width, glyphs)]
         if not uses:
-            lines.append(text_line(f"none has any {order}", width, "dim"))
+            lines.append(text_line(f"no operator has {order}", width, "dim"))
             continue
         lines.append(title_line(columns, width))
         rows = (_OperatorRow(use, quantity(use) / whole if whole else None, _spread_text(use)) for use in uses)
@@ -309,7 +307,7 @@ def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> lis
     note = f"{counted(len(graphs), 'graph')}, {len(compiled)} compiled, {duration_text(seconds)}"
     lines = [section_heading("Graphs", note, width, glyphs)]
     if not graphs:
-        return [*lines, text_line("none was executed", width, "dim")]
+        return [*lines, text_line("nothing was executed", width, "dim")]
     shown = sorted(graphs, key=lambda graph: -(graph.compile_seconds or 0.0))[:most]
     columns = fitting_columns(_GRAPH_COLUMNS, width)
     lines.append(title_line(columns, width))
@@ -353,9 +351,9 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     who = f"rank {rank.number}{where}" if len(report.ranks) > 1 else where.removeprefix(", ")
     lines = [section_heading("Memory", f"peak {bytes_text(known)}{of_limit}{', ' if who else ''}{who}", width, glyphs)]
     if found is None:
-        return [*lines, text_line("when it was reached was not kept", width, "dim")]
+        return [*lines, text_line("time of the peak not recorded", width, "dim")]
     if found.highest_bytes > found.bytes:
-        told = f"the peak itself is no longer kept; this is the highest that is, {bytes_text(found.bytes)}"
+        told = f"peak details were discarded; this is the highest retained level, {bytes_text(found.bytes)}"
         lines.append(text_line(told, width, "warn"))
     categories = sorted(found.by_category.items(), key=lambda each: -each[1])
     told = ", ".join(f"{category_text(key)} {bytes_text(size)}" for key, size in categories if size)
@@ -383,7 +381,7 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
     straggler = report.straggler
     if straggler is not None:
         ratio = percent_text(straggler.split.ratio(straggler.split.collective_seconds), 1)
-        told = f"rank {straggler.number} waits least ({ratio} of its time): the others wait for it"
+        told = f"straggler: rank {straggler.number} waits least in collectives ({ratio} of its time)"
         lines.append(text_line(told, width, "warn"))
     return lines
 

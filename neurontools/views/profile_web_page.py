@@ -105,14 +105,12 @@ def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
 
 
 def _step_section(report: RunReport) -> Iterator[Markup]:
-    yield element("h2", "Where the time of a step goes")
+    yield element("h2", "Step time")
     split, count = report.split, report.split_steps
     parts = split.parts()
     firsts = [(rank, rank.first_step) for rank in report.ranks if rank.first_step is not None]
     if firsts:
-        yield element(
-            "p", "all figures of steps are without the first, which has all that came before it", class_="dim"
-        )
+        yield element("p", "step figures exclude the first step, which includes startup", class_="dim")
     shares = [
         f"{name}: {percent_text(split.ratio(seconds), 1)}, {duration_text(seconds / count)} a step"
         for name, seconds in parts
@@ -124,8 +122,8 @@ def _step_section(report: RunReport) -> Iterator[Markup]:
         if not made:
             continue
         length = made[0].last_step - made[0].first_step + 1
-        mean = f", a column is the mean of {counted(length, 'step')}" if length > 1 else ""
-        told = f"{_rank_name(report, rank)}steps in their order{mean}; what is cut off above is marked"
+        mean = f", each column the mean of {counted(length, 'step')}" if length > 1 else ""
+        told = f"{_rank_name(report, rank)}steps in order{mean}; cut columns are marked"
         yield element("p", told, class_="dim")
         titles = [
             f"{_steps_text(each.first_step, each.last_step)}: {duration_text(each.mean.total_seconds)}; "
@@ -184,9 +182,9 @@ def _rank_section(report: RunReport) -> Iterator[Markup]:
 def _operator_section(report: RunReport) -> Iterator[Markup]:
     yield element("h2", "Operators by module and line")
     if not report.operators:
-        yield element("p", "none was executed", class_="dim")
+        yield element("p", "nothing was executed", class_="dim")
         return
-    yield element("p", "as wide as they took long; point at one to see what it took", class_="dim")
+    yield element("p", "width is time; hover for details", class_="dim")
     yield flame_graph(build_flame_tree(report.profiles))
     engines = seconds_by_engine(report.operators)
     whole = sum(engines.values()) or 1.0
@@ -232,13 +230,13 @@ def _memory_section(report: RunReport) -> Iterator[Markup]:
     of_limit = "" if not limit else f" of {bytes_text(limit)}"
     yield element("p", f"{_rank_name(report, rank)}peak {bytes_text(rank.hbm_peak_bytes)}{of_limit} of a NeuronCore")
     if found is None:
-        yield element("p", "when it was reached was not kept", class_="dim")
+        yield element("p", "time of the peak not recorded", class_="dim")
         return
     if found.highest_bytes > found.bytes:
-        yield element("p", f"that moment is no longer kept; below is up to {bytes_text(found.bytes)}", class_="warn")
+        yield element("p", f"peak details were discarded; the chart reaches {bytes_text(found.bytes)}", class_="warn")
     yield from _memory_chart(rank.profile, found.core)
     if found.shares:
-        yield element("p", "what lay there at the highest of it:")
+        yield element("p", "memory at the peak:")
         rows = [
             [
                 (bytes_text(share.bytes), ""),
@@ -275,7 +273,7 @@ def _collective_section(report: RunReport) -> Iterator[Markup]:
     yield element("p", "times include the wait for other ranks, bytes are in and out", class_="dim")
     straggler = report.straggler
     if straggler is not None:
-        yield element("p", f"rank {straggler.number} waits least: the others wait for it", class_="warn")
+        yield element("p", f"straggler: rank {straggler.number} waits least in collectives", class_="warn")
     rows = [
         (
             f"rank {rank.number}",

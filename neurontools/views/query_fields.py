@@ -171,7 +171,7 @@ def _timestamp(row: QueryRow) -> str:
 
 
 DEVICE_FIELDS = (
-    QueryField("timestamp", "timestamp", PLAIN, "when the daemon looked, in UTC", _timestamp),
+    QueryField("timestamp", "timestamp", PLAIN, "time of the snapshot, in UTC", _timestamp),
     QueryField("index", "index", PLAIN, "index of the device", lambda row: row.device.index),
     QueryField("bdf", "bdf", PLAIN, "PCI address", lambda row: row.device.bdf),
     QueryField(
@@ -200,10 +200,10 @@ DEVICE_FIELDS = (
         "free",
         "free_neuroncore_count",
         PLAIN,
-        "logical NeuronCores that nobody holds for certain",
+        "logical NeuronCores known to be free",
         lambda row: sum(core.is_free is True for core in row.device_cores),
     ),
-    QueryField("pids", "pids", PLAIN, "processes that hold cores of the device, or have it open and may", _device_pids),
+    QueryField("pids", "pids", PLAIN, "processes that hold or may hold cores of the device", _device_pids),
     QueryField("memory.total", "memory_total_bytes", MEMORY, "HBM of the device", lambda row: row.device.memory_bytes),
     QueryField("memory.used", "memory_used_bytes", MEMORY, "HBM in use", _hbm_used),
     QueryField(
@@ -242,14 +242,14 @@ DEVICE_FIELDS = (
         "health",
         "health",
         PLAIN,
-        "ok, notice, warning or critical; unknown where nobody tells",
+        "ok, notice, warning or critical; unknown without a verdict",
         lambda row: row.verdict.severity_name,
     ),
     QueryField(
         "health.reason",
         "health_reason",
         PLAIN,
-        "the gravest finding",
+        "the most severe finding",
         lambda row: row.verdict.findings[0].reason if row.verdict.findings else None,
     ),
 )
@@ -277,7 +277,7 @@ CORE_FIELDS = (
         "neuroncore.utilization",
         "neuroncore_utilization_ratio",
         PERCENT,
-        "share of the last period in executions",
+        "share of the last period spent executing",
         lambda row: _mean_utilization(_row_cores(row)),
     ),
     QueryField(
@@ -294,7 +294,7 @@ CORE_FIELDS = (
         "neuroncore.idle",
         "neuroncore_idle_seconds",
         SECONDS,
-        "since its last execution, while it is held",
+        "time since its last execution, if it is held",
         _idle_seconds,
     ),
     QueryField(
@@ -314,12 +314,12 @@ CORE_FIELDS = (
         )
         for field in fields(DeviceMemory)
     ),
-    QueryField("process.pid", "process_pid", PLAIN, "who holds the core", _process_field("pid")),
+    QueryField("process.pid", "process_pid", PLAIN, "PID of the process that holds the core", _process_field("pid")),
     QueryField(
         "process.inferred",
         "process_inferred",
         PLAIN,
-        "whether that it holds the core was concluded: it alone has the device open",
+        "whether the owner is inferred: no other process has the device open",
         lambda row: row.core.is_owner_inferred if row.core and row.process else None,
     ),
     QueryField("process.user", "process_user", PLAIN, "its user", _process_field("user")),
@@ -346,14 +346,14 @@ CORE_FIELDS = (
         "process.last_step",
         "process_since_last_step_seconds",
         SECONDS,
-        "since its latest optimizer step ended",
+        "time since its last optimizer step",
         _training_field(TrainingCounters.since_last_step_seconds),
     ),
     QueryField(
         "process.compiling",
         "process_compiling_for_seconds",
         SECONDS,
-        "how long it has been waiting for a program, if it does now",
+        "how long it has been compiling, if it is compiling now",
         _training_field(TrainingCounters.compiling_for_seconds),
     ),
     *(
@@ -361,7 +361,7 @@ CORE_FIELDS = (
             f"process.step_time.{part.ratio.removesuffix('_ratio')}",
             f"process_step_time_{part.ratio}",
             PERCENT,
-            f"share of its time: {part.name}",
+            f"share of step time: {part.name}",
             _rates_field(part.ratio),
         )
         for part in STEP_PARTS
@@ -430,7 +430,7 @@ def parse_fields(text: str) -> tuple[QueryField, ...]:
         if field is None:
             near = get_close_matches(name, FIELDS, n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"--query: {_quote_input(name)} is no field{guess}; --help-query lists them", EXIT_USAGE)
+            raise UserError(f"--query: {_quote_input(name)} is not a field{guess}; --help-query lists them", EXIT_USAGE)
         chosen.append(field)
     return tuple(chosen)
 
@@ -440,7 +440,7 @@ def parse_format(text: str) -> OutputFormat:
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if part not in FORMATS:
-            raise UserError(f"--format: {_quote_input(part)} is none of {', '.join(FORMATS)}", EXIT_USAGE)
+            raise UserError(f"--format: {_quote_input(part)} is not one of {', '.join(FORMATS)}", EXIT_USAGE)
     if ("csv" in parts) == ("json" in parts):
         raise UserError("--format: give one of csv and json, such as --format csv,noheader,nounits", EXIT_USAGE)
     return OutputFormat("json" in parts, "noheader" not in parts, "nounits" not in parts)

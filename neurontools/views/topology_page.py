@@ -47,7 +47,7 @@ class DeviceArrangement:
                 TopologyKind.SINGLE: "single device",
             }.get(kind, "switched or no links")
             if kind is not None
-            else "links of no known shape"
+            else "irregular links"
             if any(links)
             else "no links"
         )

@@ -162,7 +162,7 @@ def ultraserver_text(instance: Instance) -> str:
 def node_links_text(node: UltraServerNode) -> str:
     """Returns what the links between nodes connect, and their rate; "" if unknown."""
     if node.links == "ring":
-        text = "each device is linked to those of the same index on the node before and the one after"
+        text = "each device is linked to the devices of the same index on the previous and next node"
     elif node.links == "switched":
         text = "a device reaches every device of every node through the switch"
     else:

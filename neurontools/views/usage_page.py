@@ -36,7 +36,7 @@ def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the table of users and the table of ended processes. Users give way to leave room for processes."""
     ended = ended_rows(context)
     users = user_totals(context.figures, ended)
-    page = TextPage([heading(context, "Users", width, "now, and what ended")])
+    page = TextPage([heading(context, "Users", width, "current and ended")])
     columns = fitting_columns(USER_COLUMNS, width)
     page.add_lines(title_line(columns, width))
     room = max(1, height - len(page.lines) - _LEAST_ENDED_LINES)
@@ -70,7 +70,7 @@ def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int
     known = f"{len(ended)} known, {hours_text(hours)} NeuronCore hours" if ended else ""
     page = TextPage([heading(context, "Ended", width, known)])
     if not ended:
-        page.add_lines(fit_marked((("   no process that held NeuronCores is known to have ended", "dim"),), width))
+        page.add_lines(fit_marked((("   no ended process is known", "dim"),), width))
         return page
     columns = fitting_columns(_ENDED_COLUMNS, width)
     page.add_lines(title_line(columns, width))
@@ -97,10 +97,10 @@ def _process_footer(context: RenderContext, ended: list[EndedProcess], width: in
         f"tag {printable(process.tag, 60)}{steps}, uid {'-' if process.uid is None else process.uid}"
     )
     if process.synthetic:
-        facts += ", synthetic: there was no such process"
+        facts += ", synthetic: not a real process"
     return [
         heading(context, f"PID {process.pid}", width, f"ended: {process.how}"),
-        fit(((f" {printable(process.command, 2 * width) or 'command not known'}", "text"),), width),
+        fit(((f" {printable(process.command, 2 * width) or 'command unknown'}", "text"),), width),
         fit(((clip(facts, width, mark=True), "dim"),), width),
     ]
 

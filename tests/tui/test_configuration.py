@@ -82,14 +82,14 @@ def test_a_theme_changes_what_it_names(toml: Toml) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[themes.mine]\nbusy = '#12'", "[themes.mine] busy: '#12' is no colour; give \"#rrggbb\""),
-        ("[themes.mine]\nbusy = 7", "busy: 7 is no colour"),
-        ("[themes.mine]\ncolour = '#123456'", "'colour' is no style; there are selected, text"),
+        ("[themes.mine]\nbusy = '#12'", "[themes.mine] busy: '#12' is not a colour; give \"#rrggbb\""),
+        ("[themes.mine]\nbusy = 7", "busy: 7 is not a colour"),
+        ("[themes.mine]\ncolour = '#123456'", "'colour' is not a style; styles are selected, text"),
         ("[themes.mine]\nbusy = { bold = 1 }", "busy.bold: 1 is neither true nor false"),
-        ("[themes.mine]\nbusy = { blink = true }", "busy: 'blink' is none of color, background, bold"),
-        ("[themes.mine]\nbase = 'pink'", "base: 'pink' is none of dark, light"),
-        ("[themes.dark]\nbusy = '#123456'", "'dark' can't be its name"),
-        ("[themes.'a b']\n", "'a b' can't be its name"),
+        ("[themes.mine]\nbusy = { blink = true }", "busy: 'blink' is not one of color, background, bold"),
+        ("[themes.mine]\nbase = 'pink'", "base: 'pink' is not one of dark, light"),
+        ("[themes.dark]\nbusy = '#123456'", "'dark' is not a valid theme name"),
+        ("[themes.'a b']\n", "'a b' is not a valid theme name"),
         ("themes = 5", "themes must be tables"),
         ("[themes]\nmine = 5", "[themes.mine] must be a table of styles"),
         ("keys = 5", "keys must be a table"),
@@ -263,7 +263,7 @@ def test_a_theme_of_ones_own_from_the_command_line(
     done = run("mine")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "heading: '#12' is no colour" in done.stderr
+    assert "heading: '#12' is not a colour" in done.stderr
     file.write_text('[themes.mine]\nheading = "#123456"\n')
     assert "38;2;18;52;86" in run("mine").stdout
     done = run("pink")

@@ -289,7 +289,7 @@ def test_filter_sort_tag_and_details(dashboard: Dashboard) -> None:
     assert "11 of 32 processes" in press(dashboard, "escape")
     assert "32 processes, 1 job" in press(dashboard, "escape", "U")
     assert dashboard.tagged == frozenset()
-    assert "no column 'colour'" in press(dashboard, "/", *"colour=red")
+    assert "unknown column 'colour'" in press(dashboard, "/", *"colour=red")
     assert "no column" not in press(dashboard, "backspace", "ctrl+u", "escape")
 
 

@@ -67,7 +67,7 @@ def test_two_moments_of_a_recording(tmp_path: Path, diff: Diff) -> None:
     shown = diff("a@first", "a@last").stdout
     assert re.search(r"^ND 0$", shown, re.MULTILINE)
     assert re.search(rf"^  corrected ECC errors +0 +{ecc.mem_corrected_total}$", shown, re.MULTILINE)
-    assert diff("a@+87s", "a@last").stdout.splitlines()[-3] == "nothing differs"
+    assert diff("a@+87s", "a@last").stdout.splitlines()[-3] == "no differences"
 
 
 def test_recordings_are_compared_by_means_and_peaks(tmp_path: Path, diff: Diff) -> None:
@@ -86,7 +86,7 @@ def test_recordings_are_compared_by_means_and_peaks(tmp_path: Path, diff: Diff) 
     mean = sum(value or 0 for value in known) / len(known)
     assert job["utilization_ratio"] == pytest.approx((mean, mean / 2), rel=1e-4)  # recordings round
     shown = diff("a", "b").stdout
-    assert "mean or peak of 30 moments" in shown
+    assert "mean or peak of 30 snapshots" in shown
     assert "Slurm job 17, in B Slurm job 18" in shown
     assert re.search(r"  utilization +\d+\.\d\d% +\d+\.\d\d%  -\d+\.\d points", shown)
 
@@ -110,9 +110,9 @@ def test_moments_of_a_daemon(shared_daemon: RunningDaemon, diff: Diff) -> None:
 def test_a_span_times_of_the_clock_and_a_recording_that_is_cut(tmp_path: Path, diff: Diff) -> None:
     path = write_recording(tmp_path / "a@b", RUN)
     lines = diff("a@b@03:04:20..03:04:30", "a@b@2026-01-02T03:04:40Z").stdout.splitlines()
-    assert lines[0].endswith("2026-01-02 03:04:20 to 2026-01-02 03:04:30, mean or peak of 11 moments")
+    assert lines[0].endswith("2026-01-02 03:04:20 to 2026-01-02 03:04:30, mean or peak of 11 snapshots")
     assert lines[1].endswith(", 2026-01-02 03:04:40")
-    assert "mean or peak of 30 moments" in diff("a@b", "a@b@last").stdout
+    assert "mean or peak of 30 snapshots" in diff("a@b", "a@b@last").stdout
     (tmp_path / "cut").write_bytes(path.read_bytes()[:-40])
     done = diff("a@b", "cut")
     assert done.returncode == 1

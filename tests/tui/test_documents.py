@@ -155,7 +155,7 @@ def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
     assert "corrected HBM ECC error" in shown
     each = screen("health", "-n", "70").split(" neuron-top ")[1:]
     assert len(each) == 70
-    assert "nothing has happened since" in each[0]
+    assert "no events since" in each[0]
     assert f" neuron-top {each[-1]}" == shown
     assert all(re.search(r"[▅▆▇█]{60}", row) for row in screen("heatmap").splitlines()[3:5])
 
@@ -163,8 +163,8 @@ def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("-f", "util>nan"), 2, "neuron-top: --filter: 'nan' is no value of util; give percent"),
-        (("-p", "x"), 2, "neuron-top: --pid: 'x' is no value of pid"),
+        (("-f", "util>nan"), 2, "neuron-top: --filter: 'nan' is not a value of util; give percent"),
+        (("-p", "x"), 2, "neuron-top: --pid: 'x' is not a value of pid"),
         (("--socket", "/nowhere/none.sock", "--once"), 12, "no monitor daemon at unix:/nowhere/none.sock"),
         (("--replay", "/etc/passwd", "--once"), 1, "not a recording of neuron-top"),
         (("--replay", "/nowhere/no such file"), 6, "there is no such file"),
@@ -173,7 +173,7 @@ def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
         (("--interval", "0"), 2, "give seconds from"),
         (("--json", "--csv"), 2, "exclude each other"),
         (("--theme", "pink"), 2, "give one of auto"),
-        (("-f", "colour=1", "--json", "--socket", "/x"), 2, "no column 'colour'"),
+        (("-f", "colour=1", "--json", "--socket", "/x"), 2, "unknown column 'colour'"),
         (("--jsn",), 1, "did you mean --json"),
         (("-d", "16"), 6, "--device: no device 16 on this host; it has devices 0 to 15"),
         (("-d", "x"), 2, "--device: x is no device"),

@@ -53,7 +53,7 @@ def test_a_search_that_is_given_up_goes_back_and_one_that_finds_nothing_says_so(
     assert dashboard.selected_pid == FIRST_PID
     press(dashboard, "ctrl+f", "x", "escape")
     assert dashboard.search_text == ""
-    assert "no column 'colour'" in search(dashboard, "colour=red"), "looked for as words"
+    assert "unknown column 'colour'" in search(dashboard, "colour=red"), "looked for as words"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_the_first_frame_says_what_it_does_not_know(shared_daemon: RunningDaemon
     top.shows("LIVE")
     first = top.raw.partition(b"LIVE")[0].decode()
     assert "STARTING" in first
-    assert "loading the past" in first
+    assert "loading history" in first
     assert "all 16 devices are healthy" in first
 
 

@@ -127,7 +127,7 @@ def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
         assert {line_width(line) for line in page.lines} == {size[0]}
         assert "".join(text for line in page.lines for text, _ in line).isprintable()
     rows = rows_of(states, 160)
-    titles = next(number for number, row in enumerate(rows) if "HELD UP BY" in row)
+    titles = next(number for number, row in enumerate(rows) if "PROBLEM" in row)
     assert "8/16" in rows[titles + 1]
     assert "rank 8 of a, ranks 9-15 are missing" in rows[titles + 1]
     compiling = next(row for row in rows if " slow " in row)
@@ -160,7 +160,7 @@ def test_whose_a_job_is_stands_beside_it_where_there_is_room(
     drawn = replace(context(HOSTS), jobs=(replace(job, users=users, user_count=count),))
     for width, there in ((119, (False, False)), (120, (True, False)), (132, (True, True))):
         rows = [plain_text(line) for line in fleet_page(drawn, width, 40).lines]
-        titles, row = next(pair for pair in pairwise(rows) if "HELD UP BY" in pair[0])
+        titles, row = next(pair for pair in pairwise(rows) if "PROBLEM" in pair[0])
         assert ("USER" in titles, "STEP" in titles.split()) == there
         place = titles.find("USER")
         assert place < 0 or row[place : place + 10].strip() == text

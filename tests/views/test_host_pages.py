@@ -64,7 +64,7 @@ def test_users_have_what_runs_and_what_ended() -> None:
 def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
     context = RenderContext.from_snapshot(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
     shown = (lines_of(page_named(page).draw(context, width, 30)) for width in (20, 120))
-    nothing = ("no process", "nobody holds", "nothing has")
+    nothing = ("no process", "no ended", "nobody holds", "no events")
     narrow, wide = ([line for line in lines if line.strip().startswith(nothing)] for lines in shown)
     assert narrow
     assert len(narrow) == len(wide)
@@ -156,7 +156,7 @@ def test_counts_of_any_size_are_told_whole(count: int, text: str) -> None:
     (row,) = traffic_rows(Host(rdma_ports=(port,)))
     columns = fitting_columns(TRAFFIC_COLUMNS, 160)
     titles, line = plain_text(title_line(columns, 160)), plain_text(row_line(columns, row, 160))
-    for title in ("DROPS", "TROUBLE"):
+    for title in ("DROPS", "ERRORS"):
         end = titles.index(title) + len(title)
         assert line[:end].split()[-1] == text
 

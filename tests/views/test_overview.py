@@ -199,11 +199,11 @@ def test_what_is_wrong_is_told_with_what_to_do_where_there_is_room() -> None:
         finding(Severity.NOTICE, device_indices=(5,)),
     )
     roomy = text(sick, 120, 40).splitlines()
-    begin = next(number for number, line in enumerate(roomy) if "What is wrong" in line)
+    begin = next(number for number, line in enumerate(roomy) if "Findings" in line)
     assert roomy[begin + 1].startswith(" ✗ ND 2  reason")
     assert roomy[begin + 2] == "     do: action"
     assert roomy[begin + 3].startswith(" ▲ ND 1,3  reason")
-    assert "What is wrong" not in text(judged(), 120, 40)
+    assert "Findings" not in text(judged(), 120, 40)
     for height in range(2, 40):
         assert len(text(sick, 120, height).splitlines()) <= height
 

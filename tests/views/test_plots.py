@@ -127,9 +127,9 @@ def test_plots_take_the_room_there_is() -> None:
 @pytest.mark.parametrize("page", ["history", "heatmap"])
 def test_a_past_that_is_loading_says_so(page: str) -> None:
     context = scene_of(page=page, clock=ShownMoment(is_loading_past=True))
-    assert "loading the past" in lines(context)[0]
+    assert "loading history" in lines(context)[0]
     context.series = None
-    assert any("loading the past" in line for line in lines(context)[1:])
+    assert any("loading history" in line for line in lines(context)[1:])
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])

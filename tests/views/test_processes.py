@@ -121,7 +121,7 @@ def test_what_a_training_runtime_counts_is_among_the_details() -> None:
 def test_since_when_it_compiles_and_how_long_ago_its_last_step_was() -> None:
     now = HOST.taken_at_seconds
     shown = details(replace(COUNTERS, compiling_since_seconds=now - 12.0, last_step_at_seconds=now - 3.1), RATES)
-    assert shown["compiling"] == "now, since 12.0 s"
+    assert shown["compiling"] == "for 12.0 s"
     assert shown["training"].startswith("10.0 steps/s, 1,200 so far; last step 3.1 s ago; 320.0 samples/s")
     shown = details(COUNTERS, RATES)
     assert not {"compiling", "step time"} & shown.keys()
@@ -131,7 +131,7 @@ def test_since_when_it_compiles_and_how_long_ago_its_last_step_was() -> None:
 def test_who_waits_in_a_collective_for_long_says_in_which() -> None:
     told = replace(COUNTERS, collective_since_seconds=HOST.taken_at_seconds - 12.0, latest_collective="all_reduce")
     waiting = changed(training=told, reporting=True)
-    assert "in all_reduce since 12.0 s" in text_of(RenderContext.from_snapshot(waiting, details_pid=PID), 200)
+    assert "in all_reduce for 12.0 s" in text_of(RenderContext.from_snapshot(waiting, details_pid=PID), 200)
     short = replace(told, collective_since_seconds=HOST.taken_at_seconds - 0.5)
     assert "collective" not in details(short, RATES)
 
@@ -179,7 +179,7 @@ def page_of(snapshot: Snapshot, width: int, height: int) -> list[str]:
 
 def test_what_is_not_known_is_said() -> None:
     lines = page_of(with_told(HOST, training=None), 80, 24)
-    assert any("its runtime does not tell where the time of a step goes" in line for line in lines)
+    assert any("its runtime does not report step time" in line for line in lines)
     early = page_of(with_told(HOST, training=told_process.COUNTERS, operators=(OperatorTime("", 0.5, 90),)), 80, 24)
     assert any("not told apart yet" in line for line in early)
     assert not any("others" in line for line in early)

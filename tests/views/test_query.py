@@ -120,9 +120,9 @@ def test_json_names_tell_their_units() -> None:
 @pytest.mark.parametrize(
     ("query", "form", "text"),
     [
-        ("indexx", "csv", "--query: indexx is no field; did you mean index?; --help-query lists them"),
-        ("index,", "csv", '--query: "" is no field'),
-        ("index", "tsv", "--format: tsv is none of csv, json, noheader, nounits"),
+        ("indexx", "csv", "--query: indexx is not a field; did you mean index?; --help-query lists them"),
+        ("index,", "csv", '--query: "" is not a field'),
+        ("index", "tsv", "--format: tsv is not one of csv, json, noheader, nounits"),
         ("index", "noheader", "--format: give one of csv and json"),
         ("index", "csv,json", "--format: give one of csv and json"),
     ],

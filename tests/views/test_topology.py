@@ -105,7 +105,7 @@ def test_a_ring_of_nodes_with_this_one_marked() -> None:
     assert below[0] == "UltraServer us-1 (Trn2 UltraServer): this host is node 1 of 4"
     assert below[1] == "*––►[node 0 ]◄––►[node 1 here ]◄––►[node 2 ]◄––►[node 3 ]◄––*"
     assert below[2] == (
-        "Each device is linked to those of the same index on the node before and the one after (inferred), "
+        "Each device is linked to the devices of the same index on the previous and next node (inferred), "
         "256 GB/s a device.\nAll nodes together: 64 devices, 256 NeuronCores."
     )
     assert below[3:] == ["Legend:", "        *––► = Wrap-around link\n"]

@@ -454,13 +454,13 @@ def parse_theme(name: str, table: object) -> Theme:
     `reverse` and `underline`. `selected` is the background of the selected row. Raises InvalidTheme.
     """
     if not _NAME_PATTERN.fullmatch(name) or name in THEMES or name == "auto":
-        taken = " and not that of another theme"
-        raise InvalidTheme(f"{name[:40]!r} can't be its name; take up to 31 of a-z, 0-9 and -{taken}")
+        taken = ", and not the name of a built-in theme"
+        raise InvalidTheme(f"{name[:40]!r} is not a valid theme name; use up to 31 of a-z, 0-9 and -{taken}")
     if not isinstance(table, Mapping):
         raise InvalidTheme("must be a table of styles")
     base_name = table.get("base", "dark")
     if not isinstance(base_name, str) or base_name not in THEMES:
-        raise InvalidTheme(f"base: {_short_repr(base_name)} is none of {', '.join(THEMES)}")
+        raise InvalidTheme(f"base: {_short_repr(base_name)} is not one of {', '.join(THEMES)}")
     base = THEMES[base_name]
     known = THEMES["dark"].styles
     styles = dict(base.styles)
@@ -471,7 +471,7 @@ def parse_theme(name: str, table: object) -> Theme:
         elif key in known:
             styles[key] = _parse_style(key, value, styles.get(key, styles["text"]))
         elif key != "base":
-            raise InvalidTheme(f"{_short_repr(key)} is no style; there are selected, {', '.join(known)}")
+            raise InvalidTheme(f"{_short_repr(key)} is not a style; styles are selected, {', '.join(known)}")
     return Theme(name, base.is_dark, styles, selected)
 
 
@@ -483,7 +483,9 @@ def _parse_style(key: str, value: object, before: Style) -> Style:
         if part in _COLOUR_KEYS:
             changes[part] = _parse_colour(f"{key}.{part}", given)
         elif part not in _ATTRIBUTE_KEYS:
-            raise InvalidTheme(f"{key}: {_short_repr(part)} is none of {', '.join((*_COLOUR_KEYS, *_ATTRIBUTE_KEYS))}")
+            raise InvalidTheme(
+                f"{key}: {_short_repr(part)} is not one of {', '.join((*_COLOUR_KEYS, *_ATTRIBUTE_KEYS))}"
+            )
         elif not isinstance(given, bool):
             raise InvalidTheme(f"{key}.{part}: {_short_repr(given)} is neither true nor false")
         else:
@@ -495,7 +497,9 @@ def _parse_colour(key: str, value: object) -> str | None:
     if value == "":
         return None
     if not isinstance(value, str) or not _COLOUR_PATTERN.fullmatch(value):
-        raise InvalidTheme(f'{key}: {_short_repr(value)} is no colour; give "#rrggbb", or "" for the terminal\'s own')
+        raise InvalidTheme(
+            f'{key}: {_short_repr(value)} is not a colour; give "#rrggbb", or "" for the terminal\'s own'
+        )
     return value
 
 

@@ -158,7 +158,7 @@ def time_axis(context: RenderContext, width: int) -> TimeAxis | None:
 
 def backfill_text(context: RenderContext) -> str:
     """Returns a note while history is being loaded, else ""."""
-    return f"loading the past{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
+    return f"loading history{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
 
 
 def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:

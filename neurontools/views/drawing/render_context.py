@@ -85,9 +85,7 @@ class RenderContext:
     found: frozenset[int] = frozenset()  # positions of the matching rows
     found_text: str = ""  # the current match and the number of matches, as text
     thresholds: DisplayThresholds = DisplayThresholds()
-    key_texts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # rebound keys: the default key, and the text of its replacement
+    key_texts: Mapping[str, str] = field(default_factory=dict)  # rebound keys as text, by default key
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
     is_time_shown: bool = False  # show where the time of the process goes instead of its details
