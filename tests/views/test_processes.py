@@ -76,7 +76,7 @@ def test_every_column_has_its_title() -> None:
         text_of(every, 400).splitlines()[1].split()
         == (
             "PID▲ USER TAG CORES HELD DEVICE UTIL FLOPS MFU DEV MEM HOST MEM MODELS EXEC/S LAST STEP P50 P99 ERR "
-            "LAST COMMAND"
+            "LAST EXEC COMMAND"
         ).split()
     )
 
@@ -181,7 +181,7 @@ def test_what_is_not_known_is_said() -> None:
     lines = page_of(with_told(HOST, training=None), 80, 24)
     assert any("its runtime does not report step time" in line for line in lines)
     early = page_of(with_told(HOST, training=told_process.COUNTERS, operators=(OperatorTime("", 0.5, 90),)), 80, 24)
-    assert any("not told apart yet" in line for line in early)
+    assert any("no timings yet" in line for line in early)
     assert not any("others" in line for line in early)
     paused = tuple(replace(operator, ratio=0.0) for operator in OPERATORS)
     lines = page_of(with_told(HOST, training=told_process.COUNTERS, operators=paused), 80, 40)
