@@ -185,7 +185,7 @@ def test_what_is_not_known_is_said() -> None:
     assert not any("others" in line for line in early)
     paused = tuple(replace(operator, ratio=0.0) for operator in OPERATORS)
     lines = page_of(with_told(HOST, training=told_process.COUNTERS, operators=paused), 80, 40)
-    assert any(line.startswith(" OPERATORS, so far") for line in lines), "without a share of the last seconds"
+    assert any(line.startswith(" OPERATORS, whole run") for line in lines), "without a share of the last seconds"
     (mm,) = [line for line in lines if line.startswith(" aten::mm")]
     assert mm.split()[-3:] == ["50.0%", "7,200", "4.2ms"]
 
