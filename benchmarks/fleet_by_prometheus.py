@@ -174,7 +174,7 @@ def measure_overview(url: str, process: subprocess.Popen[bytes], *, by_user: boo
     unpacked = 0
     with PrometheusFeed(url) as feed:
         if by_user:
-            feed.want_users()
+            feed.request_users()
         before, began = time.process_time(), time.monotonic()
         feed.start()
         feed.wait_settled()

@@ -124,7 +124,7 @@ class Backfill:
         if is_oldest_first(received):
             # An older daemon sends the oldest first. A part of that does not connect to the known moments.
             received = received[::-1] if failure is None else []
-        made = self._made(stretch, received)
+        made = self._make_moments(stretch, received)
         if failure is not None:
             self._deliver(made)
             raise failure
@@ -134,7 +134,7 @@ class Backfill:
         self._deliver(made)
         return is_last
 
-    def _made(self, stretch: PastMomentBuilder, received: Sequence[bytes]) -> list[Moment]:
+    def _make_moments(self, stretch: PastMomentBuilder, received: Sequence[bytes]) -> list[Moment]:
         found: list[Moment] = []
         for packed in received:
             began_seconds = time.thread_time()

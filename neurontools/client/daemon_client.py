@@ -226,9 +226,9 @@ class Recording:
         """Yields the snapshots, oldest first: the last `duration_seconds` (0: all), after `after_sequence`."""
         since_seconds = float("-inf")
         if duration_seconds > 0:
-            for at_seconds, _ in self._placed():
+            for at_seconds, _ in self._timed_messages():
                 since_seconds = at_seconds - duration_seconds
-        for at_seconds, message in self._placed():
+        for at_seconds, message in self._timed_messages():
             if at_seconds >= since_seconds and message.sequence > after_sequence:
                 yield from_message(Snapshot, message)
 
@@ -238,7 +238,7 @@ class Recording:
     def __exit__(self, *_: object) -> None:
         """Does nothing: no file is open between calls."""
 
-    def _placed(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
+    def _timed_messages(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
         """Yields snapshots with their time on a clock that nobody sets, because the host's clock may have been set."""
         from neurontools.client.timeline import HostClock
 

@@ -105,16 +105,16 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
     at = after.taken_at_unix_seconds
     if before.daemon_pid != after.daemon_pid:
         yield HostEvent(at, "restart", EventSeverity.WARNING, f"the daemon was restarted (PID {after.daemon_pid})")
-    yield from _of_the_clock(before, after, at)
-    yield from _of_processes(before, after, at)
-    yield from _of_devices(before, after, at)
-    yield from _of_findings(before, after, at)
+    yield from _clock_events(before, after, at)
+    yield from _process_events(before, after, at)
+    yield from _device_events(before, after, at)
+    yield from _finding_events(before, after, at)
     for warning in after.warnings:
         if warning not in before.warnings:
             yield HostEvent(at, "warning", EventSeverity.WARNING, escape_controls(warning[:_LONGEST_TEXT]))
 
 
-def _of_the_clock(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
+def _clock_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
     passed_seconds = after.taken_at_seconds - before.taken_at_seconds
     moved_seconds = after.taken_at_unix_seconds - before.taken_at_unix_seconds - passed_seconds
     if passed_seconds >= 0 and abs(moved_seconds) >= max(CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO * passed_seconds):
@@ -123,7 +123,7 @@ def _of_the_clock(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
         yield HostEvent(at, "clock", EventSeverity.WARNING, text)
 
 
-def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
+def _process_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
     earlier = {process.pid: process for process in before.processes}
     later = {process.pid: process for process in after.processes}
     for pid, process in later.items():
@@ -155,7 +155,7 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
             yield HostEvent(at, "ended", EventSeverity.INFO, text, pid)
 
 
-def _of_findings(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
+def _finding_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
     """New findings. None if either snapshot has no findings to compare."""
     if not (before.HasField("health") and after.HasField("health")) or before.health == after.health:
         return
@@ -175,17 +175,17 @@ def _findings(snapshot: neuron_pb2.Snapshot) -> tuple[Finding, ...]:
     return from_message(Health, snapshot.health).findings
 
 
-def _of_devices(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
+def _device_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
     if len(before.devices) != len(after.devices):
         earlier, later = ({device.index for device in each.devices} for each in (before, after))
         for index in sorted(earlier - later):
             yield HostEvent(at, "device", EventSeverity.CRITICAL, f"ND {index} is gone", device_index=index)
         for index in sorted(later - earlier):
             yield HostEvent(at, "device", EventSeverity.WARNING, f"ND {index} is there again", device_index=index)
-    yield from _of_ecc(before, after, at)
+    yield from _ecc_events(before, after, at)
 
 
-def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
+def _ecc_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
     for old, new in _paired(before.devices, after.devices):
         for field, name, is_critical in _ECC_KINDS:
             grown = getattr(new.ecc, field) - getattr(old.ecc, field)

@@ -117,7 +117,7 @@ class LiveFeed(Feed):
         self._latest: Moment | None = None
         self._is_past_wanted = False
         self._restart_watch = False
-        self._past = Backfill(socket_path, self._take_past, lambda: self.timeline.is_full)
+        self._past = Backfill(socket_path, self._add_past, lambda: self.timeline.is_full)
 
     @property
     def is_loading_past(self) -> bool:
@@ -151,7 +151,7 @@ class LiveFeed(Feed):
         if recorder is not None:
             recorder.close()
 
-    def _take_past(self, moments: Sequence[Moment]) -> None:
+    def _add_past(self, moments: Sequence[Moment]) -> None:
         if moments:
             self._older.append(moments)
         self._notify()
@@ -168,7 +168,7 @@ class LiveFeed(Feed):
                 for message in client.watch_messages(self.interval_seconds):
                     if self._closing.is_set():
                         break
-                    self._watched(message)
+                    self._add_message(message)
             except Closed:
                 pass
             except UserError as error:
@@ -180,7 +180,7 @@ class LiveFeed(Feed):
             if not self._restart_watch:
                 self._closing.wait(_RETRY_SECONDS)
 
-    def _watched(self, message: bytes) -> None:
+    def _add_message(self, message: bytes) -> None:
         before, moment = self._latest, self._maker.make(message)
         if moment is not None:
             self._latest = moment

@@ -111,7 +111,7 @@ class RecordingReader:
         for kind, payload in self._records():
             try:
                 if kind == b"K":
-                    snapshot = parse_snapshot(_decompressed(payload))
+                    snapshot = parse_snapshot(_decompress(payload))
                     flat = Flat(snapshot, self._plan)
                     predictor = Predictor(snapshot, self._plan, flat.numbers, flat.histograms)
                     inflate = zlib.decompressobj(-15)
@@ -216,7 +216,7 @@ def _check_time(snapshot: neuron_pb2.Snapshot) -> None:
         raise ValueError("a snapshot of no time that can be shown")
 
 
-def _decompressed(payload: bytes) -> bytes:
+def _decompress(payload: bytes) -> bytes:
     inflate = zlib.decompressobj()
     data = inflate.decompress(payload, _LARGEST_SNAPSHOT_BYTES)
     if inflate.unconsumed_tail or not inflate.eof:

@@ -65,7 +65,7 @@ class Plan:
             else:
                 self.scalars.append((field.name, field.has_presence, field.type in _INTEGERS))
                 if field.enum_type is not None:
-                    self.enums.append((field.name, _meant(field.enum_type)))
+                    self.enums.append((field.name, _valid_numbers(field.enum_type)))
 
     def check(self, message: Any) -> None:
         """Raises ValueError for an enum value that this version does not know."""
@@ -74,7 +74,7 @@ class Plan:
                 raise ValueError(f"{self.name}.{name} is {getattr(message, name)}, which this version doesn't know")
 
 
-def _meant(enum: EnumDescriptor) -> frozenset[int]:
+def _valid_numbers(enum: EnumDescriptor) -> frozenset[int]:
     """The valid numbers of an enum."""
     return frozenset(value.number for value in enum.values if not value.name.endswith("_UNSPECIFIED"))
 

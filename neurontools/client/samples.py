@@ -32,17 +32,17 @@ class HostSample:
     @property
     def utilization_ratio(self) -> Sequence[float]:
         """By core."""
-        return self._of_cores(0)
+        return self._core_values(0)
 
     @property
     def flops_per_second(self) -> Sequence[float]:
         """By core."""
-        return self._of_cores(1)
+        return self._core_values(1)
 
     @property
     def memory_bytes(self) -> Sequence[float]:
         """By core."""
-        return self._of_cores(2)
+        return self._core_values(2)
 
     @property
     def executions_per_second(self) -> Sequence[float]:
@@ -59,7 +59,7 @@ class HostSample:
         """Size of the numbers. The PIDs are shared with other samples."""
         return self.numbers.itemsize * len(self.numbers)
 
-    def _of_cores(self, place: int) -> array[float]:
+    def _core_values(self, place: int) -> array[float]:
         count = len(self.owners)
         return self.numbers[place * count : (place + 1) * count]
 
@@ -78,15 +78,15 @@ def sample_snapshot(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> HostSam
     numbers += [p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes]
     return HostSample(
         at_seconds,
-        _shared(tuple([core.owner_pid if core else 0 for core in cores])),
-        _shared(tuple([process.pid for process in processes])),
+        _intern_pids(tuple([core.owner_pid if core else 0 for core in cores])),
+        _intern_pids(tuple([process.pid for process in processes])),
         array("f", numbers),
         snapshot.interval_seconds,
     )
 
 
 @lru_cache(64)
-def _shared(pids: tuple[int, ...]) -> tuple[int, ...]:
+def _intern_pids(pids: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the same tuple for equal ones, because PIDs rarely change and there are thousands of samples."""
     return pids
 
@@ -163,7 +163,7 @@ class Samples:
             for sample in self.between(first_at, first * gathering.step_seconds, len(self._samples)):
                 gathering.add(sample)
 
-    def gathered(self, key: object, empty: Callable[[], _Downsampler]) -> _Downsampler:
+    def downsampler(self, key: object, empty: Callable[[], _Downsampler]) -> _Downsampler:
         """Returns the downsampler with this key. `empty` creates it if needed."""
         found = cast("_Downsampler | None", self._gathered.pop(key, None))
         if found is None:
@@ -239,10 +239,10 @@ class TimeAxis:
         two samples show the later one. A gap is at least one part wide.
         """
         if per_cell not in self._by_parts:
-            self._by_parts[per_cell] = self._made(per_cell)
+            self._by_parts[per_cell] = self._compute_steps(per_cell)
         return self._by_parts[per_cell]
 
-    def _made(self, per_cell: int) -> tuple[int | None, ...]:
+    def _compute_steps(self, per_cell: int) -> tuple[int | None, ...]:
         step_seconds = self.cell_seconds / per_cell
         parts = self.cells * per_cell
         first = (self.last + 1) * per_cell - parts

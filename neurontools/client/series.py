@@ -89,7 +89,7 @@ class Series:
         """The steps of a downsampler. The last step contains only samples up to the shown moment."""
         if key in self._cut:
             return cast("dict[int, _Step]", self._cut[key])
-        found = self._samples.gathered(key, empty).steps
+        found = self._samples.downsampler(key, empty).steps
         if 0 < self._count < len(self._samples):
             last = int(self._samples[self._count - 1].at_seconds // step_seconds)
             anew = empty()
@@ -242,7 +242,7 @@ def latency_p99_quantity(pid: int) -> HostQuantity:
     return HostQuantity("latency_p99", True, pid=pid)
 
 
-def _chosen(quantity: HostQuantity, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
+def _select_values(quantity: HostQuantity, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
     """The known values of the selected cores; for a process, those of its cores."""
     if quantity.pid is not None:
         pid = quantity.pid
@@ -256,32 +256,32 @@ def _chosen(quantity: HostQuantity, sample: HostSample, values: Sequence[float])
 
 
 def _mean_utilization(quantity: HostQuantity, sample: HostSample) -> float | None:
-    known = _chosen(quantity, sample, sample.utilization_ratio)
+    known = _select_values(quantity, sample, sample.utilization_ratio)
     return sum(known) / len(known) if known else None
 
 
 def _sum_of_memory(quantity: HostQuantity, sample: HostSample) -> float | None:
-    known = _chosen(quantity, sample, sample.memory_bytes)
+    known = _select_values(quantity, sample, sample.memory_bytes)
     return sum(known) if known else None
 
 
 def _sum_of_flops(quantity: HostQuantity, sample: HostSample) -> float | None:
-    known = _chosen(quantity, sample, sample.flops_per_second)
+    known = _select_values(quantity, sample, sample.flops_per_second)
     return sum(known) if known else None
 
 
 def _executions(quantity: HostQuantity, sample: HostSample) -> float | None:
     if quantity.pid is not None:
-        return _of_process(quantity.pid, sample, sample.executions_per_second)
+        return _process_value(quantity.pid, sample, sample.executions_per_second)
     known = [value for value in sample.executions_per_second if value == value]
     return sum(known) if known else None
 
 
 def _latency_p99(quantity: HostQuantity, sample: HostSample) -> float | None:
-    return None if quantity.pid is None else _of_process(quantity.pid, sample, sample.latency_p99_seconds)
+    return None if quantity.pid is None else _process_value(quantity.pid, sample, sample.latency_p99_seconds)
 
 
-def _of_process(pid: int, sample: HostSample, values: Sequence[float]) -> float | None:
+def _process_value(pid: int, sample: HostSample, values: Sequence[float]) -> float | None:
     if pid not in sample.pids:
         return None
     value = values[sample.pids.index(pid)]

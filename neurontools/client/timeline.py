@@ -150,7 +150,7 @@ class Moment:
 
     def message(self) -> neuron_pb2.Snapshot:
         """Unpacks the snapshot as a message of the API."""
-        return _parsed(self.packed.message())
+        return _parse(self.packed.message())
 
     @property
     def size_bytes(self) -> int:
@@ -158,11 +158,11 @@ class Moment:
         return _OWN_BYTES + self.packed.size_bytes + self.sample.size_bytes
 
 
-def _parsed(message: bytes) -> neuron_pb2.Snapshot:
+def _parse(message: bytes) -> neuron_pb2.Snapshot:
     return neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
 
 
-def _inflated(packed: bytes) -> bytes:
+def _decompress(packed: bytes) -> bytes:
     """Decompresses a reply of the daemon. ValueError if it is malformed or too large."""
     try:
         return zlib.decompressobj().decompress(packed, MAX_REPLY_BYTES)
@@ -172,7 +172,7 @@ def _inflated(packed: bytes) -> bytes:
 
 def is_oldest_first(packed: Sequence[bytes]) -> bool:
     """Whether compressed replies are ordered oldest first."""
-    return len(packed) > 1 and _parsed(_inflated(packed[0])).sequence < _parsed(_inflated(packed[-1])).sequence
+    return len(packed) > 1 and _parse(_decompress(packed[0])).sequence < _parse(_decompress(packed[-1])).sequence
 
 
 class MomentBuilder:
@@ -185,7 +185,7 @@ class MomentBuilder:
 
     def make(self, message: bytes) -> Moment | None:
         """Makes a moment. None if the reply is not newer than the last one, or has no valid time."""
-        snapshot = _parsed(message)
+        snapshot = _parse(message)
         before = self.latest
         at_seconds = self._time.place(snapshot) if _has_time(snapshot) else None
         if at_seconds is None:
@@ -219,8 +219,8 @@ class PastMomentBuilder:
         Returns none if the reply is not older, for example from another daemon. When it reaches `oldest`, the past is
         complete.
         """
-        reply = _inflated(packed)
-        message = _parsed(reply)
+        reply = _decompress(packed)
+        message = _parse(reply)
         at_seconds = self._begun_seconds + message.taken_at_seconds
         if not _has_time(message) or snapshot_order(message) >= snapshot_order(self._after_message):
             return ()

@@ -192,7 +192,7 @@ def document(
     )
 
 
-def text_of(made: FleetDocument, *, indent: int | None = None) -> str:
+def document_json(made: FleetDocument, *, indent: int | None = None) -> str:
     """The document as JSON, without a final newline."""
     return json_text(asdict(made), indent=indent)
 

@@ -59,7 +59,7 @@ class FleetFeed(ABC):
         """The jobs across these hosts, those with most cores first."""
         return fleet_jobs(self.states)
 
-    def want_users(self) -> None:
+    def request_users(self) -> None:
         """Also collects the users of jobs from now on, if that needs extra queries."""
         self._are_users_wanted = True
 
@@ -201,7 +201,7 @@ class DirectFeed(FleetFeed):
 
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
         """Starts the feed."""
-        _make_room(len(self._hosts))
+        _raise_file_limit(len(self._hosts))
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._thread.start()
@@ -240,7 +240,7 @@ class DirectFeed(FleetFeed):
                         self._read(key.data)
                     elif isinstance(key.data, SshTunnel):
                         key.data.accept()
-                self._ring()
+                self._handle_timers()
         finally:
             for host in self._hosts:
                 if host.stream is not None:
@@ -274,11 +274,11 @@ class DirectFeed(FleetFeed):
                 self._selector.register(host.tunnel, selectors.EVENT_READ, host.tunnel)
                 host.path = host.tunnel.path
             elif place.reach is Reach.TLS and host.path is None:
-                host.path = self._opened(place)
+                host.path = self._open_tunnel(place)
             path = host.path or place.address
             host.stream = PolledStream(path, _METHOD, self._request, max_reply_bytes=MAX_SUMMARY_BYTES)
         except (CallError, OSError, ValueError) as error:
-            self._lose(host, _told(error))
+            self._mark_lost(host, _lost_reason(error))
             return
         host.is_connecting = True
         self._connecting[place.reach] += 1
@@ -288,7 +288,7 @@ class DirectFeed(FleetFeed):
         host.is_read = True
         self._set_timer(host, _ANSWER_SECONDS[place.reach])
 
-    def _opened(self, place: HostAddress) -> str:
+    def _open_tunnel(self, place: HostAddress) -> str:
         """Opens a tunnel to a daemon that serves over TLS."""
         if self._tunnels is None:
             raise ValueError("there is no certificate to reach it with")
@@ -303,14 +303,14 @@ class DirectFeed(FleetFeed):
             if not messages:
                 host.fruitless_reads += 1
                 if host.fruitless_reads > _MOST_FRUITLESS_READS:
-                    self._lose(host, "says much and gives no summary")
+                    self._mark_lost(host, "says much and gives no summary")
                 return
             host.fruitless_reads = 0
             summary = from_message(HostSummary, neuron_pb2.WatchHostSummaryResponse.FromString(messages[-1]).summary)
             summary.check()
         except (CallError, EOFError, OSError, ValueError, DecodeError) as error:
             reason = host.tunnel.reason() if host.tunnel is not None else ""
-            self._lose(host, reason or _told(error))
+            self._mark_lost(host, reason or _lost_reason(error))
             return
         now = time.monotonic()
         before = host.state.received_at_seconds
@@ -330,7 +330,7 @@ class DirectFeed(FleetFeed):
         self._set_timer(host, self.interval_seconds * (1 - _HASTE) if hasty else self._patience_seconds(host))
         self._notify()
 
-    def _ring(self) -> None:
+    def _handle_timers(self) -> None:
         """Handles due timers: a silent host is lost, a lost host is retried."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
@@ -346,7 +346,7 @@ class DirectFeed(FleetFeed):
                 self._set_timer(host, self._patience_seconds(host))
             else:
                 reason = host.tunnel.reason() if host.tunnel is not None else ""
-                self._lose(host, reason or f"no word for {self._patience_seconds(host):.0f} s")
+                self._mark_lost(host, reason or f"no word for {self._patience_seconds(host):.0f} s")
 
     def _patience_seconds(self, host: _Host) -> float:
         """The timeout for the next summary of a host."""
@@ -354,7 +354,7 @@ class DirectFeed(FleetFeed):
             return _ANSWER_SECONDS[host.state.place.reach]
         return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
 
-    def _lose(self, host: _Host, trouble: str) -> None:
+    def _mark_lost(self, host: _Host, trouble: str) -> None:
         """Closes the connection to a host and schedules a retry, with growing pauses."""
         if host.stream is not None:
             if host.is_read:
@@ -410,7 +410,7 @@ class _Host:
         self.is_read = False
 
 
-def _told(error: Exception) -> str:
+def _lost_reason(error: Exception) -> str:
     """A short text: why a host is lost."""
     if isinstance(error, Unreachable):
         cause = error.reason[:1].lower() + error.reason[1:]
@@ -424,7 +424,7 @@ def _told(error: Exception) -> str:
     return f"its answer can't be read: {error}"
 
 
-def _make_room(host_count: int) -> None:
+def _raise_file_limit(host_count: int) -> None:
     """Raises the limit of open files as far as possible, for one connection per host and the ssh processes."""
     wanted = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -124,21 +124,21 @@ def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
     jobs = []
     for parts in found.values():
         gone = lost.get(parts[0].job.run_id or " ", [])
-        jobs += [_merged(parts, gone)] if _is_one(parts) else [_merged([part], []) for part in parts]
+        jobs += [_merge(parts, gone)] if _has_unique_ranks(parts) else [_merge([part], []) for part in parts]
     return tuple(sorted(jobs, key=lambda job: (-job.neuroncore_count, job.name, job.host_names)))
 
 
-def _is_one(parts: Sequence[_Part]) -> bool:
+def _has_unique_ranks(parts: Sequence[_Part]) -> bool:
     """Whether no rank occurs twice. Otherwise the parts are not one run."""
     known = [ranks for part in parts if (ranks := part.job.ranks) is not None]
     return sum(map(len, known)) == len(frozenset().union(*known))
 
 
-def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
+def _merge(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
     jobs = [part.job for part in parts]
     sizes = {job.world_size for job in jobs} - {None}
     world_size = sizes.pop() if len(sizes) == 1 else None
-    state = min((job.state for job in jobs), key=_place_of_state)
+    state = min((job.state for job in jobs), key=_state_rank)
     standstill = _standstill(parts)
     if standstill is not None and standstill.waiting_rank_count == world_size and standstill.seconds >= STUCK_SECONDS:
         state = JobState.STUCK  # all ranks have reached the collective, each host says so, and still no step completes
@@ -160,20 +160,20 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
         steps_per_second=min((job.steps_per_second for job in jobs if job.steps_per_second is not None), default=None),
         mfu_ratio=_mean([(job.mfu_ratio, job.neuroncore_count) for job in jobs]),
         step_seconds=_step_seconds(jobs),
-        slow_rank=_slow(parts, world_size),
+        slow_rank=_straggler(parts, world_size),
         standstill=standstill,
         severity=max(job.severity for job in jobs),
         users=users,
-        user_count=jobs[0].user_count if len(jobs) == 1 else len(users) if all(map(_tells_its_users, jobs)) else None,
+        user_count=jobs[0].user_count if len(jobs) == 1 else len(users) if all(map(_has_named_users, jobs)) else None,
     )
 
 
-def _tells_its_users(job: SummaryJob) -> bool:
+def _has_named_users(job: SummaryJob) -> bool:
     """Whether every user has a name. UIDs without a name cannot be compared across hosts."""
     return len(frozenset(filter(None, job.users))) == job.user_count
 
 
-def _place_of_state(state: str) -> int:
+def _state_rank(state: str) -> int:
     """Lower for states that explain the others: while one rank compiles, the waiting ranks are not stuck."""
     return _STATES.index(JobState(state)) if state in _STATES else len(_STATES)
 
@@ -234,7 +234,7 @@ def _step_seconds(jobs: Sequence[SummaryJob]) -> StepSeconds | None:
     )
 
 
-def _slow(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | None:
+def _straggler(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | None:
     """The straggler of a job. None if some ranks are unknown, because one of those may be slower."""
     told = [part.job.recent_steps for part in parts if part.job.recent_steps is not None]
     count = sum(steps.rank_count for steps in told)

@@ -25,19 +25,19 @@ def slurm_job_hosts(job: str) -> HostList:
     """The nodes of a job, reached by SSH. UserError if there are none or scontrol fails."""
     if not _JOB.fullmatch(job):
         raise UserError(f"--slurm {excerpt(job, 40)}: is not a job; give its number, as squeue shows it", EXIT_USAGE)
-    shown = _told(job, "show", "--oneliner", "job", job)
+    shown = _run_for_job(job, "show", "--oneliner", "job", job)
     lists = [found for found in _NODES.findall(shown) if found not in _NO_NODES]
     if not lists:
         state = _STATE.search(shown)
         word = state[1].lower() if state else "not running"
         raise UserError(f"--slurm {job}: the job is {word} and has no nodes; wait until it runs", EXIT_NOT_FOUND)
     collected = HostListBuilder()
-    for name in dict.fromkeys(_told(job, "show", "hostnames", ",".join(lists)).split()):
+    for name in dict.fromkeys(_run_for_job(job, "show", "hostnames", ",".join(lists)).split()):
         collected.add(f"{name} slurm_job={job}", f"--slurm {job}")
     return collected.hosts()
 
 
-def _told(job: str, *arguments: str) -> str:
+def _run_for_job(job: str, *arguments: str) -> str:
     """Runs scontrol. UserError with its message if it fails."""
     try:
         return run_scontrol(*arguments, timeout_seconds=_SECONDS, next_step="see squeue")
@@ -85,11 +85,11 @@ def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str
     except _TooMuch:
         raise UserError(f"{name} says more than {MOST_BYTES >> 20} MiB; is it Slurm's own?", EXIT_FAILURE) from None
     finally:
-        _end(child)
+        _kill(child)
     if child.returncode:
         lines = (complaint.strip() or said[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
         # The fatal error comes after earlier messages.
-        line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _how(child.returncode)
+        line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _exit_text(child.returncode)
         cause = excerpt(line.removeprefix("scontrol: "), 120)
         step = next((step for words, step in _NEXT_STEPS.items() if words in cause), next_step)
         raise UserError(f"{name}: {cause}; {step}", EXIT_NOT_FOUND)
@@ -127,7 +127,7 @@ def _read(child: subprocess.Popen[bytes], deadline_seconds: float) -> tuple[byte
     return bytes(said[child.stdout]), bytes(said[child.stderr])
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _kill(child: subprocess.Popen[bytes]) -> None:
     """Kills the process group if it still runs."""
     for stream in (child.stdout, child.stderr):
         if stream is not None:
@@ -138,5 +138,5 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
-def _how(returncode: int) -> str:
+def _exit_text(returncode: int) -> str:
     return f"it ended with {returncode}" if returncode > 0 else f"it was ended by {signal.Signals(-returncode).name}"

@@ -31,7 +31,7 @@ class HostState:
     summary: HostSummary | None = None  # the latest
     received_at_seconds: float | None = None  # time.monotonic() here, so that the clocks of other hosts do not matter
     clock_ahead_seconds: float = 0.0  # the host's clock minus ours, at the latest summary
-    told_steps_per_second: float | None = None  # if the feed knows it per host rather than per job
+    reported_steps_per_second: float | None = None  # if the feed knows it per host rather than per job
 
     def age_seconds(self, now_seconds: float) -> float | None:
         """The age of the summary at this time.monotonic(); None if there is none."""
@@ -41,7 +41,7 @@ class HostState:
     def steps_per_second(self) -> float | None:
         """Of the largest job that reports it."""
         found = None if self.summary is None else self.summary.steps_per_second
-        return self.told_steps_per_second if found is None else found
+        return self.reported_steps_per_second if found is None else found
 
     @property
     def severity(self) -> Severity | None:

@@ -168,7 +168,7 @@ def _job(
         state=does.state,
         state_seconds=does.seconds,
         recent_steps=job.recent_steps if with_steps and (job.run_id is not None or job.is_several) else None,
-        standstill=_standstill(job, does, snapshot, longest),
+        standstill=_job_standstill(job, does, snapshot, longest),
         users=_users(owners[: longest.users_of_job]),
         user_count=len(owners) or None,
     )
@@ -185,7 +185,7 @@ def _users(names: Iterable[str]) -> tuple[str, ...]:
     return tuple([_cut(name, _LONGEST_USER) for name in names])
 
 
-def _standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
+def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
     """Which ranks wait, and for which ranks, in a job without steps."""
     found = find_stalled_collective([rank.process for rank in job.ranks])
     if found is None or does.state not in (JobState.WAITING, JobState.STUCK):

@@ -56,7 +56,7 @@ class Acceptor:
             self._resting.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        self._let_go_of_spare()
+        self._close_spare()
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -67,12 +67,12 @@ class Acceptor:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                self._out_of(error)
+                self._handle_accept_error(error)
                 return
             connection.setblocking(False)
             self._take(connection, address)
 
-    def _out_of(self, error: OSError) -> None:
+    def _handle_accept_error(self, error: OSError) -> None:
         """On EMFILE, closes queued connections through the reserve descriptor. Then pauses accepting."""
         if error.errno in _NO_FILES:
             for _ in range(_AT_ONCE):
@@ -84,10 +84,10 @@ class Acceptor:
             error.strerror,
         )
         self._loop.remove_reader(self._listener)
-        self._resting = self._loop.call_later(REST_SECONDS, self._go_on)
+        self._resting = self._loop.call_later(REST_SECONDS, self._resume)
 
     def _refuse_one(self, reason: str) -> bool:
-        self._let_go_of_spare()
+        self._close_spare()
         try:
             connection, _ = self._listener.accept()
         except OSError:  # the queue is empty, or another thread accepted first
@@ -102,13 +102,13 @@ class Acceptor:
             connection.recv(2**16)
         return True
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._resting = None
-        self._let_go_of_spare()
+        self._close_spare()
         self._spare = _spare()
         self._loop.add_reader(self._listener, self._accept)
 
-    def _let_go_of_spare(self) -> None:
+    def _close_spare(self) -> None:
         spare, self._spare = self._spare, None
         if isinstance(spare, socket.socket):
             spare.close()
@@ -229,12 +229,12 @@ class ConnectionLimiter:
             crowds = sorted(self._of_peer.values(), key=len, reverse=True)
             loser = next((place for crowd in crowds if (place := _longest_waiting(crowd)) is not None), None)
         else:
-            return self._entered(peer, make_room)
+            return self._add_slot(peer, make_room)
         if loser is None:
             return None
         self.leave(loser)
         loser.make_room()
-        return self._entered(peer, make_room)
+        return self._add_slot(peer, make_room)
 
     def mark(self, place: ConnectionSlot, *, waiting: bool) -> None:
         """Marks a connection as waiting or busy, from now on."""
@@ -250,7 +250,7 @@ class ConnectionLimiter:
         if not crowd:
             self._of_peer.pop(place.peer, None)
 
-    def _entered(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot:
+    def _add_slot(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot:
         place = ConnectionSlot(self, peer, make_room)
         self._of_peer.setdefault(peer, {})[place] = True
         self._count += 1
@@ -292,7 +292,7 @@ class RateLimiter:
         self._left = min(self._at_once, self._left + (now_seconds - self._at_seconds) * self._per_second)
         self._at_seconds = now_seconds
 
-    def _let_through(self) -> None:
+    def _grant_tokens(self) -> None:
         self._next = None
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
@@ -309,7 +309,7 @@ class RateLimiter:
             self._set_timer(loop)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._next = loop.call_later(max(0.0, (1 - self._left) / self._per_second), self._let_through)
+        self._next = loop.call_later(max(0.0, (1 - self._left) / self._per_second), self._grant_tokens)
 
 
 def client_key(address: str) -> str:
@@ -328,16 +328,16 @@ def client_key(address: str) -> str:
 async def readable(connection: socket.socket) -> None:
     """Waits until the peer has sent data or has closed the connection."""
     loop = asyncio.get_running_loop()
-    await _ready(connection, loop.add_reader, loop.remove_reader)
+    await _wait_ready(connection, loop.add_reader, loop.remove_reader)
 
 
 async def writable(connection: socket.socket) -> None:
     """Waits until data can be sent or the peer has closed the connection."""
     loop = asyncio.get_running_loop()
-    await _ready(connection, loop.add_writer, loop.remove_writer)
+    await _wait_ready(connection, loop.add_writer, loop.remove_writer)
 
 
-async def _ready(
+async def _wait_ready(
     connection: socket.socket, add: Callable[..., None], remove: Callable[[socket.socket], object]
 ) -> None:
     is_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

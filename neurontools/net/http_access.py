@@ -83,7 +83,7 @@ class HttpAccess:
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token)
 
     @property
-    def knows_clients(self) -> bool:
+    def requires_authentication(self) -> bool:
         """Whether clients need a token or a certificate."""
         if self._token is not None or self.context is None:
             return self._token is not None
@@ -92,7 +92,7 @@ class HttpAccess:
         return self.context.verify_mode is ssl.CERT_REQUIRED
 
     @property
-    def asks_for_token(self) -> bool:
+    def requires_token(self) -> bool:
         """Whether clients need a token."""
         return self._token is not None
 
@@ -158,7 +158,7 @@ def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str,
     trouble = ""
     if access.context is None:
         trouble = f"there is no TLS; listen on 127.0.0.1, or set {certificate}"
-    elif not access.knows_clients:
+    elif not access.requires_authentication:
         trouble = f"everybody would have access; listen on 127.0.0.1, or set {token}"
     if trouble:
         raise UserError(f"{option}: other hosts can reach this address, and {trouble}", EXIT_USAGE)
@@ -207,7 +207,7 @@ class Site:
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """Returns the response. An exception in a page becomes a 500 response and a log entry."""
-        page = self._pages.get(request.path) or self._pages.get(_room(request.path), self._otherwise)
+        page = self._pages.get(request.path) or self._pages.get(_top_directory(request.path), self._otherwise)
         if not page.is_open:
             if not self.access.admits_host(request.authority):
                 return refusal(
@@ -229,6 +229,6 @@ class Site:
             return refusal(500, "this page could not be made; the log says why")
 
 
-def _room(path: str) -> str:
+def _top_directory(path: str) -> str:
     """The first component of a path, with slashes around it."""
     return f"/{path[1:].partition('/')[0]}/"

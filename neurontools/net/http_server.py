@@ -57,7 +57,7 @@ class HttpConnection:
 
     async def serve(self, answer: Answer) -> None:
         """Answers requests until the connection ends. OSError or TimeoutError if the client ends it."""
-        while (request := await self._request()) is not None:
+        while (request := await self._read_request()) is not None:
             self._place.busy()
             response = request if isinstance(request, HttpResponse) else answer(request)
             await self._respond(response, request if isinstance(request, HttpRequest) else None)
@@ -67,22 +67,22 @@ class HttpConnection:
             self._http.start_next_cycle()
             self._place.wait()
             if not self._http.trailing_data[0]:
-                self._wait_at_most(self._limits.idle_seconds)
+                self._set_timeout(self._limits.idle_seconds)
 
-    async def _request(self) -> HttpRequest | HttpResponse | None:
+    async def _read_request(self) -> HttpRequest | HttpResponse | None:
         """Reads the next request. Returns an error response for malformed HTTP; None at the end of the connection."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 began = bool(self._http.trailing_data[0])
                 data = await self._reader.read(MAX_HEAD_BYTES)
                 if not began:
-                    self._wait_at_most(self._limits.head_seconds)
+                    self._set_timeout(self._limits.head_seconds)
                 self._http.receive_data(data)
             if not isinstance(event, h11.Request):
                 return None
             request = request_of(event.method, event.target, list(event.headers), self._role)
             if _has_short_body(request):
-                return replace(request, body=await self._body())
+                return replace(request, body=await self._read_body())
             self._http.next_event()  # end of message; a longer body is not read
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -90,7 +90,7 @@ class HttpConnection:
             return refusal(error.error_status_hint, str(error))
         return request
 
-    async def _body(self) -> bytes:
+    async def _read_body(self) -> bytes:
         """Reads the body of a request with a short Content-Length."""
         parts = []
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
@@ -163,7 +163,7 @@ class HttpConnection:
             gone.cancel()
 
     async def _write(self, data: bytes) -> None:
-        self._wait_at_most(self._limits.write_seconds)
+        self._set_timeout(self._limits.write_seconds)
         if data:
             self._writer.write(data)
         await self._writer.drain()
@@ -173,12 +173,12 @@ class HttpConnection:
         if not self._writer.can_write_eof():  # TLS has its own close
             return
         self._place.wait()
-        self._wait_at_most(_LINGER_SECONDS)
+        self._set_timeout(_LINGER_SECONDS)
         self._writer.write_eof()
         while await self._reader.read(_PIECE_BYTES):
             pass
 
-    def _wait_at_most(self, seconds: float) -> None:
+    def _set_timeout(self, seconds: float) -> None:
         self._patience.reschedule(self._loop.time() + seconds)
 
 
@@ -218,9 +218,9 @@ class HttpServer:
         """Starts listening and returns the port. Without a host, listens on all addresses. OSError if that fails."""
         opened = await listeners(host, port, backlog=_BACKLOG)
         # Over TLS, no plain-text refusal can be sent.
-        refuse = _say_nothing if self._site.access.context else _refuse
+        refuse = _ignore if self._site.access.context else _refuse
         for listener in opened:
-            self._acceptors.append(Acceptor(listener, self._take, name=self._name, refuse=refuse))
+            self._acceptors.append(Acceptor(listener, self._accept_connection, name=self._name, refuse=refuse))
         bound: int = opened[0].getsockname()[1]
         return bound
 
@@ -232,7 +232,7 @@ class HttpServer:
         for task in self._tasks:
             task.cancel()
 
-    def _take(self, connection: socket.socket, address: Any) -> None:
+    def _accept_connection(self, connection: socket.socket, address: Any) -> None:
         task: asyncio.Task[None] | None = None
 
         def make_room() -> None:
@@ -261,7 +261,7 @@ class HttpServer:
                     await readable(connection)
                     if not connection.recv(1, socket.MSG_PEEK):
                         return
-                    reader, writer = await self._opened(connection, place)
+                    reader, writer = await self._open_streams(connection, place)
                     transport = writer.transport
                     role = self._site.access.role(writer.get_extra_info("peercert"))
                     served = HttpConnection((reader, writer), place, patience, self._limits, role)
@@ -273,7 +273,7 @@ class HttpServer:
             if transport is not None:
                 transport.abort()
 
-    async def _opened(
+    async def _open_streams(
         self, connection: socket.socket, place: ConnectionSlot
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Returns the streams of a connection, after the TLS handshake if there is one."""
@@ -303,7 +303,7 @@ def _refuse(connection: socket.socket, _reason: str) -> None:
     connection.send(_REFUSAL)
 
 
-def _say_nothing(_connection: socket.socket, _reason: str) -> None:
+def _ignore(_connection: socket.socket, _reason: str) -> None:
     pass
 
 

@@ -108,9 +108,9 @@ class ServerTls:
         self._files = files
         self._place = place
         self._protocols = list(protocols)
-        self._read_at = self._changed_at()
+        self._read_at = self._file_identities()
         try:
-            self._context, self._authorities = self._read()
+            self._context, self._authorities = self._read_files()
         except FileProblem as problem:
             raise UserError(f"{place}{problem}", EXIT_USAGE) from None
 
@@ -126,19 +126,19 @@ class ServerTls:
 
     def renew(self) -> bool:
         """Reads the files again if one has changed. Returns whether the new contents are in use."""
-        changed_at = self._changed_at()
+        changed_at = self._file_identities()
         if changed_at == self._read_at:
             return False
         self._read_at = changed_at
         try:
-            self._context, self._authorities = self._read()
+            self._context, self._authorities = self._read_files()
         except FileProblem as problem:
             _log.warning("%s%s; the old contents stay in use", self._place, problem)
             return False
         _log.info("%scertificate files were read again", self._place)
         return True
 
-    def _read(self) -> tuple[ssl.SSLContext, bytes]:
+    def _read_files(self) -> tuple[ssl.SSLContext, bytes]:
         """Reads the files. FileProblem."""
         context = server_context(self._files, self._protocols)
         if self._files.client_ca is None:
@@ -146,7 +146,7 @@ class ServerTls:
         with file_problems("client_ca", self._files.client_ca):
             return context, Path(self._files.client_ca).read_bytes()
 
-    def _changed_at(self) -> object:
+    def _file_identities(self) -> object:
         return identities((self._files.certificate, self._files.key, self._files.client_ca))
 
 
@@ -184,24 +184,24 @@ class ClientTls:
     def __init__(self, files: ClientFiles, protocols: Sequence[str] = ()) -> None:
         self._files = files
         self._protocols = list(protocols)
-        self._read_at = self._changed_at()
+        self._read_at = self._file_identities()
         try:
-            self._context = self._made()
+            self._context = self._make_context()
         except FileProblem as problem:
             raise UserError(f"TLS {problem}", EXIT_USAGE) from None
 
     def context(self) -> ssl.SSLContext:
         """Returns the context for the next handshake. If the changed files are wrong, the old contents stay in use."""
-        changed_at = self._changed_at()
+        changed_at = self._file_identities()
         if changed_at != self._read_at:
             self._read_at = changed_at
             try:
-                self._context = self._made()
+                self._context = self._make_context()
             except FileProblem as problem:
                 _log.debug("%s", problem)
         return self._context
 
-    def _made(self) -> ssl.SSLContext:
+    def _make_context(self) -> ssl.SSLContext:
         import ssl
 
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
@@ -213,5 +213,5 @@ class ClientTls:
         load_certificate(context, self._files.certificate, self._files.key)
         return context
 
-    def _changed_at(self) -> object:
+    def _file_identities(self) -> object:
         return identities((self._files.certificate, self._files.key, self._files.authorities))

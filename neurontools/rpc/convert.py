@@ -144,10 +144,10 @@ class _Plan:
     def _take(self, message: Any) -> Any:
         found = self.read(message)
         if self._reads >= _READS_UNTIL_COMPILED:
-            self.take = self._recall
+            self.take = self._cached
         return found
 
-    def _recall(self, message: Any) -> Any:
+    def _cached(self, message: Any) -> Any:
         """Returns a cached equal part, or this one. Parts are frozen, so snapshots can share them."""
         content = message.SerializeToString()
         self._recalls += 1
@@ -175,7 +175,7 @@ class _Plan:
             names[f"plan_{name}"] = plan
             values[name] = f"tuple([plan_{name}.take(part) for part in m.{name}])"
         arguments = ", ".join(f"{name}={value}" for name, value in values.items())
-        return _written_out(f"    return kind({arguments})\n", names)
+        return _compile_function(f"    return kind({arguments})\n", names)
 
     def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
         """For each field that is not a part: the expression that reads it from a message `m`. And the names used in
@@ -228,12 +228,12 @@ class _LatePlan(_Plan):
             if optional:
                 names[f"set_{name}"] = getattr(kind, name).__set__
                 lines.append(f"    if not has({name!r}): set_{name}(part, None)\n")
-        return _written_out(
+        return _compile_function(
             "".join(["    part = new(made)\n", *lines, "    set_message(part, m)\n", "    return part\n"]), names
         )
 
 
-def _written_out(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
+def _compile_function(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
     """Source code of a function of a message `m` that reads the dataclass."""
     # The source contains only field names of our own dataclasses.
     exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102

@@ -34,7 +34,7 @@ def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:
     return neuron_pb2.HealFaultsResponse.FromString(reply).healed
 
 
-def listed(socket_path: str) -> tuple[InjectedFault, ...]:
+def list_faults(socket_path: str) -> tuple[InjectedFault, ...]:
     """Lists the active faults. UserError."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", TIMEOUT_SECONDS)
     snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot

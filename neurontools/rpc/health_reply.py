@@ -24,7 +24,7 @@ LAST_FIELD = _INJECTED
 """The highest field number of Finding known here."""
 
 
-def judged(reply: bytes) -> tuple[Health | None, float, str]:
+def read_health(reply: bytes) -> tuple[Health | None, float, str]:
     """Returns the findings in a reply of METHOD, their Unix time, and the daemon's version.
 
     None if the daemon does not judge the host. ValueError for a malformed reply.

@@ -119,7 +119,7 @@ class Http2Connection:
         stream.send_window_bytes = self._peer_settings[_INITIAL_WINDOW_SIZE]
         self._next_stream_id += 2
         self._stream = stream
-        self._give_back()
+        self._return_window()
         self._unsent += _frame(_HEADERS, _END_HEADERS, stream.id, hpack.encode(headers))
         self._send_body(stream, body)
 
@@ -226,7 +226,7 @@ class Http2Connection:
         self._sock.settimeout(remaining_seconds)
         return self._sock
 
-    def _give_back(self) -> None:
+    def _return_window(self) -> None:
         """Returns received bytes to the peer's window (section 5.2)."""
         self._widen_window(0, self._received_bytes)
         self._received_bytes = 0
@@ -249,7 +249,7 @@ class Http2Connection:
             stream.take_data(_unpadded(flags, payload))
             stream.is_ended = bool(flags & _END_STREAM)
         if self._received_bytes > self._window_bytes // 2:
-            self._give_back()
+            self._return_window()
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """Section 6.2."""

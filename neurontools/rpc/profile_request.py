@@ -36,7 +36,7 @@ _EXIT_CODES = {
 }
 
 
-class AskedProfile:
+class RequestedProfile:
     """A requested profile. Close it, or use it as a context manager. For one thread."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
@@ -46,7 +46,7 @@ class AskedProfile:
         self._has_ended = False
 
     @classmethod
-    def ask(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> AskedProfile:
+    def ask(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> RequestedProfile:
         """Sends the request to the daemon at a socket. UserError if the daemon refuses or cannot forward it."""
         ours, theirs = socket.socketpair()
         asked = cls(pid, ours)
@@ -106,7 +106,7 @@ class AskedProfile:
         """Closes the connection. The process stops a profile that is not complete."""
         self.channel.close()
 
-    def __enter__(self) -> AskedProfile:
+    def __enter__(self) -> RequestedProfile:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -127,7 +127,7 @@ class TunnelSet:
                     self._drain(key.data)
                 else:
                     os.read(self._wakened, 2**12)
-            self._take_over()
+            self._register_new()
             unfinished = {pipe for pipe in ready if pipe in self._pipes and self._move(pipe)}
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
@@ -142,7 +142,7 @@ class TunnelSet:
         for door in self._asked:
             door.listener.close()
 
-    def _take_over(self) -> None:
+    def _register_new(self) -> None:
         """Registers the sockets and connections that other threads have made."""
         while self._asked:
             door = self._asked.popleft()
@@ -174,7 +174,7 @@ class TunnelSet:
     def _connect(self, door: _Door, local: socket.socket) -> None:
         """Runs in its own thread."""
         try:
-            done = _Connected(door, local, _connected(door.address, self._tls.context()))
+            done = _Connected(door, local, _connect_tls(door.address, self._tls.context()))
         except (OSError, ValueError) as error:
             done = _Connected(door, local, None, connection_failure_text(error))
         self._done.append(done)
@@ -207,7 +207,7 @@ class TunnelSet:
         local.close()
 
 
-def _connected(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSocket:
+def _connect_tls(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSocket:
     """Connects with TLS; returns a non-blocking socket. OSError, or ValueError if the server does not speak gRPC."""
     with contextlib.ExitStack() as closing:
         connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
@@ -287,22 +287,22 @@ class TunnelPipe:
         """Whether data came from either end; None if one end has closed."""
         moved = False
         if not self._up:
-            data = _received(self.local)
+            data = _receive(self.local)
             if data == b"":
                 return None
             self._up = data or b""
             moved = bool(data)
         if self._up:
-            self._up = _sent(self.remote, self._up)
+            self._up = _send(self.remote, self._up)
         if not self._down:
-            data = _received(self.remote)
+            data = _receive(self.remote)
             if data == b"":
                 return None
             self._down = data or b""
             moved = moved or bool(data)
         if self._down:
             self._has_answered = True
-            self._down = _sent(self.local, self._down)
+            self._down = _send(self.local, self._down)
         return moved
 
     def _end(self, why: str) -> bool:
@@ -323,14 +323,14 @@ def send_goaway(local: socket.socket, why: str) -> None:
         local.shutdown(socket.SHUT_WR)
 
 
-def _received(end: socket.socket) -> bytes | None:
+def _receive(end: socket.socket) -> bytes | None:
     try:
         return end.recv(_PIECE_BYTES)
     except _NOT_NOW:
         return None
 
 
-def _sent(end: socket.socket, data: bytes) -> bytes:
+def _send(end: socket.socket, data: bytes) -> bytes:
     try:
         return data[end.send(data) :]
     except _NOT_NOW:
@@ -373,7 +373,7 @@ def connection_failure_text(error: Exception) -> str:
     if isinstance(error, ssl.SSLEOFError):
         return "it ended the TLS handshake; is this the port of neurond --listen?"
     if isinstance(error, ssl.SSLError):
-        return _of_tls(error.reason or "")
+        return _tls_failure_text(error.reason or "")
     if isinstance(error, TimeoutError):
         return "no answer in time; is a firewall between?"
     if isinstance(error, socket.gaierror):
@@ -387,7 +387,7 @@ def connection_failure_text(error: Exception) -> str:
     return str(error)
 
 
-def _of_tls(name: str) -> str:
+def _tls_failure_text(name: str) -> str:
     for ending, told in _ALERTS:
         if name.endswith(ending):
             return told

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     command = arguments[1]
     try:
         enter(arguments[0])
-        os.execv(_found(command), list(arguments[1:]))  # noqa: S606
+        os.execv(_find_command(command), list(arguments[1:]))  # noqa: S606
     except UserError as error:
         print(f"neurontools.testing.namespace: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         return 127
 
 
-def _found(command: str) -> str:
+def _find_command(command: str) -> str:
     """The path of a command. FileNotFoundError if PATH does not contain it.
 
     `execvp` reports "Permission denied" for any failure if this user may not search one directory of PATH.

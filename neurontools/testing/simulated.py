@@ -176,7 +176,7 @@ class SimulatedHost(SimulatedDriver):
     @property
     def faults(self) -> tuple[InjectedFault, ...]:
         """The active faults, with their progress and how many executions they have hit."""
-        return fault_calls.listed(self.socket)
+        return fault_calls.list_faults(self.socket)
 
     @property
     def snapshot(self) -> Snapshot:

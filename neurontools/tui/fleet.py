@@ -113,7 +113,7 @@ class FleetDashboard:
         text = self._filter_text
         chosen = [state for state in all_states if matches_filter(state, text)]
         if self._group_by == USER:
-            self.feed.want_users()
+            self.feed.request_users()
         self._rows = list_rows(chosen, SORTS[self._sort], self._group_by, self._opened)
         message, until = self._message
         now = time.monotonic()

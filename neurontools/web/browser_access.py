@@ -105,7 +105,7 @@ class BrowserSessions:
         return f"{self._name}={value}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict{secure}"
 
     def _has_session(self, cookies: str) -> bool:
-        if not self._access.asks_for_token or self._name not in cookies:
+        if not self._access.requires_token or self._name not in cookies:
             return False
         try:
             morsel = SimpleCookie(cookies).get(self._name)

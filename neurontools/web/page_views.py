@@ -275,7 +275,7 @@ class FleetView:
         sort = choice.sort if choice.sort in SORTS else next(iter(SORTS))
         group_by = choice.group if choice.group in self._ways() else ""
         if group_by == USER:
-            self._feed.want_users()
+            self._feed.request_users()
         found = [state for state in every if matches_filter(state, choice.filter)]
         rows = list_rows(found, SORTS[sort], group_by, (choice.open,))
         shown = rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE]

@@ -223,14 +223,14 @@ def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDae
         assert training.step().startswith(text)
         assert training.result.endswith(f"[injected fault {fault.number}]")
         assert f"Inference completed with err: {int(kind.status)}" in training.errors()[logged:]
-        wait_until(lambda: fault_calls.listed(daemon.socket)[0].met_total == 1)
+        wait_until(lambda: fault_calls.list_faults(daemon.socket)[0].met_total == 1)
         if kind.counter is not None:
             assert getattr(daemon.next_snapshot().cores[0].status, counter) == before + 1
         assert (
             training.step() == "2.0" if kind.lasts is FaultDuration.ONE_EXECUTION else training.step().startswith(text)
         )
         fault_calls.heal(daemon.socket)
-        wait_until(lambda: not fault_calls.listed(daemon.socket))
+        wait_until(lambda: not fault_calls.list_faults(daemon.socket))
         if kind.lasts is FaultDuration.PROCESS:
             assert training.step().startswith(text), "only a new process gets it back"
             training.process.kill()
@@ -268,7 +268,7 @@ def test_a_hang_lasts_until_the_time_out_and_fails_then(
     assert not training.step()
     errors = training.failure()
     assert all(text in errors for text in texts), errors
-    (fault,) = wait_until(lambda: [f for f in fault_calls.listed(daemon.socket) if f.state is FaultState.OVER])
+    (fault,) = wait_until(lambda: [f for f in fault_calls.list_faults(daemon.socket) if f.state is FaultState.OVER])
     assert fault.met_total == 1
     status = daemon.next_snapshot().cores[0].status
     assert getattr(status, f"{counter}_total") == 1
@@ -284,14 +284,14 @@ def test_training_goes_on_through_what_only_slows_it_or_hides_it(daemon: Running
         before = float(training.result)
         hang = inject(daemon, "hang-compute", device_index=0, for_seconds=0.2)
         assert float(training.step()) < before
-        (fault,) = [fault for fault in fault_calls.listed(daemon.socket) if fault.number == hang.number]
+        (fault,) = [fault for fault in fault_calls.list_faults(daemon.socket) if fault.number == hang.number]
         return (fault.state, fault.met_total) == (FaultState.OVER, 1)
 
     wait_until(hang_was_met)
     fault_calls.heal(daemon.socket)
     inject(daemon, "link-down", device_index=0)
     assert training.step()
-    assert fault_calls.listed(daemon.socket)[0].met_total == 0, "it has no collective"
+    assert fault_calls.list_faults(daemon.socket)[0].met_total == 0, "it has no collective"
     fault_calls.heal(daemon.socket)
     inject(daemon, "slow-core", neuroncore_index=0, amount=1000)
     before = daemon.next_snapshot().cores[0].busy_seconds_total or 0.0
@@ -335,7 +335,7 @@ def test_collectives_are_late_until_they_are_healed(daemon: RunningDaemon, train
     assert float(training.step()) >= 0.2
     fault_calls.heal(daemon.socket, [fault.number])
     assert training.step()
-    assert not fault_calls.listed(daemon.socket)
+    assert not fault_calls.list_faults(daemon.socket)
 
 
 def test_bits_flip_silently_and_the_same_ones_for_the_same_seed(daemon: RunningDaemon, train: Train) -> None:
@@ -346,7 +346,7 @@ def test_bits_flip_silently_and_the_same_ones_for_the_same_seed(daemon: RunningD
         flipped.append(training.step())
         assert training.step() == "128.0"
     assert flipped[0] == flipped[1] != "128.0"
-    assert [fault.state for fault in fault_calls.listed(daemon.socket)] == [FaultState.OVER] * 2
+    assert [fault.state for fault in fault_calls.list_faults(daemon.socket)] == [FaultState.OVER] * 2
     daemon.next_snapshot()
     assert not [kind for kind, injected in findings(daemon) if injected]
 

@@ -117,7 +117,7 @@ def test_a_host_is_lost_while_the_others_stay_and_comes_back_with_the_rest_of_it
 def _faults(address: str) -> tuple[InjectedFault, ...]:
     """Those of a host; none while it doesn't serve yet."""
     try:
-        return fault_calls.listed(address)
+        return fault_calls.list_faults(address)
     except UserError:
         return ()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from neurontools.fleet.document import FleetDocument, csv_text, document, text_of
+from neurontools.fleet.document import FleetDocument, csv_text, document, document_json
 from neurontools.fleet.feed import DirectFeed
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import fleet_jobs
@@ -84,7 +84,7 @@ def test_jobs_of_slurm_go_over_hosts_and_others_stay_on_theirs() -> None:
 def test_the_document_is_by_its_schema_and_says_nothing_that_is_not_known() -> None:
     states = [live("a", sick(Severity.CRITICAL), 90.0), lost("b", "gone")]
     made = document(states, 100.0, 1.7e9, ("hosts:3: wrong",), jobs=())
-    read = json.loads(text_of(made))
+    read = json.loads(document_json(made))
     TypeAdapter(FleetDocument).validate_python(read)
     a, b = read["hosts"]
     assert (a["age_seconds"], a["health"], a["findings"][0]["severity"]) == (10.0, "critical", "critical")
@@ -103,7 +103,7 @@ def test_whose_jobs_they_are_is_told_of_hosts_jobs_and_groups() -> None:
     a = live("a", sick(Severity.OK), jobs=jobs, job_count=4, further_users=("eve",), user_count=5)
     states = [a, lost("b", "gone")]
     made = document(states, 100.0, 1.7e9, group_by="user", jobs=fleet_jobs(states))
-    read = json.loads(text_of(made))
+    read = json.loads(document_json(made))
     of_a, of_b = read["hosts"]
     assert (of_a["users"], of_a["user_count"]) == (["ada", "@bob", "eve"], 5)
     assert [(told["users"], told["user_count"]) for told in of_a["jobs"]] == [(["ada", "@bob"], 2)]

@@ -55,7 +55,7 @@ def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: 
     assert (fault.kind, fault.state, fault.device_indices) == ("hbm-uncorrectable", FaultState.HOLDS, (3,))
     snapshot = daemon.snapshot()
     assert snapshot.devices[3].ecc.mem_uncorrected_total == 1
-    assert snapshot.injected_faults == (fault,) == fault_calls.listed(daemon.socket)
+    assert snapshot.injected_faults == (fault,) == fault_calls.list_faults(daemon.socket)
     wait_until(lambda: told_findings(daemon) == {FindingKind.ECC_UNCORRECTED: True})
     assert fault_calls.heal(daemon.socket, [fault.number]) == 1
     wait_until(lambda: not told_findings(daemon))
@@ -70,7 +70,7 @@ def test_corrected_errors_grow_into_a_finding(daemon: RunningDaemon) -> None:
 
 def test_a_fault_ends_by_itself(daemon: RunningDaemon) -> None:
     (fault,) = fault_calls.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0, for_seconds=0.01)])
-    (ended,) = wait_until(lambda: [f for f in fault_calls.listed(daemon.socket) if f.state is FaultState.OVER])
+    (ended,) = wait_until(lambda: [f for f in fault_calls.list_faults(daemon.socket) if f.state is FaultState.OVER])
     assert ended.number == fault.number
     assert ended.began_at_unix_seconds is not None
     assert ended.ended_at_unix_seconds == pytest.approx(ended.began_at_unix_seconds + 0.01)
@@ -93,7 +93,7 @@ def test_injecting_waits_until_the_process_knows(daemon: RunningDaemon, attached
     assert (told["kind"], told["cores"]) == ("dma-abort", [[0, 0, 0], [1, 0, 1]])
     met = b"met %d 1\n" % injected.number
     attached.connection.send(met + b"told %d 1\n" % injected.number + b"x" * 10_000 + b"\n" + met)
-    (fault,) = wait_until(lambda: [f for f in fault_calls.listed(daemon.socket) if f.met_total == 2])
+    (fault,) = wait_until(lambda: [f for f in fault_calls.list_faults(daemon.socket) if f.met_total == 2])
     assert fault.state is FaultState.HOLDS
     assert daemon.find(os.getpid()) is not None
 
@@ -162,7 +162,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
         check=False,
     )
     assert "refuses: faults are for the user of the daemon" in done.stderr
-    assert fault_calls.listed(daemon.socket) == ()
+    assert fault_calls.list_faults(daemon.socket) == ()
 
 
 def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fleet(

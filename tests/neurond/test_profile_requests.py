@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.rpc.profile_protocol import receive_descriptor
-from neurontools.rpc.profile_request import AskedProfile
+from neurontools.rpc.profile_request import RequestedProfile
 from neurontools.util.errors import (
     EXIT_FAILURE,
     EXIT_NO_DAEMON,
@@ -62,13 +62,13 @@ def asked_of(process: Attachment) -> tuple[bytes, socket.socket]:
 
 def refused(path: str, pid: int = PID) -> tuple[int, str]:
     with pytest.raises(UserError) as caught:
-        AskedProfile.ask(path, pid, 1.0, None).close()
+        RequestedProfile.ask(path, pid, 1.0, None).close()
     return caught.value.exit_code, str(caught.value)
 
 
 def test_the_process_gets_the_request_with_a_channel_to_who_asks(process: Attachment) -> None:
     path = process.daemon.socket
-    with AskedProfile.ask(path, PID, 2.5, 7) as asked:
+    with RequestedProfile.ask(path, PID, 2.5, 7) as asked:
         line, channel = asked_of(process)
         with channel:
             assert line == b"profile 2.500000 7\n"
@@ -76,7 +76,7 @@ def test_the_process_gets_the_request_with_a_channel_to_who_asks(process: Attach
             asked.taken(HANG_SECONDS)
             assert asked.read(HANG_SECONDS) == b"the profile"
         assert asked.read(HANG_SECONDS) == b""
-    given_up = AskedProfile.ask(path, PID, 1.0, None)
+    given_up = RequestedProfile.ask(path, PID, 1.0, None)
     _, channel = asked_of(process)
     given_up.close()
     with channel:
@@ -85,18 +85,18 @@ def test_the_process_gets_the_request_with_a_channel_to_who_asks(process: Attach
 
 def test_a_process_that_refuses_ends_or_does_not_read_is_told(process: Attachment) -> None:
     path = process.daemon.socket
-    with AskedProfile.ask(path, PID, 1.0, None) as asked:
+    with RequestedProfile.ask(path, PID, 1.0, None) as asked:
         _, channel = asked_of(process)
         with channel:
             channel.sendall(b"failed it \x1b[31mrests\n")
         with pytest.raises(UserError, match="rests"):
             asked.taken(HANG_SECONDS)
-    with AskedProfile.ask(path, PID, 1.0, None) as asked:
+    with RequestedProfile.ask(path, PID, 1.0, None) as asked:
         asked_of(process)[1].close()
         with pytest.raises(UserError, match=f"PID {PID} ended before") as caught:
             asked.taken(HANG_SECONDS)
     assert caught.value.exit_code == EXIT_FAILURE
-    with AskedProfile.ask(path, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
+    with RequestedProfile.ask(path, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
         asked.taken(0.01)
     assert caught.value.exit_code == EXIT_TIMED_OUT
 
@@ -133,7 +133,7 @@ def test_only_its_own_user_and_root_may_ask(process: Attachment) -> None:
     assert done.stderr == (
         f"{EXIT_PERMISSION} PID {PID} belongs to user 0, you are user 4321; use that account, or root\n"
     )
-    with AskedProfile.ask(path, PID, 1.0, None):  # what comes first is the request of root
+    with RequestedProfile.ask(path, PID, 1.0, None):  # what comes first is the request of root
         line, channel = asked_of(process)
         channel.close()
     assert line.startswith(b"profile ")

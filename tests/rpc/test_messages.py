@@ -160,7 +160,7 @@ def test_reads_what_protobuf_reads(health: Health, at: float, version: str) -> N
     reply.snapshot.taken_at_unix_seconds = at
     reply.snapshot.daemon_version = version
     reply.snapshot.health.CopyFrom(to_message(health))
-    read, read_at, read_version = health_reply.judged(reply.SerializeToString())
+    read, read_at, read_version = health_reply.read_health(reply.SerializeToString())
     assert read == from_message(Health, reply.snapshot.health)
     assert (read_at, read_version) == (at, version)
 
@@ -174,18 +174,18 @@ def test_knows_all_fields_of_a_finding() -> None:
 def test_rubbish_is_a_value_error_and_nothing_else(rubbish: bytes) -> None:
     for reply in (rubbish, b"\x0a" + bytes([len(rubbish) % 128]) + rubbish, b"\x8a\x01\x02\x1a\x00" + rubbish):
         try:
-            health_reply.judged(reply)
+            health_reply.read_health(reply)
         except ValueError:
             continue
 
 
 def test_a_daemon_without_verdicts_has_none_and_fields_of_another_form_are_refused() -> None:
-    assert health_reply.judged(b"")[0] is None
+    assert health_reply.read_health(b"")[0] is None
     reply = pb.GetSnapshotResponse(snapshot=pb.Snapshot(sequence=7))
-    assert health_reply.judged(reply.SerializeToString())[0] is None
+    assert health_reply.read_health(reply.SerializeToString())[0] is None
     for snapshot in (b"\x11\0\0", b"\x8a\x01\x02\x1a\x05", b"\x88\x01\x05", b"\x6a\x01"):
         with pytest.raises(ValueError):
-            health_reply.judged(b"\x0a" + bytes([len(snapshot)]) + snapshot)
+            health_reply.read_health(b"\x0a" + bytes([len(snapshot)]) + snapshot)
 
 
 PARTS = [getattr(model, name) for name in "Snapshot Process LoadedModel Device LatencyHistogram Host".split()]

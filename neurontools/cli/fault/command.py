@@ -132,7 +132,7 @@ def _inject_fault(words: list[str], given: dict[str, str]) -> None:
 
 def _list_faults(words: list[str], given: dict[str, str]) -> None:
     _refuse_other_options(given, "list", words)
-    faults = _ask_daemon(given, fault_calls.listed)
+    faults = _ask_daemon(given, fault_calls.list_faults)
     if "json" in given:
         write_text(json_text([_fault_document(fault) for fault in faults], indent=2) + "\n")
     else:

@@ -177,7 +177,7 @@ class HealthCheck:
 
         reply = ask(path, health_reply.METHOD, b"", self._timeout_seconds)
         try:
-            judged, at_unix_seconds, version = health_reply.judged(reply)
+            judged, at_unix_seconds, version = health_reply.read_health(reply)
         except ValueError:
             raise UserError(f"the reply of unix:{path} holds no snapshot; is something else listening there?") from None
         return health.judge_host(judged, version, at_unix_seconds, self._asked)

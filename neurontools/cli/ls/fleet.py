@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.line.options import HOST_OPTION_NAMES, exclude_each_other
-from neurontools.fleet.document import document, text_of
+from neurontools.fleet.document import document, document_json
 from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity
 from neurontools.util import units
@@ -38,7 +38,7 @@ def print_fleet(given: dict[str, str]) -> int:
     if "json-output" in given:
         now = time.monotonic()
         made = document(by_name(states), now, time.time(), troubles, jobs=jobs)
-        write_text(text_of(made, indent=2) + "\n")
+        write_text(document_json(made, indent=2) + "\n")
     elif "health" in given:
         write_text(fleet_health_text(states))
     else:

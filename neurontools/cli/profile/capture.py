@@ -23,7 +23,7 @@ from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import run_name, worker_name, write_outputs, write_ranks
 from neurontools.profile.reader import MAX_FILE_BYTES
 from neurontools.rpc import socket_path
-from neurontools.rpc.profile_request import AskedProfile
+from neurontools.rpc.profile_request import RequestedProfile
 from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
 from neurontools.util.terminal import escape_controls, excerpt
@@ -38,7 +38,7 @@ _MAX_NAMES = 5
 class _IncomingProfile:
     """The profile of a process on its way into a file."""
 
-    asked: AskedProfile
+    asked: RequestedProfile
     draft: Path
     file: int
     size_bytes: int = 0
@@ -126,7 +126,7 @@ def _start_captures(
         raise _write_error(directory, error) from None
     steps, seconds = options.requested_steps(given), options.requested_seconds(given)
     for pid, (draft, file) in zip(pids, drafts, strict=True):
-        asked = stack.enter_context(AskedProfile.ask(at, pid, seconds, steps))
+        asked = stack.enter_context(RequestedProfile.ask(at, pid, seconds, steps))
         arriving.append(_IncomingProfile(asked, draft, file))
     for each in arriving:
         each.asked.taken(_ANSWER_SECONDS)

@@ -11,7 +11,7 @@ from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.top import options
 from neurontools.cli.top.first_frame import FirstFrameTerminal
 from neurontools.cli.top.options import chosen_theme
-from neurontools.fleet.document import csv_text, document, text_of
+from neurontools.fleet.document import csv_text, document, document_json
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, HostLink, HostState, grouping_choices, worst_first
 from neurontools.util.command_lifecycle import EndedBySignal, write_document, write_stderr, write_text
@@ -96,7 +96,7 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
     interval = options.interval_option(given) if "interval" in given else None
     feed, troubles = open_fleet_feed(given, interval)
     if given.get("group-by") == USER:
-        feed.want_users()
+        feed.request_users()
     with feed:
         if "serve" in given:
             from neurontools.cli.top.serve import serve
@@ -133,11 +133,11 @@ def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ..
             if "csv" in given:
                 write_text(before + csv_text(made))
             elif "json-lines" in given:
-                write_text(text_of(made) + "\n")
+                write_text(document_json(made) + "\n")
             elif count is None:
-                write_text(text_of(made, indent=2) + "\n")
+                write_text(document_json(made, indent=2) + "\n")
             else:
-                write_text(before + text_of(made) + (",\n" if number < count else "\n]\n"))
+                write_text(before + document_json(made) + (",\n" if number < count else "\n]\n"))
             before = ""
         else:
             _write_fleet_screen(given, feed)

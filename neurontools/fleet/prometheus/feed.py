@@ -99,10 +99,10 @@ class PrometheusFeed(FleetFeed):
         feed.wait_settled(_REACH_SECONDS)
         return feed.socket_path(name)
 
-    def want_users(self) -> None:
+    def request_users(self) -> None:
         """As in FleetFeed; adds one sample for each user of each host."""
         is_news = not self._are_users_wanted
-        super().want_users()
+        super().request_users()
         if is_news and self._thread is not None:
             self._is_urgent.set()
 
@@ -152,7 +152,7 @@ class PrometheusFeed(FleetFeed):
             self.asked = asked.texts
             for name, text in asked.texts.items():
                 try:
-                    answer = self._asked(text, deadline)
+                    answer = self._query(text, deadline)
                 except PrometheusUnreachable:
                     raise
                 except PrometheusProblem as problem:
@@ -186,7 +186,7 @@ class PrometheusFeed(FleetFeed):
         if time.monotonic() < self._probed_at + _PROBED_FOR_SECONDS:
             return
         try:
-            answer = self._asked(PROBE, deadline)
+            answer = self._query(PROBE, deadline)
         except PrometheusUnreachable:
             raise
         except PrometheusProblem as problem:
@@ -196,7 +196,7 @@ class PrometheusFeed(FleetFeed):
         self.is_recorded, self._are_jobs_recorded = has_rules(counts), has_job_rules(counts)
         self._probed_at = time.monotonic()
 
-    def _asked(self, text: str, deadline: float) -> PrometheusAnswer:
+    def _query(self, text: str, deadline: float) -> PrometheusAnswer:
         left = deadline - time.monotonic()
         if left < 1 or self._is_closing.is_set():
             raise PrometheusUnreachable(f"its answers take longer than {_WHOLE_SECONDS:.0f} s")

@@ -60,7 +60,7 @@ def read_host_states(
             summary=_summary(asked, sample, by_host, instance, now.unix_seconds - age),
             received_at_seconds=now.seconds - age,
             clock_ahead_seconds=clocks[0].value if clocks else 0.0,
-            told_steps_per_second=_of(by_host, "steps", instance),
+            reported_steps_per_second=_of(by_host, "steps", instance),
         )
         if age > late_seconds:
             state = replace(state, link=HostLink.LOST, trouble=f"Prometheus has not read it for {duration_text(age)}")

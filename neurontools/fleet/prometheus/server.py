@@ -75,7 +75,7 @@ class PrometheusServer:
         deadline = time.monotonic() + seconds
         fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s"})
         try:
-            status, kind, body, size_bytes = self._fetched(fields, deadline)
+            status, kind, body, size_bytes = self._fetch(fields, deadline)
         except PrometheusProblem:
             self.close()
             raise
@@ -87,7 +87,7 @@ class PrometheusServer:
             raise PrometheusUnreachable(f"its certificate is not trusted: {error.verify_message}") from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise PrometheusUnreachable(_told(error)) from None
+            raise PrometheusUnreachable(_error_text(error)) from None
         return _answer(status, kind, body, size_bytes)
 
     def close(self) -> None:
@@ -103,11 +103,11 @@ class PrometheusServer:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def _fetched(self, fields: str, deadline: float) -> tuple[int, str, bytes, int]:
+    def _fetch(self, fields: str, deadline: float) -> tuple[int, str, bytes, int]:
         """Returns status, media type, body and size. Follows redirects within the server only."""
         path = f"{self._path}{_API}/query"
         for _ in range(_MOST_REDIRECTIONS):
-            reply = self._asked(path, fields, deadline)
+            reply = self._send_request(path, fields, deadline)
             if reply.status == 405 and not self._is_get:
                 self._is_get = True
                 _read(reply, deadline)
@@ -115,11 +115,11 @@ class PrometheusServer:
             if reply.status not in (301, 302, 303, 307, 308):
                 body, size_bytes = _read(reply, deadline)
                 return reply.status, reply.getheader("Content-Type", ""), body, size_bytes
-            path = self._redirected(path, reply.getheader("Location", ""))
+            path = self._redirect_path(path, reply.getheader("Location", ""))
             _read(reply, deadline)
         raise PrometheusUnreachable("its redirects form a loop; give the final address")
 
-    def _redirected(self, path: str, location: str) -> str:
+    def _redirect_path(self, path: str, location: str) -> str:
         """The path of a redirect. Credentials are never sent to another server."""
         with contextlib.suppress(ValueError):
             there = urlsplit(urljoin(f"{self._scheme}://{self._host}:{self._port}{path}", location))
@@ -130,15 +130,15 @@ class PrometheusServer:
             f"it redirects to {excerpt(location, 80)}, which is not followed; give that address if it is meant"
         )
 
-    def _asked(self, path: str, fields: str, deadline: float) -> http.client.HTTPResponse:
+    def _send_request(self, path: str, fields: str, deadline: float) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": f"neuron-top/{__version__}"}
         headers |= self._access.headers()
         is_kept = self._connection is not None
         if self._connection is None:
-            self._connection = self._connected(deadline)
+            self._connection = self._open_connection(deadline)
         connection = self._connection
         if connection.sock is not None:
-            connection.sock.settimeout(_left(deadline))
+            connection.sock.settimeout(_seconds_left(deadline))
         try:
             if self._is_get:
                 connection.request("GET", f"{path}?{fields}", headers=headers)
@@ -150,10 +150,10 @@ class PrometheusServer:
             if not is_kept:
                 raise
             self.close()  # the server has closed the idle connection
-            return self._asked(path, fields, deadline)
+            return self._send_request(path, fields, deadline)
 
-    def _connected(self, deadline: float) -> http.client.HTTPConnection:
-        seconds = min(_CONNECT_SECONDS, _left(deadline))
+    def _open_connection(self, deadline: float) -> http.client.HTTPConnection:
+        seconds = min(_CONNECT_SECONDS, _seconds_left(deadline))
         if self._scheme == "http":
             made = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         else:
@@ -183,7 +183,7 @@ def _address(url: str) -> tuple[str, str, int, str]:
     return parts.scheme, host, port or _PORTS[parts.scheme], parts.path.rstrip("/").removesuffix(_API)
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -196,7 +196,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
     unpack = zlib.decompressobj(wbits=31) if coding == "gzip" else None
     body, size_bytes = bytearray(), 0
     while True:
-        _left(deadline)
+        _seconds_left(deadline)
         chunk = reply.read1(_CHUNK_BYTES)
         if not chunk:
             reply.close()  # so that the connection can be reused
@@ -250,7 +250,7 @@ def _number(text: object) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return "its name is not known here"
     if isinstance(error, OSError) and error.strerror:
