@@ -284,7 +284,7 @@ def test_one_that_says_nothing_or_no_http() -> None:
         assert problem(url, 0.2) == "no answer within 0.2 s"
     assert problem(url) == "not reached: connection refused"
     with plain_server(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
-        assert "no HTTP" in problem(f"http://127.0.0.1:{port}")
+        assert "not HTTP" in problem(f"http://127.0.0.1:{port}")
 
 
 def test_addresses_that_cannot_be_meant() -> None:

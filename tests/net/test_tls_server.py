@@ -183,5 +183,5 @@ def test_the_most_that_a_name_has_counts() -> None:
     "text", ["", "*.example.org", "a b", "a..b", ".", "spiffe://", "://x", "spiffe://a b", "x" * 64, "a." * 127 + "ab"]
 )
 def test_what_can_be_no_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no (DNS name|URI); write one such as"):
+    with pytest.raises(ValueError, match=r"is not a (DNS name|URI); write one such as"):
         checked_name(text)
