@@ -1,1 +1,1 @@
-"""The commands: parse, ask the monitor daemon, print. What they import decides how fast they start."""
+"""Commands: parse options, ask the monitor daemon, print. Their imports decide how fast they start."""

@@ -1,4 +1,4 @@
-"""The commands as installers' wrappers call them; nothing of a command is imported before `run_module`."""
+"""Entry points of the commands. Each imports its command only when it runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How a command asks the monitor daemon, is seen by it, or starts one of its own."""
+"""Connections of commands to the monitor daemon, and private daemons."""

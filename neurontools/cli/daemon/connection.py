@@ -1,4 +1,4 @@
-"""Which monitor daemon a command asks, and how it registers there as an observer."""
+"""Connection to a monitor daemon: which one a command asks, and registration there as an observer."""
 
 import _socket
 import os
@@ -21,10 +21,10 @@ SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 def choose_daemon(
     given: dict[str, str], environment: "Mapping[str, str]", *, reads_only: bool = True
 ) -> tuple[str | None, str | None]:
-    """The socket that was named, or else the instance type to simulate; what was said by a flag goes first.
+    """Returns the configured socket or the instance type to simulate. Options win over environment variables.
 
-    Two times None where it is all the same which daemon it is. UserError when both were given, or no path of a socket.
-    For who `reads_only`, a daemon that serves over TLS gets a socket here.
+    Returns (None, None) if neither is configured. UserError if both are given or the socket is invalid. With
+    `reads_only`, a daemon that serves over TLS is reached through a local socket.
     """
     if given:  # else there is nothing to exclude, and neuron-ls has not loaded what reads options
         from neurontools.cli.line.options import exclude_each_other
@@ -46,10 +46,10 @@ def choose_daemon(
 
 
 def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
-    """What `ask` answers for the first socket of this host that a daemon answers at; None where there is no daemon.
+    """Returns the answer of the first daemon of this host; None if no daemon runs.
 
-    `ask` gets the path of a socket, and raises NoDaemon. The first daemon that is there and can't be asked is told of
-    (NoDaemon) only when no other answers.
+    `ask` receives the path of a socket and raises NoDaemon. If a daemon refuses and no other one answers, raises its
+    NoDaemon.
     """
     failure = None
     for candidate in socket_path.candidate_sockets(environment):
@@ -85,10 +85,10 @@ def ask_or_start_daemon(
     interval_seconds: float | None = None,
     load: str | None = None,
 ) -> "T":
-    """What `ask` answers for the socket of the daemon that is asked, as `first_answer` has it.
+    """Returns the answer of the chosen daemon, as `ask_first_daemon` does, or of a private one.
 
-    A daemon of the command's own, which takes snapshots at this interval, is left to the stack: one that simulates, or
-    where none runs but there are devices one that reads them. NoDaemon when there is nothing to ask.
+    Starts a private daemon to simulate, or to read this host's devices if no daemon runs. It takes snapshots at this
+    interval and ends with the stack. NoDaemon if there is nothing to ask.
     """
     named, instance_type = choose_daemon(given, os.environ)
     if named is not None:
@@ -112,9 +112,10 @@ _PATIENCE_SECONDS = 1.0
 
 
 def attach_observer(socket_path: str) -> _socket.socket | None:
-    """A connection to the daemon's attach socket: while it is open, this process is listed as an observer.
+    """Connects to the daemon's attach socket. While the connection is open, the daemon lists this process as an
+    observer.
 
-    None when that can't be had, which stands in nobody's way.
+    Returns None if that fails; the command then works unlisted.
     """
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:

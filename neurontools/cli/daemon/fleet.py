@@ -1,4 +1,4 @@
-"""Many hosts, for the commands that show them: which are meant, and by which feed."""
+"""Host options of commands that show many hosts, and the feed for them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def open_fleet_feed(
     given: Mapping[str, str], interval_seconds: float | None = None
 ) -> tuple[FleetFeed, tuple[str, ...]]:
-    """The feed of the hosts that the options name, to be started, and what is wrong with some of the names.
+    """Returns the feed of the named hosts, not started yet, and error texts for invalid names.
 
-    UserError when no host is named.
+    UserError if no host is named.
     """
     if "prometheus" in given:
         from neurontools.fleet.prometheus.feed import PrometheusFeed
@@ -40,7 +40,7 @@ def open_fleet_feed(
 
 
 def requested_hosts(given: Mapping[str, str]) -> HostList:
-    """The hosts that an option names; UserError when there is none."""
+    """Returns the hosts that an option names. UserError if there is none."""
     if "hosts" in given:
         return parse_hosts_option(given["hosts"])
     name = next(name for name in _READ if name in given)

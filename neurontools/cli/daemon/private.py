@@ -1,4 +1,4 @@
-"""A monitor daemon of one command's own, for `--simulate`: gone when the command is."""
+"""Private monitor daemon of one command, as for `--simulate`. It ends with the command."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LONGEST_BASE_BYTES = LONGEST_PATH_BYTES - len("/neurontools-XXXXXXXX/neurond.so
 
 
 class PrivateDaemon:
-    """A context with a running daemon that simulates an instance type; `socket_path` is its API socket.
+    """Context of a private daemon that simulates an instance type or reads this host's devices.
 
-    The daemon is ready when the context is entered, and gone with its directory when it is left, SIGTERM and SIGHUP
-    included; when the process is killed outright the kernel ends the daemon, and only the directory stays.
-    Entering raises UserError when it doesn't start. Enter it in the main thread for the signals to be handled.
+    The daemon is ready on entry. On exit, SIGTERM or SIGHUP, it ends and its directory is removed. After SIGKILL of the
+    command, the kernel ends the daemon and the directory remains. Entry raises UserError if the daemon fails to start.
+    Enter in the main thread, or signals are not handled.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class PrivateDaemon:
 
     @property
     def socket_path(self) -> str:
-        """Where the daemon listens."""
+        """The API socket of the daemon."""
         return f"{self._directory}/neurond.sock"
 
     @property
     def pid(self) -> int | None:
-        """The daemon's process, while it runs."""
+        """The PID of the daemon while it runs."""
         return self._child.pid if self._child else None
 
     def __enter__(self) -> PrivateDaemon:
@@ -84,7 +84,7 @@ class PrivateDaemon:
         self._stop()
 
     def _start(self) -> None:
-        """Start the daemon and wait until it says that it is ready."""
+        """Starts the daemon and waits until it is ready."""
         ready, tell_ready = os.pipe()
         try:
             with open(f"{self._directory}/stderr", "wb") as narration, defer_signals():  # noqa: PTH123
@@ -130,7 +130,7 @@ class PrivateDaemon:
         return UserError(f"can't {what}: {cause.removeprefix('neurond: ')}", exit_code)
 
     def _stop(self) -> None:
-        """End the daemon and remove its directory; not to be interrupted, and short."""
+        """Ends the daemon and removes its directory, with signals deferred."""
         try:
             with defer_signals():
                 child, self._child = self._child, None
@@ -154,7 +154,7 @@ def _terminate_child(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _wait_until_ready(descriptor: int, deadline: float) -> bool:
-    """Whether the line `ready` arrives; False when the daemon ends or the time is over."""
+    """Waits for the line `ready`. Returns False if the daemon ends first or the time is over."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     said = b""

@@ -1,4 +1,4 @@
-"""Snapshots of a daemon, asked for one at a time over one connection: light enough to keep up for weeks."""
+"""Snapshots over one connection, without grpcio, for commands that poll for weeks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TIMEOUT_SECONDS = 5.0
 
 
 class DaemonSnapshots:
-    """Asks the daemon at a socket; after a failure the next question connects again.
+    """Requests snapshots from a daemon, and reconnects after a failure.
 
-    With `is_seen` the process is listed by the daemon as an observer for as long as it asks.
+    With `is_seen`, the daemon lists this process as an observer.
     """
 
     def __init__(self, socket_path: str, *, is_seen: bool = False) -> None:
@@ -28,15 +28,15 @@ class DaemonSnapshots:
         self._presence: _socket.socket | None = None
 
     def latest(self) -> Snapshot:
-        """The latest snapshot; NoDaemon or UserError, worded for the user."""
+        """Returns the latest snapshot. Raises NoDaemon or UserError."""
         return self._ask(neuron_pb2.GetSnapshotRequest())
 
     def past(self, age_seconds: float) -> Snapshot:
-        """The snapshot of so many seconds ago, or the oldest that the daemon keeps; NoDaemon or UserError."""
+        """Returns the snapshot of this age, or the oldest that the daemon keeps. Raises NoDaemon or UserError."""
         return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
 
     def close(self) -> None:
-        """Close the connections; asking again opens them again."""
+        """Closes the connections. The next request opens them again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

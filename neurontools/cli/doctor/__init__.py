@@ -1,1 +1,1 @@
-"""`neuron-doctor`: what is installed and found on this host, and what is wrong with it."""
+"""`neuron-doctor`: checks the installation, driver, daemons and host environment."""

@@ -41,7 +41,7 @@ _ABOUT_US = re.compile(r"neuron|\bnd\d", re.IGNORECASE)
 
 
 def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict[str, str]:
-    """The files of the bundle, by name, with all in them redacted."""
+    """Returns the redacted files of the bundle by name."""
     redactor = Redactor()
     redactor.keep(driver_version(place.roots))
     snapshot = first_snapshot(place)
@@ -62,13 +62,13 @@ def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict
 
 
 def bundle_listing(files: dict[str, str], path: str) -> str:
-    """What would be written."""
+    """Returns the list of files that the bundle would contain."""
     sizes = "".join(f"  {name:<18}{len(text.encode()):>9} bytes\n" for name, text in files.items())
     return f"{path} would hold:\n{sizes}without {REDACTED}\n"
 
 
 def write_bundle(files: dict[str, str], path: str) -> None:
-    """Write the bundle, for this user alone to read; OSError."""
+    """Writes the bundle with mode 0600. Raises OSError."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, text in files.items():
@@ -82,13 +82,13 @@ def write_bundle(files: dict[str, str], path: str) -> None:
 
 
 def _installed_packages() -> str:
-    """All that is installed beside us: names and versions."""
+    """Returns names and versions of all installed packages."""
     found = {(each.metadata["Name"] or "", each.version) for each in metadata.distributions()}
     return "".join(f"{name}=={version}\n" for name, version in sorted(found) if name)
 
 
 def _driver_tree(place: DoctorContext) -> str:
-    """The names of the first device's files, which tell the layout; nothing that is in them."""
+    """Returns the file names, without contents, in the sysfs directory of the first device."""
     directories = list_device_directories(place.roots) if place.roots.has_devices else []
     if not directories:
         return ""
@@ -102,7 +102,7 @@ def _driver_tree(place: DoctorContext) -> str:
 
 
 def _kernel_log_excerpt(place: DoctorContext) -> str:
-    """What the kernel has logged about Neuron devices lately, where this user may read it."""
+    """Returns the latest kernel messages about Neuron devices, if this user may read them."""
     kept: list[str] = []
     with contextlib.suppress(OSError):
         descriptor = os.open(f"{place.roots.dev}/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -162,7 +162,7 @@ _REDACTION_PATTERNS = (
 
 
 class Redactor:
-    """Knows the names that are to be hidden; `text` and `value` give what may be shown."""
+    """Replaces names, addresses and secrets. The same name always gets the same placeholder."""
 
     def __init__(self) -> None:
         self._words: dict[str, str] = {}
@@ -176,7 +176,7 @@ class Redactor:
             self.hide(name, "user")
 
     def hide(self, word: str, kind: str) -> str:
-        """The word that stands for this one from now on; the word itself where it tells nothing."""
+        """Returns the placeholder of a name from now on; the name itself if it is generic."""
         if word in _NOT_REDACTED or not word or word.isdigit():
             return word
         if word not in self._words:
@@ -188,11 +188,11 @@ class Redactor:
         return self._words[word]
 
     def keep(self, version: str | None) -> None:
-        """This is a version, and no address, though it may look like one."""
+        """Exempts a version number, which may look like an address."""
         self._versions.add(version or "")
 
     def learn(self, snapshot: Snapshot) -> None:
-        """Learns all names in a snapshot, and its versions."""
+        """Learns all names and versions of a snapshot."""
         self.keep(snapshot.instance.driver_version)
         for process in snapshot.processes:
             self.keep(process.runtime_version)
@@ -209,7 +209,7 @@ class Redactor:
         self._pattern = None
 
     def text(self, text: str) -> str:
-        """Any text without what is known to be a name, and without what looks like an address."""
+        """Returns a text without known names and addresses."""
         if self._pattern is None:
             words = sorted((word for word in self._words if len(word) >= _SHORTEST), key=len, reverse=True)
             alternatives = "|".join(map(re.escape, words)) or r"(?!)"
@@ -220,7 +220,7 @@ class Redactor:
         return _ADDRESS.sub(lambda match: self._without_address(text, match), text)
 
     def _without_address(self, text: str, match: re.Match[str]) -> str:
-        """<address> where it is one; a version of four numbers looks alike and stays, as loopback does."""
+        """Returns "<address>" for an address. Keeps loopback addresses and version numbers of four parts."""
         found = match[0]
         bare = found.rstrip(":.")
         if bare in self._versions or _VERSION_BEFORE.search(text[: match.start()]):
@@ -232,7 +232,9 @@ class Redactor:
         return found if address.is_loopback or address.is_unspecified else "<address>" + found[len(bare) :]
 
     def value(self, value: Any, key: str = "") -> Any:
-        """A document of plain values: fields that hold names by what they are, all others as text."""
+        """Returns a redacted document. Fields with names get placeholders of their kind; other values are redacted
+        as text.
+        """
         if isinstance(value, Mapping):
             return {name: self.value(part, name) for name, part in value.items()}
         if isinstance(value, (list, tuple)):

@@ -46,7 +46,7 @@ from neurontools.util.version import __version__
 
 
 class CheckLevel(StrEnum):
-    """What it means."""
+    """Severity of a check result."""
 
     OK = "ok"
     NOTE = "note"  # worth knowing; may be meant so
@@ -55,7 +55,7 @@ class CheckLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What was found of one thing. `action` is what to do; "" where there is nothing to be done."""
+    """Result of one check. `action` tells what to do; "" if nothing."""
 
     area: str  # installed, driver, daemon, host, variables
     level: CheckLevel
@@ -65,7 +65,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorContext:
-    """Where is looked: the environment of this process, and the trees of the operating system."""
+    """What the checks read: environment variables, file trees and an optional socket."""
 
     environment: Mapping[str, str]
     roots: Roots
@@ -73,12 +73,12 @@ class DoctorContext:
 
     @classmethod
     def here(cls, socket: str | None) -> DoctorContext:
-        """This process's own."""
+        """Returns the context of this process."""
         return cls(os.environ, Roots.from_environment(os.environ), socket)
 
 
 def directory_size_bytes(path: str, most_entries: int = 20_000) -> int:
-    """What the files below a directory hold, as far as they can be looked at; links are not followed."""
+    """Returns the size of the readable files below a directory. Does not follow links."""
     total = entries = 0
     for directory, _, names in os.walk(path):
         for name in names:
@@ -100,7 +100,6 @@ _MOST_HEAD_BYTES = 4096
 
 
 def examine_installation(place: DoctorContext) -> Iterator[CheckResult]:
-    """What is there, and what is missing."""
     where = Path(neurontools.__file__).parent
     yield CheckResult(
         INSTALLATION_AREA,
@@ -119,7 +118,7 @@ def examine_installation(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version that is installed, without importing it."""
+    """Returns the installed version of a package without importing it."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -127,7 +126,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def required_packages() -> list[str]:
-    """The packages that neurontools needs, by its own metadata; none where it runs from a checkout alone."""
+    """Returns the required packages from the metadata of neurontools; empty in a bare checkout."""
     try:
         wanted = metadata.requires("neurontools") or []
     except metadata.PackageNotFoundError:
@@ -174,7 +173,7 @@ def _examine_optional_packages() -> Iterator[CheckResult]:
 
 
 def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
-    """Whether a shell finds our commands, or others of the same name."""
+    """Checks whether PATH finds our commands or others of the same name."""
     missing, others = [], []
     for name in COMMANDS:
         path = shutil.which(name, path=place.environment.get("PATH", ""))
@@ -213,7 +212,6 @@ _MOST_PCI_DEVICES = 4096
 
 
 def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
-    """What is there, and what is missing."""
     roots = place.roots
     on_bus = _count_pci_devices(roots)
     version = driver_version(roots)
@@ -242,7 +240,7 @@ def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def driver_version(roots: Roots) -> str | None:
-    """The version of the loaded driver; None where none is loaded."""
+    """Returns the version of the loaded driver; None if none is loaded."""
     return read_text(roots.driver_version, 64) or None
 
 
@@ -270,7 +268,7 @@ def _examine_missing_devices(on_bus: int, version: str | None) -> Iterator[Check
 
 
 def _count_pci_devices(roots: Roots) -> int:
-    """How many PCI devices are Neuron devices of any family."""
+    """Returns the number of Neuron devices on the PCI bus."""
     families = [catalog.load_family(name) for name in catalog.family_names()]
     wanted = {(f"0x{family.pci.vendor_id}", f"0x{device}") for family in families for device in family.pci.device_ids}
     try:
@@ -285,7 +283,7 @@ def _count_pci_devices(roots: Roots) -> int:
 
 
 def _examine_device_files(roots: Roots, indices: list[int]) -> Iterator[CheckResult]:
-    """The device files, and whether this user may open them; none is opened."""
+    """Checks that the device files exist and that this user may open them. Opens none."""
     paths = {index: f"{roots.dev}/neuron{index}" for index in indices}
     missing = [index for index, path in paths.items() if not Path(path).exists()]
     closed = [index for index, path in paths.items() if index not in missing and not os.access(path, os.R_OK | os.W_OK)]
@@ -313,7 +311,7 @@ _LATE_INTERVALS, _LATE_SECONDS = 5, 10.0
 
 
 def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
-    """Each socket that is there, and what its daemon says."""
+    """Checks each existing socket and the answer of its daemon."""
     answering = 0
     for path in _socket_candidates(place):
         if not os.path.lexists(path):
@@ -344,7 +342,7 @@ def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def first_snapshot(place: DoctorContext) -> Snapshot | None:
-    """That of the first daemon that answers; None where none does."""
+    """Returns the snapshot of the first daemon that answers; None if none does."""
     for path in _socket_candidates(place):
         if os.path.lexists(path):
             try:
@@ -454,7 +452,7 @@ _KNOWN_VARIABLES = (
 
 
 def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
-    """What is there, and what can't be meant."""
+    """Checks kernel, container, kernel log and the variables of the runtime."""
     container = " in a container" if is_container(place) else ""
     kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield CheckResult(
@@ -476,13 +474,13 @@ def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def is_container(place: DoctorContext) -> bool:
-    """Whether this process is in a container, as far as the usual marks tell."""
+    """Whether this process runs in a container, by the usual marker files."""
     marks = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
     return any(Path(mark).exists() for mark in marks) or "container" in place.environment
 
 
 def relevant_variables(place: DoctorContext) -> list[tuple[str, str]]:
-    """The variables that matter, with secrets hidden, by name."""
+    """Returns the relevant variables by name, with secrets hidden."""
     found = sorted(name for name in place.environment if name.startswith(_PREFIXES))[:_MOST_VARIABLES]
     return [(name, shown_value(name, place.environment[name])) for name in found]
 
@@ -513,7 +511,7 @@ _WIDEST_AREA, _WIDEST_LEVEL = 10, 8
 
 
 def run_examinations(place: DoctorContext) -> list[CheckResult]:
-    """All that was found. A part that fails is a problem like any other, and ends no other part."""
+    """Runs all checks. An exception in one becomes a problem and does not stop the others."""
     found: list[CheckResult] = []
     for area, examine in _EXAMINATIONS:
         try:
@@ -525,7 +523,7 @@ def run_examinations(place: DoctorContext) -> list[CheckResult]:
 
 
 def report_text(checks: Sequence[CheckResult]) -> str:
-    """A line for each thing, what to do under it, and a sum."""
+    """Returns the report as text: a line for each result, actions and a summary."""
     lines = [f"neuron-doctor {__version__}"]
     for check in checks:
         lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{escape_controls(check.found)}")
@@ -535,7 +533,7 @@ def report_text(checks: Sequence[CheckResult]) -> str:
 
 
 def report_json(checks: Sequence[CheckResult]) -> str:
-    """The same as an object."""
+    """Returns the report as JSON."""
     told = [
         {"area": check.area, "level": str(check.level), "found": check.found, "action": check.action or None}
         for check in checks
@@ -544,7 +542,7 @@ def report_json(checks: Sequence[CheckResult]) -> str:
 
 
 def summary_text(checks: Sequence[CheckResult]) -> str:
-    """How much is wrong, in words."""
+    """Returns the number of problems and notes as text."""
     problems = sum(check.level is CheckLevel.PROBLEM for check in checks)
     notes = sum(check.level is CheckLevel.NOTE for check in checks)
     if not problems and not notes:

@@ -1,4 +1,4 @@
-"""`neuron-doctor`: looks at everything, changes nothing."""
+"""`neuron-doctor`: checks the host without changing it, and writes support bundles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ EXIT_CODES = (
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run)
 
 
@@ -92,7 +91,7 @@ def _write_bundle_if_confirmed(files: dict[str, str], given: dict[str, str]) -> 
 
 
 def _user_confirms() -> bool:
-    """Asks, where somebody is there to answer."""
+    """Asks for confirmation on a terminal; False without one."""
     if not os.isatty(0):
         return False
     sys.stderr.write("Write it? [y/N] ")

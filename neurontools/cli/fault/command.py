@@ -83,7 +83,6 @@ T = TypeVar("T")
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run_fault)
 
 
@@ -111,7 +110,7 @@ def _run_fault(arguments: list[str]) -> int:
 
 
 def _split_verb(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The words that the command begins with, and the flags behind them."""
+    """Splits the arguments into the leading words and the flags."""
     count = next((at for at, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     return arguments[:count], arguments[count:]
 
@@ -171,7 +170,7 @@ def _run_plan(words: list[str], given: dict[str, str]) -> None:
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
-    """What the options ask for; UserError when that can't be meant."""
+    """Returns the fault request of the options. UserError if it is invalid."""
     exclude_each_other(given, "device", "core", "pid")
     exclude_each_other(given, "after-executions", "after")
     whole = {
@@ -202,7 +201,7 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
 
 
 def _refuse_other_options(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...], *options: str) -> None:
-    """UserError when a verb was given more than it takes."""
+    """Raises UserError for words or options that a verb does not take."""
     if words:
         raise UserError(f"{verb} takes no {_excerpt(words[0])}; leave it out", EXIT_USAGE)
     more = [name for name in given if name not in ("json", "socket", *options)]
@@ -244,7 +243,7 @@ _MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class PlannedHost:
-    """A host of a plan: its name, the socket of its daemon, and how many devices it has."""
+    """A host of a plan: its name, the socket of its daemon and its number of devices."""
 
     name: str
     socket_path: str
@@ -252,7 +251,7 @@ class PlannedHost:
 
 
 def read_plan(path: str) -> FaultPlan:
-    """The plan of a file; UserError when it can't be read or meant."""
+    """Reads a fault plan. UserError if it cannot be read or is invalid."""
     at = excerpt(path, 200)
     try:
         with open(path, "rb", opener=_open_regular) as file:
@@ -272,14 +271,14 @@ def read_plan(path: str) -> FaultPlan:
 
 
 def planned_host(name: str, socket_path: str) -> PlannedHost:
-    """A host as its daemon describes it."""
+    """Asks a daemon for its number of devices."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", fault_calls.TIMEOUT_SECONDS)
     instance = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot.instance
     return PlannedHost(name, socket_path, instance.device_count)
 
 
 def planned_hosts(hostfile: str) -> list[PlannedHost]:
-    """The hosts of a hostfile, which must be at sockets of this machine."""
+    """Returns the hosts of a hostfile. UserError unless all are sockets of this host."""
     found = read_hostfile(hostfile)
     if found.troubles:
         raise UserError(f"--hostfile {found.troubles[0]}", EXIT_USAGE)
@@ -292,7 +291,7 @@ def planned_hosts(hostfile: str) -> list[PlannedHost]:
 
 
 def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> tuple[PlannedFault, ...]:
-    """What happens on these hosts; UserError when it is too much."""
+    """Returns the faults of a plan, with times and hosts. UserError if there are too many."""
     try:
         return schedule_faults(plan, [host.device_count for host in hosts])
     except InvalidFaultPlan as error:
@@ -300,7 +299,7 @@ def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> t
 
 
 def inject_story(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:
-    """Hands the story over to the daemons, which play it."""
+    """Sends the faults to the daemons, which inject them at their times."""
     for index, host in enumerate(hosts):
         requests = [each.request for each in told if each.host_index == index]
         if requests:
@@ -308,7 +307,7 @@ def inject_story(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> 
 
 
 def story_text(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
-    """The story, a line each."""
+    """Returns the planned faults as a table."""
     if not told:
         return "nothing breaks in this time\n"
     rows = [("AT", "HOST", "DEVICE", "KIND")]
@@ -320,7 +319,7 @@ def story_text(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> st
 
 
 def story_documents(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> list[dict[str, object]]:
-    """The story for programs."""
+    """Returns the planned faults as JSON values."""
     return [
         {
             "at_seconds": each.at_seconds,

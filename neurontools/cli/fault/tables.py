@@ -1,4 +1,4 @@
-"""What neuron-fault prints: faults as sentences and tables, kinds as a table and as documents."""
+"""Tables of neuron-fault: faults and fault kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neurontools.model import InjectedFault
 
 
 def fault_table(faults: Sequence[InjectedFault]) -> str:
-    """All faults, a line each."""
+    """Returns a table of faults."""
     if not faults:
         return "no fault is there\n"
     rows = [("FAULT", "KIND", "WHERE", "WHEN", "STATE", "MET")]
@@ -29,14 +29,14 @@ def fault_table(faults: Sequence[InjectedFault]) -> str:
 
 
 def kind_table() -> str:
-    """All kinds, a line each."""
+    """Returns a table of fault kinds."""
     rows = [("KIND", "STATUS", "WHAT IT IS")]
     rows += [(kind.name, _nrt_status_name(kind) or "-", kind.summary + _amount_text(kind)) for kind in KINDS.values()]
     return aligned_table(rows)
 
 
 def kind_documents() -> list[dict[str, object]]:
-    """All kinds with all that they show."""
+    """Returns all properties of the fault kinds as JSON values."""
     return [
         {
             "kind": kind.name,
@@ -75,13 +75,13 @@ def _amount_text(kind: FaultKind) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A moment of a story: hours, minutes and seconds from its beginning."""
+    """Returns a time from the start of a plan as H:MM:SS."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def aligned_table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows of a table, the first being its head."""
+    """Returns rows as an aligned table. The first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)

@@ -1,1 +1,1 @@
-"""`neuron-healthcheck`: one verdict on the host, in the form of whoever acts on it."""
+"""`neuron-healthcheck`: one verdict on the host, for people, Slurm, Nagios and the node problem detector."""

@@ -1,7 +1,6 @@
-"""`neuron-healthcheck`: asks the monitor daemon what it has found, and says it in one line.
+"""`neuron-healthcheck`: prints the findings of the monitor daemon as one line.
 
-Whoever runs it every few seconds pays for its start, so it asks as neuron-ls does, without protobuf, and what only
-some formats need is imported by them.
+Monitoring tools run it every few seconds, so it must start fast: it uses no protobuf, and imports formats lazily.
 """
 
 import os
@@ -74,11 +73,10 @@ _OF_SLURM = ("node", "no-undrain", "dry-run")
 
 
 class CheckTimeout(Exception):
-    """--timeout is over."""
+    """The time of --timeout is over."""
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run_healthcheck)
 
 
@@ -111,7 +109,7 @@ def _usage_exit_code(arguments: list[str]) -> int:
 
 
 class HealthCheck:
-    """One check: what the options ask for."""
+    """One health check with its options."""
 
     def __init__(self, given: dict[str, str]) -> None:
         self._given = given
@@ -125,7 +123,7 @@ class HealthCheck:
         self._asked = self._what_is_asked()
 
     def run(self) -> int:
-        """Prints the verdict; the exit code."""
+        """Prints the verdict and returns the exit code."""
         from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
 
         from neurontools.model import health
@@ -170,7 +168,7 @@ class HealthCheck:
             return self._of_daemon(daemon.socket_path)
 
     def _of_daemon(self, path: str) -> "HostVerdict":
-        """The verdict by the daemon at this socket; NoDaemon or UserError."""
+        """Returns the verdict of the daemon at this socket. Raises NoDaemon or UserError."""
         from neurontools.model import health
         from neurontools.rpc import health_reply
         from neurontools.rpc.ask import ask

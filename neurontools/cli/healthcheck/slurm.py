@@ -29,7 +29,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """What Slurm says of this node."""
+    """State of this node in Slurm."""
 
     is_drained: bool
     reason: str  # without who gave it, and when
@@ -40,9 +40,9 @@ class SlurmNode:
 
 
 def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
-    """Does what the verdict asks for; a line that says what, and the exit code.
+    """Drains or undrains the node by the verdict. Returns a line about it and the exit code.
 
-    Where there is no Slurm, nothing is done and that is fine. What is not known changes nothing.
+    Does nothing on a host without Slurm, or if the health is unknown.
     """
     signal.setitimer(signal.ITIMER_REAL, 0)  # from here on scontrol's own limit holds
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
@@ -60,7 +60,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 
 
 def drain_reason(verdict: HostVerdict) -> str:
-    """The reason of the node: whose problem, whose word, the name, the place and the cause."""
+    """Returns the drain reason: owner, marker, name of the finding, location and cause."""
     first = verdict.findings[0]
     # The owner of the node hears of it where one of the findings is his.
     owner = (
@@ -71,7 +71,7 @@ def drain_reason(verdict: HostVerdict) -> str:
 
 
 def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[str, str]) -> str:
-    """Brings the node to where the verdict wants it; what was done."""
+    """Drains or undrains the node as needed. Returns what was done."""
     would = "would be " if "dry-run" in given else ""
     if verdict.is_healthy is None:
         return f"node {name} left as it is"
@@ -105,5 +105,5 @@ def _read_node(name: str) -> SlurmNode:
 
 
 def _scontrol(*arguments: str) -> str:
-    """What scontrol prints."""
+    """Runs scontrol and returns its output."""
     return run_scontrol(*arguments, timeout_seconds=_SCONTROL_SECONDS, next_step="see slurmctld")

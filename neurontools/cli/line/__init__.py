@@ -1,1 +1,1 @@
-"""What all commands share: options, --help, --version, completion, output, and how they end."""
+"""Shared parts of the commands: options, --help, --version and completion."""

@@ -1,4 +1,4 @@
-"""What every command says about itself: --help, --version and --completion. Imported when one of them is asked for."""
+"""Texts of --help, --version and --completion. Imported only for these options."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def information_text(command: str, page: Any, given: dict[str, str]) -> str:
-    """What the first of them prints.
+    """Returns the text of the first of these options that is given.
 
-    `page` is what defines the command: OPTIONS, USAGE, SUMMARY, NOTES and EXIT_CODES, and ACTIONS where it has any.
+    `page` is the module of the command with OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
     """
     if "help" in given:
         return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES)
@@ -29,7 +29,7 @@ def information_text(command: str, page: Any, given: dict[str, str]) -> str:
 def help_text(
     usage: str, summary: str, options: tuple[Option, ...], notes: str, exit_codes: tuple[tuple[int, str], ...]
 ) -> str:
-    """The text of --help, ended by a newline."""
+    """Returns the text of --help."""
     left = [f"{', '.join(option.flags)}{' ' + option.value if option.value else ''}" for option in options]
     # Options without a short flag are indented to where the long ones begin.
     left = [text if option.short else "    " + text for text, option in zip(left, options, strict=True)]
@@ -44,9 +44,9 @@ def help_text(
 
 
 def completion_script(shell: str, command: str, options: tuple[Option, ...], actions: tuple[str, ...] = ()) -> str:
-    """The script that a user of this shell sources; UserError for a shell that isn't known.
+    """Returns the completion script for a shell. UserError for an unknown shell.
 
-    `actions` are the words that may come first, of which each is followed by paths.
+    `actions` are the possible first words; paths may follow them.
     """
     write = _SCRIPTS_BY_SHELL.get(shell)
     if write is None:
@@ -58,7 +58,7 @@ def completion_script(shell: str, command: str, options: tuple[Option, ...], act
 
 
 def _completion_words(option: Option) -> tuple[str, ...]:
-    """What can be offered as the option's value."""
+    """Returns the possible values of an option."""
     if option.completes == INSTANCE_TYPES:
         from neurontools import catalog
 

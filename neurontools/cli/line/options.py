@@ -11,10 +11,11 @@ INSTANCE_TYPES = "instance types"  # Option.completes: the types of the catalog
 
 
 class Option:
-    """One option; with `value`, the name of its value in help, it takes one; of two names, two (`two_values`).
+    """One command-line option.
 
-    `joins`: given again, its values are joined by commas; else the last counts. `ends`: nothing after it is read.
-    `words` and `completes` say what a shell may offer as the value.
+    `value` names its value in --help; two words make it take two values (`two_values`). With `joins`, repeated values
+    are joined by commas; else the last one counts. With `ends`, parsing stops after it. `words` and `completes` give
+    the values for completion.
     """
 
     __slots__ = ("aliases", "completes", "ends", "joins", "name", "short", "text", "value", "words")
@@ -44,16 +45,16 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All its spellings, the short one first."""
+        """All flags of the option, the short one first."""
         short = (f"-{self.short}",) if self.short else ()
         return (*short, f"--{self.name}", *(f"--{alias}" for alias in self.aliases))
 
 
 def parse_options(options: tuple[Option, ...], arguments: list[str], words: list[str] | None = None) -> dict[str, str]:
-    """What was given, by the option's name; the text is empty for options without a value.
+    """Parses arguments to option values by name; "" for options without a value.
 
-    What is no option is added to `words`, by commands that take any. Raises UserError: exit 1 for an unknown flag, as
-    the original tools do, 2 for any other misuse.
+    Other words go to `words`, if given. Raises UserError with exit code 1 for an unknown flag, as the original tools
+    do, and 2 for any other misuse.
     """
     by_flag = {flag: option for option in options for flag in option.flags}
     given: dict[str, str] = {}
@@ -98,25 +99,25 @@ def parse_options(options: tuple[Option, ...], arguments: list[str], words: list
 
 
 def two_values(given: str) -> tuple[str, str]:
-    """Both values of an option that takes two."""
+    """Returns both values of an option that takes two."""
     first, _, second = given.partition(_BETWEEN)
     return first, second
 
 
 def requests_information(given: dict[str, str]) -> bool:
-    """Whether it was asked for what `about.text` tells."""
+    """Whether --help, --version or --completion is given."""
     return "help" in given or "version" in given or "completion" in given
 
 
 def exclude_each_other(given: dict[str, str], *names: str) -> None:
-    """UserError when more than one of these options was given."""
+    """Raises UserError if more than one of these options is given."""
     found = [f"--{name}" for name in names if name in given]
     if len(found) > 1:
         raise UserError(f"{' and '.join(found)} exclude each other; give one of them", EXIT_USAGE)
 
 
 def _split_flag(argument: str) -> tuple[str, str | None, str]:
-    """Flag, value behind it, and for short flags what may be further ones: `--a=b`, `-d0`, `-d=0`, `-wat`."""
+    """Splits an argument into flag, value and further short flags: `--a=b`, `-d0`, `-d=0`, `-wat`."""
     if argument.startswith("--"):
         flag, equals, value = argument.partition("=")
         return flag, value if equals else None, ""
@@ -149,7 +150,7 @@ _BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domai
 
 
 class DeviceSelection:
-    """The devices that --device asks for: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
+    """Devices of --device: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
 
     __slots__ = ("bdfs", "indices")
 
@@ -186,7 +187,7 @@ def _is_index(text: str) -> bool:
 
 
 def _normalized_bdf(entry: str) -> str | None:
-    """A PCI address in the kernel's form, `10:1c.0` with domain 0; None for anything else."""
+    """Returns a PCI address in the kernel's form, with domain 0 if it has none; None if it is no address."""
     parts = entry.lower().replace(".", ":").split(":")
     if len(parts) == 3:
         parts.insert(0, "0000")
@@ -231,12 +232,12 @@ TLS_OPTIONS = (
 
 
 def names_hosts(given: dict[str, str]) -> bool:
-    """Whether many hosts are asked for."""
+    """Whether an option names many hosts."""
     return any(name in given for name in HOST_OPTION_NAMES)
 
 
 def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
-    """UserError where an option was given that only has a meaning with many hosts; `names` are those of the command."""
+    """Raises UserError if one of these options is given without an option that names hosts."""
     if "prometheus-config" in given and "prometheus" not in given:
         raise UserError("--prometheus-config needs --prometheus URL, such as http://prometheus:9090", EXIT_USAGE)
     for name in names:
@@ -248,7 +249,7 @@ LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
 
 
 def interval_seconds(flag: str, text: str) -> float:
-    """The value of an option that takes seconds; UserError when it is none, or too short or long."""
+    """Parses an interval in seconds. UserError if it is invalid or outside 0.05 to 3600 s."""
     try:
         value = float(text.removesuffix("s"))
     except ValueError:
@@ -261,7 +262,7 @@ def interval_seconds(flag: str, text: str) -> float:
 
 
 def repeat_count(flag: str, text: str | None) -> int | None:
-    """The value of an option that takes a number of times; None when it isn't given, UserError when it is none."""
+    """Parses a repeat count from 1; None if it is not given. UserError if it is invalid."""
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:

@@ -34,7 +34,6 @@ _SLOW_OPTIONS = frozenset(("query", "format", "wait-free", "timeout", "health", 
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run_ls)
 
 
@@ -59,7 +58,7 @@ def _run_ls(arguments: list[str]) -> int:
 
 
 def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery", given: dict[str, str]) -> int:
-    """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
+    """Prints the answer of the daemon, or of the devices without one, and returns the exit code."""
     document: str | None
     if given:
         from neurontools.cli.line.options import names_hosts, refuse_without_hosts
@@ -88,7 +87,7 @@ def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuer
 
 
 def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery":
-    """What is asked. What scripts ask takes a slower path, which may import more."""
+    """Returns the query. Queries of scripts take a slower path with more imports."""
     if "relay" in given:
         from neurontools.cli.ls.relay import RelayQuery
 
@@ -109,7 +108,7 @@ def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | End
 
 
 class DeviceListQuery:
-    """What is asked: the request that the options and the environment make."""
+    """Query for the device list."""
 
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
     exit_code = 0
@@ -123,7 +122,7 @@ class DeviceListQuery:
         self._deadline = 0.0
 
     def answer(self, path: str) -> str:
-        """The document of the daemon at this socket; NoDaemon or UserError."""
+        """Returns the document of the daemon at this socket. Raises NoDaemon or UserError."""
         from neurontools.rpc import wire
 
         self._deadline = monotonic() + TIMEOUT_SECONDS
@@ -139,7 +138,7 @@ class DeviceListQuery:
                 connection.close()
 
     def _request(self) -> bytes:
-        """The request without the devices."""
+        """Returns the request without device indices."""
         from neurontools.rpc import wire
 
         given, lnc = self._given, self._logical_neuroncore_config
@@ -150,7 +149,7 @@ class DeviceListQuery:
         return request + wire.encode_uint(_LNC, lnc) if lnc else request
 
     def answer_from_devices(self) -> str | None:
-        """The document of this host's own devices, read without a daemon; None where there are none."""
+        """Returns the document of this host's devices, read without a daemon; None if there are none."""
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
@@ -171,7 +170,7 @@ class DeviceListQuery:
         return document.decode("utf-8", "replace")
 
     def _indices(self, path: str) -> list[int]:
-        """The indices of the devices that were given, those of PCI addresses asked for; none where all are meant."""
+        """Returns the selected device indices; empty for all. Asks the daemon to resolve PCI addresses."""
         if self._devices is None:
             return []
         indices = set(self._devices.indices)
@@ -199,7 +198,7 @@ def _device_selection(given: dict[str, str]) -> "DeviceSelection | None":
 
 
 def _logical_neuroncore_config() -> int | None:
-    """The LNC that the environment sets; what reads it is imported only where something is said to the runtime."""
+    """Returns the LNC of the environment; None if unset. Imports the parser only if a NEURON_ variable is set."""
     if not any(name.startswith("NEURON_") for name in os.environ):
         return None
     from neurontools.driver.environment import InvalidCoreRequest, logical_neuroncore_config
@@ -213,9 +212,9 @@ def _logical_neuroncore_config() -> int | None:
 def local_device_list(
     given: "Mapping[str, str]", selection: "DeviceSelection | None", logical_neuroncore_config: "int | None"
 ) -> str | None:
-    """What neuron-ls prints of them with these options; None where the driver shows none, UserError as its errors.
+    """Returns the device list, read without a daemon; None if the driver shows no device.
 
-    What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
+    Prints warnings only to a terminal, because programs take any text on standard error for a failure.
     """
     from neurontools.util import light_imports
 
@@ -255,7 +254,7 @@ def local_device_list(
 
 
 def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]") -> list[int]:
-    """The indices of the devices that were given as PCI addresses."""
+    """Returns the device indices of the selected PCI addresses."""
     index_of = {device.bdf: device.index for device in devices if device.bdf and "bdf" not in device.inferred_fields}
     for bdf in selection.bdfs:
         if bdf not in index_of:
@@ -265,7 +264,7 @@ def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]"
 
 
 def _no_devices_error() -> UserError:
-    """The original's whole line for a host without driver or device, the cause and the next step added to its error."""
+    """Returns the original tool's error line for a host without devices, extended by cause and next step."""
     from time import gmtime, strftime
 
     now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())

@@ -1,4 +1,4 @@
-"""`neuron-ls` of many hosts: a row each, or what is wrong with them, with one exit code."""
+"""`neuron-ls` of many hosts: a table, or their findings, with one exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GO_WITH = frozenset(
 
 
 def print_fleet(given: dict[str, str]) -> int:
-    """Print what was asked for; the exit code is that of the worst host."""
+    """Prints the table or the findings. Returns the exit code of the worst host."""
     exclude_each_other(given, *HOST_OPTION_NAMES)
     for name in given:
         if name not in _GO_WITH:
@@ -49,7 +49,7 @@ def print_fleet(given: dict[str, str]) -> int:
 
 
 def fleet_table(states: Sequence[HostState]) -> str:
-    """A row a host; `-` is unknown."""
+    """Returns a table with a row for each host; `-` is unknown."""
 
     def of(name: str) -> Column[HostState]:
         title = (
@@ -78,14 +78,14 @@ def fleet_table(states: Sequence[HostState]) -> str:
 
 
 def health_word(state: HostState) -> str:
-    """The gravest in a word, or why nothing is known."""
+    """Returns the highest severity of a host, or why it is unknown."""
     if state.link is not HostLink.LIVE:
         return escape_controls(state.trouble or "no answer in time")
     return "not known" if state.severity is None else state.severity.name.lower()
 
 
 def fleet_health_text(states: Sequence[HostState]) -> str:
-    """What is wrong, worst host first, and a line that counts."""
+    """Returns the findings, worst host first, and a summary line."""
     lines = []
     for state in worst_first(states):
         name = state.place.name

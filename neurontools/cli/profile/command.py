@@ -1,4 +1,4 @@
-"""`neuron-profile`: what the profile of a training run tells, in the terminal, as a page, beside another one."""
+"""`neuron-profile`: shows, compares and captures profiles of training runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ProfileLoader:
-    """Reads profiles, and tells on standard error what is wrong with some; `exit_code` is that of the command."""
+    """Loads profiles and writes their errors to standard error. `exit_code` is that of the command."""
 
     exit_code: int = 0
 
     def report(self, where: str, wanted: frozenset[int]) -> RunReport:
-        """The report on the latest run in a directory, or on one file; of the ranks that are wanted, or of all.
+        """Returns the report on one file or the latest run in a directory, for the selected ranks or all.
 
-        A file that can't be read is told and left out; UserError when that leaves none.
+        Skips unreadable files with a message. UserError if none is readable.
         """
         from neurontools.profile.analysis.report import latest_run
         from neurontools.profile.reader import profile_paths, read_profile
@@ -72,7 +72,7 @@ class ProfileLoader:
 
 
 def write_html_report(where: str, given: dict[str, str]) -> int:
-    """Writes the page; the exit code, 1 when a profile is not whole."""
+    """Writes the report as HTML. Returns exit code 1 if a profile is incomplete."""
     from neurontools.views.profile_web_page import profile_web_page
 
     path = given.get("output")
@@ -96,9 +96,9 @@ _PLUGIN = ("plugins", "profile")  # below the directory of logs, where both view
 
 
 def run_viewer(where: str, port: int) -> NoReturn:
-    """Become xprof, or TensorBoard where that is all there is; UserError where there is nothing to show, or nobody to.
+    """Replaces this process by xprof, or TensorBoard without xprof. UserError without profiles or viewer.
 
-    Both are looked for beside this interpreter too, as in an environment that isn't activated.
+    Also searches next to this interpreter, for an environment that is not activated.
     """
     shown = escape_controls(where[:200])
     directory = Path(where)
@@ -127,7 +127,7 @@ def run_viewer(where: str, port: int) -> NoReturn:
 
 
 def _find_free_port() -> int:
-    """A port for what xprof asks itself by gRPC: of two of them the second fails at the usual one."""
+    """Returns a free port for xprof's gRPC server. Two instances with the default port would conflict."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -140,7 +140,6 @@ _USUAL_SIZE = (140, 50)
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run_profile)
 
 
@@ -209,7 +208,6 @@ def _show_difference(paths: list[str], given: dict[str, str]) -> int:
 
 
 def _schema_text() -> str:
-    """The JSON Schema of the document."""
     from pydantic import TypeAdapter
 
     from neurontools.util.formats import json_text

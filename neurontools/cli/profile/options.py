@@ -80,7 +80,7 @@ SHORTEST_SECONDS = 0.01
 
 
 def check_options(given: dict[str, str], words: list[str]) -> None:
-    """UserError when there is no such action, or something that it has no use for."""
+    """Raises UserError for an unknown action, or options and paths that it does not take."""
     action, *paths = words or [""]
     if action not in ACTIONS:
         what = f"there is no action {_excerpt(action)}" if action else "what is it to do?"
@@ -105,7 +105,7 @@ def check_options(given: dict[str, str], words: list[str]) -> None:
 
 
 def csv_table(given: dict[str, str]) -> str:
-    """The table that --csv prints."""
+    """Returns the table that --csv prints."""
     name = given.get("table", TABLES[0])
     if name not in TABLES:
         raise UserError(f"--table {_excerpt(name)}: give one of {', '.join(TABLES)}", EXIT_USAGE)
@@ -113,28 +113,28 @@ def csv_table(given: dict[str, str]) -> str:
 
 
 def max_rows(given: dict[str, str]) -> int:
-    """How many rows a table has at most."""
+    """Returns the maximum number of rows of a table."""
     return _parse_number("--top", given.get("top"), _DEFAULT_ROWS, 1, _MOST_ROWS)
 
 
 def viewer_port(given: dict[str, str]) -> int:
-    """The port that a viewer is to listen on."""
+    """Returns the port of the viewer."""
     return _parse_number("--port", given.get("port"), _DEFAULT_PORT, 1, _HIGHEST_PORT)
 
 
 def requested_pids(given: dict[str, str]) -> list[int]:
-    """The processes that were asked for, each once."""
+    """Returns the requested PIDs without duplicates."""
     numbers = [_parse_number("--pid", text, 0, 1, _HIGHEST_PID) for text in given.get("pid", "").split(",") if text]
     return list(dict.fromkeys(numbers))
 
 
 def requested_steps(given: dict[str, str]) -> int | None:
-    """How many steps a capture is to last at most; None: as long as its time."""
+    """Returns the maximum number of steps of a capture; None for no limit."""
     return _parse_number("--steps", given["steps"], 0, 1, MOST_STEPS) if "steps" in given else None
 
 
 def requested_seconds(given: dict[str, str]) -> float:
-    """How long a capture is to last at most."""
+    """Returns the maximum duration of a capture in seconds."""
     text = given.get("seconds")
     if text is None:
         return _STEPS_SECONDS if "steps" in given else _DEFAULT_SECONDS
@@ -149,7 +149,7 @@ def requested_seconds(given: dict[str, str]) -> float:
 
 
 def requested_ranks(given: dict[str, str]) -> frozenset[int]:
-    """The ranks that were asked for; none for all."""
+    """Returns the requested ranks; empty for all."""
     return frozenset(_parse_number("--rank", text, 0, 0, 10**6) for text in given.get("rank", "").split(",") if text)
 
 

@@ -1,4 +1,4 @@
-"""`neuron-run`: runs a training script on simulated NeuronCores and says how it went."""
+"""`neuron-run`: runs a training script on simulated NeuronCores and prints a summary."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MAX_RANKS_IN_TRACE = 16  # workers: what viewers can hold
 
 
 def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
-    """Sets the variables that say what is to be profiled, and where to; UserError for what can't be meant."""
+    """Sets the profiling variables. UserError for invalid options."""
     if "profile" not in given:
         if "profile-steps" in given:
             raise UserError("--profile-steps is for a profile; add --profile DIR", EXIT_USAGE)
@@ -66,9 +66,9 @@ def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
 
 
 def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
-    """Writes the files for viewers of the workers that died before they could, and a trace of several side by side.
+    """Writes the viewer files of workers that died, and a combined trace of several workers.
 
-    A line tells what fails.
+    Reports failures on standard error.
     """
     if PROFILE_RUN not in environment:
         return
@@ -108,7 +108,6 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Runs the command; the exit code is the script's."""
     run_command(_COMMAND, _run_neuron_run)
 
 
@@ -165,7 +164,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
 
 
 def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
-    """What is to be estimated at the end; its files are read before the script runs. None where nothing is."""
+    """Returns the estimate request; None without --estimate. Reads its files before the script runs."""
     if "estimate" not in given:
         for name in ("calibrate", "prices", "samples"):
             if name in given:
@@ -181,7 +180,7 @@ def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
 
 
 def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
-    """Says what could be better, and adds it to the summary; with --quiet only where it was asked for."""
+    """Prints the advice and adds it to the summary. With --quiet, prints only if --advise is given."""
     if "no-advice" in given:
         return
     from neurontools.estimate.advice import format_advice
@@ -197,7 +196,7 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
 
 
 def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
-    """The rules that are to say nothing."""
+    """Returns the names of the ignored advice rules."""
     if "ignore" not in given:
         return frozenset()
     from neurontools.estimate.rules import RULES
@@ -209,7 +208,7 @@ def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:
-    """Sets the variables that say which cores; one worker without any gets one core, not the whole host."""
+    """Sets the core variables. A single worker without them gets one core, not the whole host."""
     if "cores" in given:
         try:
             _, count = parse_visible_cores(given["cores"])
@@ -240,7 +239,7 @@ def _run_script(
     look: Callable[[], None],
     estimates: EstimateRequest | None,
 ) -> int:
-    """Runs the script and tells how it went; `look` is called several times a second meanwhile."""
+    """Runs the script and prints the summary. Calls `look` several times a second."""
     began, began_ns = monotonic(), time_ns()
     with _ScriptProcess() as child:
         if "top" in given:
@@ -270,10 +269,7 @@ def _run_script(
 
 
 class _ScriptProcess:
-    """The script's process while it runs. Signals are handed on to it, which ends as it likes.
-
-    Leaving the context by an error ends it.
-    """
+    """Process of the script. Forwards signals to it. Leaving the context by an error terminates it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -283,13 +279,13 @@ class _ScriptProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process; RuntimeError before it was started."""
+        """The process. RuntimeError before the start."""
         if self._process is None:
             raise RuntimeError("the script was not started")
         return self._process
 
     def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
-        """Starts it, from the main thread. A process group of its own would take the terminal from it."""
+        """Starts the script, from the main thread. Its own process group would lose the terminal."""
         token = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._reaper = _start_reaper(token)
         outer = environment.get(orphan_reaper.RUN_VARIABLE)
@@ -335,7 +331,7 @@ class _ScriptProcess:
 
 
 def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
-    """What ends all that comes from here if this process is killed; None where no process can be had for it."""
+    """Starts the orphan reaper, which kills the run if this process is killed; None if it cannot start."""
     command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
         # In a session of its own and in no run: what ends us by group or terminal leaves it, and so does an outer run.
@@ -376,7 +372,7 @@ def _show_progress(
     directory: Path | None,
     look: Callable[[], None],
 ) -> None:
-    """The script's output with a line of progress below it, in the terminal of standard error."""
+    """Shows the script's output with a progress line below it, in the terminal of standard error."""
     terminal, progress = ProgressTerminal(_STDERR), ProgressLine()
     began = monotonic()
     next_seconds = 0.0
@@ -416,7 +412,7 @@ def _no_poll() -> None:
 
 @contextlib.contextmanager
 def _private_directory() -> Iterator[Path | None]:
-    """Where the workers say how they are; None, and a line that says so, where there is no room for it."""
+    """Yields the directory for the workers' counts; None, with a message, if it cannot be made."""
     try:
         directory = tempfile.TemporaryDirectory(prefix="neuron-run-", ignore_cleanup_errors=True)
     except OSError as error:

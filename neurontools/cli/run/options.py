@@ -78,7 +78,7 @@ EXIT_CODES = (
 
 
 def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The options by name, and the script (or nothing after --module) with its arguments."""
+    """Splits the arguments into the options and the script with its arguments."""
     takes_value = {flag for option in OPTIONS if option.value for flag in option.flags}
     position = 0
     while position < len(arguments):
@@ -94,7 +94,7 @@ def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]
 
 
 def parse_count(given: dict[str, str], name: str, most: int) -> int | None:
-    """A whole number that was given; None when it was not. UserError for anything else."""
+    """Parses a whole number; None if it is not given. UserError if it is invalid."""
     text = given.get(name)
     if text is None:
         return None

@@ -20,7 +20,7 @@ _PAUSE_SECONDS = 0.02
 
 
 def main(arguments: list[str]) -> int:
-    """Waits for the end of neuron-run; ends the others if it was killed."""
+    """Waits for the end of neuron-run, and kills its processes if it was killed."""
     (token,) = arguments
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def kill_run_processes(token: str) -> int:
-    """Kills the processes of a run; how many there were. None: there is none left, since it has looked at all."""
+    """Kills the processes of a run and returns their number; 0 means that none is left."""
     found = 0
     for name in os.listdir("/proc"):  # noqa: PTH208  (as the rest here: by what starts at once)
         if name.isdecimal() and belongs_to_run(name, token):
@@ -41,7 +41,7 @@ def kill_run_processes(token: str) -> int:
 
 
 def belongs_to_run(pid: str, token: str) -> bool:
-    """Whether a process belongs to a run; False for one that has ended or is another user's."""
+    """Whether a process belongs to a run; False if it has ended or belongs to another user."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             entries = file.read().split(b"\0")

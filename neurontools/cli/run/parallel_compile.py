@@ -29,7 +29,6 @@ compile cache and none is executed: all results are zeros. A run after it finds 
 
 
 def main() -> None:
-    """Runs the command; the exit code is that of what it runs, or 2 for a mistake in the call."""
     run_command(_NAME, _run_parallel_compile)
 
 
@@ -75,7 +74,7 @@ def _compile_graphs(command: list[str], directory: str) -> int:
 
 
 def _split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The options, which come first, and the command."""
+    """Splits the arguments into the options and the command."""
     given: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("-"):

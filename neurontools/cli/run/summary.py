@@ -53,7 +53,7 @@ DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # as the runtime knows it
 
 
 def read_workers(directory: Path | None) -> list[dict[str, Any]]:
-    """What the workers told last, by rank; that of a worker that was killed may be a second old."""
+    """Returns the last counts of the workers by rank. Those of a killed worker may be a second old."""
     found = []
     for path in directory.glob("*.json") if directory is not None else ():
         try:
@@ -66,9 +66,9 @@ def read_workers(directory: Path | None) -> list[dict[str, Any]]:
 def combine_workers(
     workers: list[dict[str, Any]], exit_code: int, wall_seconds: float, worker_count: int | None = None
 ) -> dict[str, Any]:
-    """One document for the run. Sums over the workers, except times of a step and peaks: those are the largest.
+    """Combines the counts of all workers: sums, but maxima for step times and peaks.
 
-    `worker_count` is how many there were, of which some may have left nothing.
+    `worker_count` includes workers that left no counts.
     """
     count = len(workers) if worker_count is None else worker_count
     document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}
@@ -90,10 +90,7 @@ def combine_workers(
 
 
 def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: float | None) -> float | None:
-    """What all workers do in a step, at the rate of steps: nothing of an evaluation, or of what is after the last step.
-
-    None where it isn't known.
-    """
+    """Returns the rate of all workers in the steady state, without evaluation; None if unknown."""
     a_step = []
     for worker in workers:
         counted = worker.get("usual_steps") or worker
@@ -107,7 +104,7 @@ def _first_known(workers: list[dict[str, Any]], name: str) -> Any:
 
 
 def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) -> float | None:
-    """Achieved FLOPs a second over the bf16 peak of the cores in use; None where either is unknown."""
+    """Returns achieved FLOP/s over the bf16 peak of the cores in use; None if either is unknown."""
     achieved, instance_type = document["flops_per_second"], document["instance_type"]
     if achieved is None or instance_type is None or not document["cores"] or not logical_neuroncore_config:
         return None
@@ -120,7 +117,7 @@ def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) 
 
 
 def summary_text(document: dict[str, Any]) -> str:
-    """The summary for people, a quantity a line."""
+    """Returns the summary as text."""
     rate = document["steps_per_second"]
     samples = document["samples_per_second"]
     rows = [
@@ -169,7 +166,7 @@ def summary_text(document: dict[str, Any]) -> str:
 
 
 def _cost_text(document: dict[str, Any]) -> str | None:
-    """What the same steps would cost on an instance of the simulated type; None where nothing can be told."""
+    """Returns the estimated cost of these steps on real hardware as text; None if unknown."""
     from neurontools.estimate import CountedRun, EstimateError, estimate
     from neurontools.estimate.report import dollars
 
@@ -201,7 +198,7 @@ _STDOUT = "-"
 
 
 def check_summary_path(target: str) -> None:
-    """UserError, before the script runs, where its summary could not be written after it. Makes and changes nothing."""
+    """Raises UserError if the summary could not be written there. Changes nothing."""
     if target == _STDOUT:
         return
     path = Path(target)
@@ -214,7 +211,7 @@ def check_summary_path(target: str) -> None:
 
 
 def write_summary(target: str, document: dict[str, Any]) -> None:
-    """Writes it; UserError where that fails."""
+    """Writes the summary. UserError if that fails."""
     text = json_text(document, indent=2) + "\n"
     if target == _STDOUT:
         write_text(text)
@@ -235,7 +232,7 @@ _INFERENCE_ONLY = "inferentia"  # the first one: nothing trains on it
 
 @dataclass(frozen=True)
 class EstimateRequest:
-    """What was asked for, read and checked before the script runs."""
+    """Estimate options, checked before the script runs."""
 
     instance_types: tuple[str, ...]
     rows: tuple[CalibrationRow, ...]
@@ -244,7 +241,7 @@ class EstimateRequest:
 
     @classmethod
     def of(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
-        """Reads the options; UserError says what is wrong with one."""
+        """Parses the options. UserError if one is invalid."""
         from neurontools.estimate import EstimateError, read_prices, read_rows
         from neurontools.estimate.instances import InstanceHardware
 
@@ -272,7 +269,7 @@ class EstimateRequest:
         return cls(names, tuple(rows), tuple(prices), epoch_samples)
 
     def of_run(self, summary: dict[str, Any]) -> str:
-        """The estimate of a run as text, which the summary gets as data; a line of why there is none."""
+        """Returns the estimate as text and adds it to the summary; a line with the reason if there is none."""
         from neurontools.estimate import CountedRun, EstimateError, estimate
         from neurontools.estimate.report import estimate_document, format_estimates
 
@@ -302,7 +299,7 @@ class EstimateRequest:
 
 
 def _training_instance_types() -> tuple[str, ...]:
-    """The types that training can be estimated for."""
+    """Returns the instance types that can train."""
     from neurontools import catalog
 
     return tuple(name for name in catalog.names() if catalog.load(name).family.name != _INFERENCE_ONLY)

@@ -31,9 +31,9 @@ _READ_BYTES = 65536
 
 
 class ProgressTerminal:
-    """What is on a terminal: output that ends somewhere, and the line below it while the output is at a line's start.
+    """Terminal with the script's output and a progress line below it.
 
-    A terminal that can't be written to any more loses what is written, and nothing else.
+    Shows the progress line only while the output is at the start of a line. Ignores a closed terminal.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -42,7 +42,7 @@ class ProgressTerminal:
         self._is_at_start = True
 
     def write(self, output: bytes) -> None:
-        """Output of the script; the line makes way for it and comes back below it."""
+        """Writes output of the script above the progress line."""
         if not output:
             return
         before = _ERASE if self._line and self._is_at_start else b""
@@ -50,7 +50,7 @@ class ProgressTerminal:
         self._send(before + output + (self._line if self._is_at_start else b""))
 
     def show(self, line: str) -> None:
-        """Shows a line, instead of the one before; an empty one removes it."""
+        """Replaces the progress line; "" removes it."""
         new = line.encode()
         if new == self._line:
             return
@@ -66,7 +66,7 @@ class ProgressTerminal:
 
 
 def is_foreground_terminal(descriptor: int) -> bool:
-    """Whether a line can be drawn there: a terminal that obeys, with this process in its foreground."""
+    """Whether the descriptor is a capable terminal with this process in the foreground."""
     if not os.isatty(descriptor) or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     try:
@@ -76,15 +76,14 @@ def is_foreground_terminal(descriptor: int) -> bool:
 
 
 def terminal_columns(descriptor: int) -> int:
-    """How wide a terminal is."""
     return terminal_size(descriptor)[0]
 
 
 @contextlib.contextmanager
 def pseudo_terminal(like: int) -> Iterator[tuple[int, int]]:
-    """The two ends of a pseudo-terminal that always is as large as another one; both are closed at the end.
+    """Yields both ends of a pseudo-terminal that follows the size of another terminal.
 
-    What is written to the second end comes out of the first unchanged: the real terminal makes line ends.
+    It passes bytes unchanged: the real terminal translates line ends.
     """
     outer, inner = os.openpty()
     tty.setraw(inner)
@@ -108,7 +107,7 @@ def pseudo_terminal(like: int) -> Iterator[tuple[int, int]]:
 def relay_output(
     outer: int, has_ended: Callable[[], bool], write: Callable[[bytes], None], tick: Callable[[], None]
 ) -> None:
-    """Hands on what comes out of a descriptor until the script has ended and nothing is left; calls `tick` often."""
+    """Copies output until the script has ended and all of it is read. Calls `tick` often."""
     poll = select.poll()
     poll.register(outer, select.POLLIN)
     while True:
@@ -130,14 +129,14 @@ def relay_output(
 
 
 class ProgressLine:
-    """Makes the line from one state of a worker to the next; rates are those in between."""
+    """Progress line; its rates are differences between two states of a worker."""
 
     def __init__(self) -> None:
         self._before: tuple[float, int, int] | None = None
         self._now: tuple[float, int, int] | None = None
 
     def line(self, state: dict[str, Any] | None, elapsed_seconds: float, columns: int) -> str:
-        """The line for a terminal so wide; parts that don't fit are left out, from the last one."""
+        """Returns the progress line for this width. Parts that do not fit are dropped, from the last one."""
         shown = _elapsed_text(elapsed_seconds)
         for part in self._parts(state):
             if len(shown) + 2 + len(part) >= columns:
@@ -176,7 +175,7 @@ _END_SECONDS = 5.0
 
 
 def find_neuron_top() -> str:
-    """Where neuron-top is; UserError when it isn't installed."""
+    """Returns the path of neuron-top. UserError if it is not installed."""
     beside = Path(sys.executable).parent  # an environment's commands need not be on the PATH
     found = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is None:
@@ -185,9 +184,9 @@ def find_neuron_top() -> str:
 
 
 class OutputBacklog:
-    """Output of a script that is kept until it can be shown, and from then on shown as it comes.
+    """Buffers the script's output in a file until it may be shown.
 
-    A full disk loses output, and says how much; the script never notices.
+    A full disk loses output, which is reported at the end. The script never blocks.
     """
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -203,11 +202,11 @@ class OutputBacklog:
         self._thread.start()
 
     def show(self) -> None:
-        """From here on, what was kept and what is to come goes to standard output."""
+        """Writes the buffered and all later output to standard output."""
         self._may_show.set()
 
     def finish(self) -> None:
-        """Shows all that the script wrote; to be called when it has ended."""
+        """Writes all remaining output, after the script has ended."""
         self._may_show.set()
         self._has_ended.set()
         self._thread.join()
@@ -252,7 +251,7 @@ class OutputBacklog:
 
 
 def run_neuron_top(child: subprocess.Popen[bytes], environment: dict[str, str], tick: Callable[[], None]) -> None:
-    """neuron-top until the script ends. Whoever leaves it earlier sees the output instead."""
+    """Runs neuron-top until the script ends. If the user leaves it earlier, shows the script's output."""
     if child.stdout is None:
         raise ValueError("the output of the script is not piped")
     backlog = OutputBacklog(child.stdout)

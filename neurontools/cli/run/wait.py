@@ -26,12 +26,12 @@ _LONGEST_START_SECONDS = 120.0  # a script that takes no cores keeps the turn no
 
 
 class CoreQueueTurn:
-    """The right to take free cores. It is given on when the cores have owners, at the latest when the context ends."""
+    """Turn in the queue for free cores. Ends when the cores have owners, at the latest with the context."""
 
     def __init__(self, longest_seconds: float, workers: int, environment: Mapping[str, str]) -> None:
-        """Waits no longer than `longest_seconds`, for ever where that is 0, for the cores that the variables ask for.
+        """`longest_seconds` limits the wait; 0 waits forever. `workers` of torchrun take one core each.
 
-        `workers` of torchrun take a core each. NoDaemon when no daemon is there.
+        Raises NoDaemon if no daemon runs.
         """
         self._request = CoreRequest.from_environment(environment)
         self._workers = workers
@@ -44,7 +44,7 @@ class CoreQueueTurn:
         self._has_told = False
 
     def __enter__(self) -> CoreQueueTurn:
-        """Waits; UserError when the time is over or the daemon fails."""
+        """Waits for the turn and the cores. UserError if the time is over or the daemon fails."""
         try:
             self._take_turn()
             if wait_until(self._look, self._daemon, self._remaining_seconds()) is None:
@@ -59,13 +59,13 @@ class CoreQueueTurn:
         self.end()
 
     def end(self) -> None:
-        """Gives the turn on; may be called again."""
+        """Ends the turn. May be called again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def end_when_taken(self) -> None:
-        """Gives the turn on if the cores have owners by now; to be called from time to time."""
+        """Ends the turn if the cores have owners. Call it from time to time."""
         if self._descriptor < 0:
             return
         try:
@@ -77,7 +77,7 @@ class CoreQueueTurn:
             self.end()
 
     def _take_turn(self) -> None:
-        """The turn is a lock of the directory of the socket, which all that wait can open and none has to write to."""
+        """Locks the directory of the socket: all waiting commands can open it, and none has to write to it."""
         directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -112,7 +112,7 @@ class CoreQueueTurn:
             self._has_told = True
 
     def _look(self, snapshot: Snapshot) -> bool | None:
-        """True where waiting ends: the cores are free, or waiting is no use because the host has not so many."""
+        """Returns True to stop waiting: the cores are free, or the host has too few."""
         lnc = self._request.logical_neuroncore_config
         self._free = free_indices(snapshot, lnc)
         total = len(logical_cores(snapshot, lnc))

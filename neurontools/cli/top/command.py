@@ -56,7 +56,6 @@ _NOT_WITH_SERVE = (
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run_top)
 
 
@@ -121,14 +120,14 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
 
 
 def _request_snapshot(path: str) -> tuple[str, bytes]:
-    """The path of a socket, and the snapshot that a daemon answers with there; NoDaemon."""
+    """Returns the socket and the encoded snapshot of its daemon. Raises NoDaemon."""
     from neurontools.rpc.ask import ask
 
     return path, ask(path, _METHOD, b"", TIMEOUT_SECONDS)
 
 
 def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -> int:
-    """What was asked for, of a daemon, which has given its latest snapshot, or of a recording."""
+    """Shows the dashboard or prints documents, of a daemon or a recording."""
     interval_seconds = options.interval_option(given)
     if "serve" in given and path is not None:
         from neurontools.cli.top.serve import serve
@@ -150,7 +149,7 @@ def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -
 
 
 def _show_reached_host(given: dict[str, str], path: str, typed_ahead: TypedAhead) -> int:
-    """The dashboard of the host whose daemon is at this socket; NoDaemon or UserError when it doesn't answer."""
+    """Shows the dashboard of the host at this socket. Raises NoDaemon or UserError."""
     return _run_dashboard(given, *_request_snapshot(path), options.interval_option(given), typed_ahead)
 
 
@@ -222,7 +221,7 @@ def _run_dashboard(
 
 
 def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
-    """What the command line says goes before what was saved; what is wrong with that, "" for nothing."""
+    """Applies the options over the saved settings. Returns an error text for these; "" for none."""
     from neurontools.views.drawing.lines import THEMES
 
     trouble = ""

@@ -1,4 +1,4 @@
-"""What neuron-top prints without a dashboard: text screens, JSON, CSV."""
+"""Output of neuron-top without a dashboard: text screens, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _PAST_SECONDS = 5.0  # what a daemon has not told of its past by then is left ou
 
 @dataclass(slots=True)
 class SnapshotSource:
-    """Where snapshots come from: a daemon's socket or a recording; what is read from a daemon may be recorded.
+    """Source of snapshots: a daemon, optionally recorded, or a recording.
 
-    `exit_code` is that of the command, once they have been read: a recording that is not whole fails it.
+    `exit_code` is that of the command: 1 after an incomplete recording.
     """
 
     socket_path: str | None
@@ -48,12 +48,12 @@ class SnapshotSource:
     exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
-        """So many snapshots; of a recording all for None, of a daemon without end."""
+        """Yields `count` snapshots; for None, all of a recording or endlessly those of a daemon."""
         for number, message in enumerate(self._some_messages(count), 1):
             yield self._checked(read_snapshot(message), is_first=number == 1)
 
     def one(self) -> Iterator[Snapshot]:
-        """The one that a single document or screen is about: of a recording the last, if it has any."""
+        """Yields the snapshot for a single document: the last of a recording, if it has any."""
         if self.recording is None:
             yield from self.snapshots(1)
             return
@@ -69,12 +69,12 @@ class SnapshotSource:
         return snapshot
 
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
-        """The document of what is to be shown of a snapshot."""
+        """Returns the document of the filtered snapshot."""
         part = self.narrowing.filter_snapshot(snapshot)
         return top_document(part, _matching_pids(part, filter_text))
 
     def ended(self) -> tuple[EndedProcess, ...]:
-        """The processes that have ended: as the daemon knows, or the recording shows; none of an older one."""
+        """Returns the ended processes that the daemon or the recording knows; empty for older daemons."""
         if self.socket_path is not None:
             try:
                 with Client(self.socket_path) as client:
@@ -85,10 +85,7 @@ class SnapshotSource:
         return tuple(found)
 
     def timelines(self, count: int | None) -> Iterator[HostTimeline]:
-        """As `snapshots`, or for None as `one`, each the last moment of the past that is known by then.
-
-        It is the same timeline each time, which has grown.
-        """
+        """As `snapshots`, or `one` for None, with the past up to each moment. Yields one growing timeline."""
         from neurontools.client.backfill import backfill_all
         from neurontools.client.timeline import LIVE_BYTES, HostTimeline, MomentBuilder
 
@@ -150,12 +147,12 @@ def _record(recorder: RecordingWriter, message: bytes) -> None:
 
 
 def write_documents(kind: str, source: SnapshotSource, count: int | None, filter_text: str) -> None:
-    """Print documents of a kind: json, json-lines or csv."""
+    """Prints documents of a kind: json, json-lines or csv."""
     {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
 
 
 def schema_text(*, of_hosts: bool = False) -> str:
-    """The JSON Schema of the document, or of that of many hosts."""
+    """Returns the JSON Schema of the document of one host or of many."""
     from pydantic import TypeAdapter
 
     from neurontools.fleet.document import FleetDocument
@@ -201,7 +198,7 @@ def _write_csv(source: SnapshotSource, count: int | None, filter_text: str) -> N
 
 
 def write_screens(given: dict[str, str], source: SnapshotSource, count: int | None) -> None:
-    """Print a page as text, once or so many times; a recording's last moment unless more are asked for."""
+    """Prints a page as text `count` times; once, at the end of a recording, for None."""
     from neurontools.cli.top.first_frame import line_ansi
     from neurontools.cli.top.options import chosen_theme, filter_option
 
@@ -220,7 +217,7 @@ def write_screens(given: dict[str, str], source: SnapshotSource, count: int | No
 def _snapshot_scenes(
     given: dict[str, str], source: SnapshotSource, count: int | None, filter_text: str
 ) -> Iterator[RenderContext]:
-    """The moments to print; where the page shows it, with the past."""
+    """Yields the contexts to print, with their past if the page shows it."""
     from neurontools.views.screen import page_named
 
     page = page_named(given.get("page", "overview"))
@@ -277,5 +274,5 @@ def _screen_lines(scene: RenderContext, width: int) -> list[Line]:
 
 
 def _screen_width() -> int:
-    """The terminal's width, COLUMNS off a terminal."""
+    """Returns the width of the terminal; without one, COLUMNS."""
     return max(20, terminal_size(1, _USUAL_SIZE)[0])

@@ -1,4 +1,4 @@
-"""The first frame, painted before Textual is imported, and what must be known of the terminal before."""
+"""First frame: painted before Textual is imported."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~
 
 
 class FirstFrameTerminal:
-    """The terminal from the first frame on; `close` puts back what it was like, whatever came between.
+    """Terminal from the first frame on; `close` restores it.
 
-    What finds that it is gone ends the command as SIGHUP does: a shell may say so later, and to others nobody does.
+    A lost terminal ends the command as SIGHUP does, because a shell may send SIGHUP late or never.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FirstFrameTerminal:
         self._is_painted = False
 
     def paint(self, page: TextPage, theme_name: str, *, ask_background: bool) -> None:
-        """Show a page on the alternate screen, without waiting for anything."""
+        """Paints a page on the alternate screen without waiting for the terminal."""
         rows = "".join(f"\x1b[{row};1H{line_ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
@@ -54,11 +54,11 @@ class FirstFrameTerminal:
             os.write(_STDOUT, text.encode("utf-8", "replace"))
 
     def hand_over(self) -> None:
-        """From here on Textual leaves the alternate screen."""
+        """Leaves it to Textual to restore the main screen."""
         self._is_painted = False
 
     def has_light_background(self) -> bool | None:
-        """What the terminal answered to the question of `paint`; None when it said nothing of the kind."""
+        """Returns whether the background is light, by the terminal's answer; None without an answer."""
         if not self._is_asked:
             return None
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -72,13 +72,13 @@ class FirstFrameTerminal:
 
     @property
     def typed(self) -> str:
-        """What was typed while the first frame stood alone: characters, without cursor keys and the like."""
+        """The printable characters that were typed before Textual started."""
         while select.select([_STDIN], [], [], 0)[0]:
             self._typed += _ANSWER.sub(b"", _read_terminal())
         return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
 
     def close(self) -> None:
-        """Give the terminal back as it was."""
+        """Restores the terminal."""
         with contextlib.suppress(OSError, termios.error):  # the terminal may be gone
             if self._is_painted:
                 os.write(_STDOUT, _LEAVE.encode())
@@ -108,7 +108,7 @@ def _is_complete(reply: bytes) -> bool:
 
 
 def is_light_background(reply: bytes) -> bool | None:
-    """Whether an OSC 11 reply tells of a light ground; None when it can't be read."""
+    """Whether an OSC 11 reply describes a light background; None if it cannot be parsed."""
     start = reply.find(b"]11;rgb:")
     if start < 0:
         return None
@@ -121,7 +121,7 @@ def is_light_background(reply: bytes) -> bool | None:
 
 
 def line_ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
-    """A line with the escape sequences of a theme."""
+    """Returns a line with the escape sequences of a theme."""
     theme = THEMES[theme_name]
     return "".join(f"\x1b[{_sgr(theme.style(style))}m{escape_controls(text)}" for text, style in line)
 

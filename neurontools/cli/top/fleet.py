@@ -36,7 +36,7 @@ _HOST_OPTIONS = ("theme", "ascii", "color", "read-only", "page")
 
 
 def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: ShowHost) -> int:
-    """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
+    """Shows the page until the user leaves it. Returns the exit code. `look_at` shows one host."""
     feed.start()
     with DeferredSignals():  # what is raised in the midst of an import may be lost
         import_asyncio()
@@ -77,7 +77,7 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[
 
 
 def _first_message(troubles: tuple[str, ...]) -> str:
-    """What was wrong with the names of hosts."""
+    """Returns the first error in the names of hosts."""
     if not troubles:
         return ""
     more = len(troubles) - 1
@@ -88,10 +88,7 @@ _USUAL_SIZE = (120, 50)
 
 
 def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
-    """Show what was asked for. The exit code is 12 where no host answered what was printed once.
-
-    `look_at` shows one host.
-    """
+    """Shows or prints many hosts. Returns 12 if no host answered. `look_at` shows one host."""
     options.check_options({name: value for name, value in given.items() if name != "filter"})  # here these are words
     interval = options.interval_option(given) if "interval" in given else None
     feed, troubles = open_fleet_feed(given, interval)
@@ -116,7 +113,7 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
 
 
 def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
-    """So many screens or documents, one without --count; of lines of JSON without end."""
+    """Prints `--count` screens or documents, one by default; JSON lines without end."""
     count = options.count_option(given)
     is_endless = "json-lines" in given and count is None
     before = csv_text(None) if "csv" in given else "[\n" if "json" in given and count is not None else ""
@@ -171,7 +168,7 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
 
 
 def group_by_option(given: dict[str, str], states: Sequence[HostState]) -> str:
-    """The value of --group-by, "" without it; UserError when these hosts can't be grouped so."""
+    """Returns the value of --group-by, "" without it. UserError if these hosts do not have the property."""
     way = given.get("group-by", "")
     if way and way not in (known := grouping_choices(states)):
         raise UserError(f"--group-by {way[:40]}: give one of {', '.join(known)}", EXIT_USAGE)

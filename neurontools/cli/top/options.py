@@ -102,17 +102,17 @@ EXIT_CODES = (
 
 
 def interval_option(given: dict[str, str]) -> float:
-    """The value of --interval; UserError when it is none."""
+    """Returns the value of --interval. UserError if it is invalid."""
     return parse_interval("--interval", given.get("interval", "1"))
 
 
 def count_option(given: dict[str, str]) -> int | None:
-    """The value of --count; None when it isn't given, UserError when it is none."""
+    """Returns the value of --count; None if not given. UserError if it is invalid."""
     return repeat_count("--count", given.get("count"))
 
 
 def check_options(given: dict[str, str]) -> None:
-    """UserError when a value makes no sense, before anything is done."""
+    """Raises UserError if a value is invalid."""
     interval_option(given)
     count_option(given)
     filter_option(given)
@@ -122,7 +122,7 @@ def check_options(given: dict[str, str]) -> None:
 
 
 def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
-    """What --device and --only-visible leave to be shown; UserError when a value makes no sense."""
+    """Returns the device filter of --device and --only-visible. UserError if it is invalid."""
     from neurontools.driver.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
     from neurontools.driver.neuron_runtime import parse_visible_cores
     from neurontools.views.drawing.figures import DeviceFilter
@@ -143,7 +143,7 @@ def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> D
 
 
 def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
-    """UserError when a device that was asked for is none of this host, or none of the NeuronCores is."""
+    """Raises UserError if the host lacks a selected device or all selected NeuronCores."""
     missing = narrowing_.first_missing_device(snapshot)
     if missing:
         last = max((device.index for device in snapshot.devices), default=-1)
@@ -160,7 +160,7 @@ def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
 
 
 def theme_names(wanted: str | None) -> tuple[str, ...]:
-    """The themes there are. The reader's own file is looked into only where `wanted` is none of the others."""
+    """Returns the names of the themes. Reads the user's file only if `wanted` is no built-in theme."""
     if wanted is None or wanted in THEME_NAMES:
         return THEME_NAMES
     from neurontools.tui.settings import configuration_path, load_user_configuration, settings_path, summarize_problems
@@ -174,7 +174,7 @@ def theme_names(wanted: str | None) -> tuple[str, ...]:
 
 
 def word_option(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
-    """The value of an option that takes one of some words; UserError for any other."""
+    """Returns the value of an option. UserError if it is none of these words."""
     value = given.get(name)
     if value is not None and value not in words:
         raise UserError(f"--{name} {value[:40]}: give one of {', '.join(words)}", EXIT_USAGE)
@@ -182,7 +182,7 @@ def word_option(given: dict[str, str], name: str, words: tuple[str, ...]) -> str
 
 
 def filter_option(given: dict[str, str]) -> str:
-    """--filter, --user and --pid as one filter; UserError when it is not valid."""
+    """Returns --filter, --user and --pid as one filter. UserError if it is invalid."""
     own = [name for name in ("filter", "user", "pid") if given.get(name)]
     if not own:
         return ""
@@ -198,7 +198,7 @@ def filter_option(given: dict[str, str]) -> str:
 
 
 def chosen_theme(wanted: str, given: dict[str, str], environment: Mapping[str, str]) -> str:
-    """The theme to begin with: a flag goes before NO_COLOR, that before the settings; auto is dark at first."""
+    """Returns the theme to start with: options win over NO_COLOR, that over the settings. `auto` starts dark."""
     color = word_option(given, "color", COLORS)
     if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
         return "mono"

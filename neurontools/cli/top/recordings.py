@@ -39,7 +39,7 @@ _MOST_DAYS = 400
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """What is asked for: a file ("" for the daemon), and which moment or span of it, as written."""
+    """One side of --diff: a file, "" for the daemon, and a moment or span as written."""
 
     text: str
     file: str
@@ -58,7 +58,7 @@ class DiffSide:
 
 
 def write_difference(given: dict[str, str]) -> int:
-    """Prints what differs; the exit code, 1 when a recording is not whole."""
+    """Prints the difference. Returns exit code 1 if a recording is incomplete."""
     chosen = filter_option(given)
     passes = parse_filter(chosen) if chosen else None
     narrowed = narrowing_option(given, os.environ)
@@ -108,7 +108,7 @@ def _read_side(
 
 
 def _moment_span(wanted: DiffSide, times: list[float]) -> tuple[int, int]:
-    """The first and the last moment that are meant, by position."""
+    """Returns the positions of the first and last moment of the span."""
     if not wanted.moment:
         return 0, len(times) - 1
     begin, dots, end = wanted.moment.partition("..")
@@ -125,7 +125,7 @@ def _moment_span(wanted: DiffSide, times: list[float]) -> tuple[int, int]:
 
 
 def _moment_position(wanted: DiffSide, text: str, times: list[float]) -> int:
-    """The moment that was shown at this time: the latest one at or before it."""
+    """Returns the position of the latest moment at or before this time."""
     at = _unix_seconds(wanted, text, times)
     if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
         first, last = (date_text(each) for each in (times[0], times[-1]))
@@ -180,7 +180,7 @@ _OPTION = "--export-perfetto"
 
 
 def write_perfetto(given: dict[str, str]) -> int:
-    """Writes the trace and tells on standard error what is in it; the exit code, 1 when the recording is not whole."""
+    """Writes the trace and reports its size. Returns exit code 1 if the recording is incomplete."""
     path = given["export-perfetto"]
     reader = RecordingReader(given["replay"])
     with contextlib.closing(reader), _open_trace(path, given["replay"]) as file:

@@ -1,4 +1,4 @@
-"""`neuron-top --serve`: the pages for browsers, of one host or of many."""
+"""`neuron-top --serve`: HTTP server of the browser pages of one host or of many."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RENEWAL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """What a file says of who may see the pages, and what."""
+    """Settings of --serve-config: access, and what viewers see."""
 
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -45,7 +45,7 @@ class ServeSettings:
     show_users: bool = False
 
     def access(self) -> HttpAccess:
-        """Who is let in; UserError when a file is wrong."""
+        """Returns the access rules. UserError if a file is invalid."""
         tls = None
         if self.tls_certificate is not None:
             tls = ServerTls(ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca), "--serve-config: tls_")
@@ -55,7 +55,7 @@ class ServeSettings:
 
 
 def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, troubles: tuple[str, ...] = ()) -> int:
-    """Serve the pages of many hosts, or of the daemon at a socket, until a signal ends that."""
+    """Serves the pages of many hosts, or of the daemon at a socket, until a signal."""
     settings = ServeSettings()
     if "serve-config" in given:
         usual = {field.name: field.default for field in fields(ServeSettings)}
@@ -86,7 +86,7 @@ async def _serve_pages(
     troubles: tuple[str, ...],
     endings: DeferredSignals,
 ) -> int:
-    """Serves until a signal comes; its number."""
+    """Serves until a signal arrives, and returns its number."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -148,7 +148,7 @@ def _page_router(
     known = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
 
     def reach(name: str) -> str | None:
-        """Nothing of a Prometheus: no visitor has ssh started here."""
+        """Returns the socket of a host. None for hosts known from Prometheus: no viewer may start SSH here."""
         return feed.socket_path(name) if name in known else None
 
     def open_host(name: str, base: str, path: str) -> HostView:
@@ -159,15 +159,14 @@ def _page_router(
 
 
 class _ServedFeed(LiveFeed):
-    """A feed whose end nobody waits for."""
+    """Feed that closes in the background."""
 
     def close(self) -> None:
-        """As in Feed."""
         threading.Thread(target=super().close, daemon=True).start()
 
 
 def _redirect_to_pages(request: HttpRequest) -> HttpResponse:
-    """What is at all other paths: from the front one leads to the pages."""
+    """Redirects the root path to the pages; 404 for other paths."""
     if request.path != "/":
         return refusal(404, f"the pages are at {BASE}", close=False)
     return HttpResponse(b"", status=303, headers=(("Location", BASE),))
