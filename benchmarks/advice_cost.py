@@ -26,8 +26,7 @@ def measure(name: str, rounds: int) -> None:
     import torch
 
     from neurontools.runtime.counting.metrics import call_sites
-    from neurontools.runtime.execution.usual_steps import UsualSteps, counted
-    from neurontools.runtime.execution.work import Work
+    from neurontools.runtime.execution.steady_state import ExecutionWork, SteadyState, current_counts
     from neurontools.runtime.launch.training_statistics import hbm_growth
     from neurontools.runtime.tensors.device import device
 
@@ -36,11 +35,11 @@ def measure(name: str, rounds: int) -> None:
     step = case.step_on("xla", functools.partial(device.flush_all, "MarkStep"))
     for _ in range(10):
         step()
-    usual, work = UsualSteps(), Work()
+    usual, work = SteadyState(), ExecutionWork()
 
     def count() -> None:
         usual.executed(work)
-        usual.step_done(counted())
+        usual.step_done(current_counts())
 
     step_seconds, note_seconds, record_seconds, count_seconds = [], [], [], []
     for _ in range(rounds):

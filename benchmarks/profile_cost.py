@@ -36,7 +36,7 @@ def worker(name: str, kind: str) -> None:
     from neurontools.runtime.torch_device import profiler
 
     if kind == "torch.profiler":
-        profiler.install = lambda: None
+        profiler.patch_torch_profiler = lambda: None
     install_runtime()
     from neurontools.runtime.tensors.device import device
 

@@ -43,7 +43,7 @@ TORCH = (
     "torch.utils.data",
     "torch.utils.flop_counter",
     "neurontools.runtime.launch.device_registration",
-    "neurontools.runtime.torch_device.sharing",
+    "neurontools.runtime.torch_device.storage_patches",
     *MONITORS,
 )
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.capture import immediate
-from neurontools.runtime.capture.course import MISS
-from neurontools.runtime.capture.following import following
-from neurontools.runtime.capture.trust import distrust
+from neurontools.runtime.capture import eager
+from neurontools.runtime.capture.replay import mark_eager_only, replayer
+from neurontools.runtime.capture.trace import MISS
 from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.operator import (
     DeviceOperator,
@@ -22,8 +21,7 @@ from neurontools.runtime.operators.operator import (
     signatures,
 )
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Buffer, Core, Tensor
+from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
 # What a graph holds as it is.
@@ -38,7 +36,7 @@ _by_address = buffers.by_address
 _young_layouts = layouts.young
 
 
-class _Call:
+class _CallKey:
     """One call of an operator, taken apart: what identifies its signature, and its inputs.
 
     This is the hot path of training: `add_tensor` runs for each tensor of each operator.
@@ -112,20 +110,20 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
-        if following.ahead is not None:  # since another thread has executed what was there
-            following.break_off()
+        if replayer.ahead is not None:  # since another thread has executed what was there
+            replayer.bail_out()
         try:
             core, signature = record(operator, arguments, keywords, core)
         except NumberForTensor as error:
             return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
         except NotRecordable:
             if outs:
-                return immediate.run_resizing(operator, arguments, keywords)
-            return immediate.run_at_once(operator, arguments, keywords, core)
+                return eager.run_resizing(operator, arguments, keywords)
+            return eager.run_eager(operator, arguments, keywords, core)
         except Unverified as first:
             return _verify(first, operator, arguments, keywords, core)
         except NeedsResize:
-            return immediate.run_resizing(operator, arguments, keywords)
+            return eager.run_resizing(operator, arguments, keywords)
         if ring.is_on:
             core.pending.origins[len(core.pending.signatures) - 1] = ring.stack_table.operator_stack()
         if signature.single is not None:
@@ -134,43 +132,43 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
             result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
         else:
             result = _results(signature, arguments, keywords, core)
-        if following.observed is not None:
-            following.observe(core, operator, signature, arguments, given)
+        if replayer.observed is not None:
+            replayer.observe(core, operator, signature, arguments, given)
         device.recorded(core)
         return result
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
-        if following.ahead is not None:
+        if replayer.ahead is not None:
             with _lock:
-                ahead = following.ahead
+                ahead = replayer.ahead
                 if ahead is not None:
                     if ahead.operator is operator:
                         try:
-                            result: Any = ahead.take(arguments, keywords)
+                            result: Any = ahead.match(arguments, keywords)
                         except BaseException:
-                            following.break_off()
+                            replayer.bail_out()
                             raise
                         if result is not MISS:
                             return result
-                    following.break_off()
+                    replayer.bail_out()
         core: Core | None = None
-        given = keywords if following.observed is None or not keywords else dict(keywords)
+        given = keywords if replayer.observed is None or not keywords else dict(keywords)
         if has_device and keywords:
             wanted = keywords.pop("device", None)
             keywords.pop("pin_memory", None)
             if wanted is not None:
                 wanted = torch.device(wanted)
                 if wanted.type != device.name:
-                    return immediate.run_on_host(operator, arguments, keywords, wanted)
+                    return eager.run_on_host(operator, arguments, keywords, wanted)
                 core = device.core(wanted)
         if has_generator and keywords and (generator := keywords.pop("generator", None)) is not None:
-            return immediate.run_at_once(operator, arguments, {**keywords, "generator": generator}, core)
+            return eager.run_eager(operator, arguments, {**keywords, "generator": generator}, core)
         with _lock:
             try:
                 return recorded(arguments, keywords, given, core)
             except BaseException:
                 # A signal's handler may have raised anywhere in there.
-                following.lose_sight()
+                replayer.stop_observing()
                 for each in device.taken:
                     each.pending.mend()
                 raise
@@ -183,11 +181,11 @@ def _verify(
 ) -> Any:
     """Runs a call at once; from the next one on its like are recorded if the CPU returned what was announced."""
     results: list[Any] = []
-    result = immediate.run_at_once(operator, arguments, keywords, core, results)
+    result = eager.run_eager(operator, arguments, keywords, core, results)
     if first.signature.agrees_with(results):
         signatures.put(first.key, first.signature)
     else:
-        distrust(operator)
+        mark_eager_only(operator)
     return result
 
 
@@ -198,7 +196,7 @@ def record(
 
     Raises NotRecordable or NeedsResize when the call has to run at once; then nothing is recorded.
     """
-    call = _Call(operator.id)
+    call = _CallKey(operator.id)
     lifted = operator.lifted_positions
     position = 0
     for value in arguments:
@@ -218,7 +216,7 @@ def record(
     signature = signatures.get(key)
     if signature is None:
         if call.hosts and call.buffers and not operator.mixed_devices and any(h.dim() for h in call.hosts):
-            raise _mixed(operator, core, torch.device("cpu"))
+            raise _mixed_devices_error(operator, core, torch.device("cpu"))
         signature = OperatorSignature(operator, arguments, keywords)
         if not operator.trusted:
             raise Unverified(key, signature)
@@ -230,7 +228,7 @@ def record(
             indices.append(buffer.index)
         else:
             if buffer.core is not core:
-                raise _mixed(operator, core, device.torch_device(buffer.core))
+                raise _mixed_devices_error(operator, core, device.torch_device(buffer.core))
             indices.append(graph.index_of(buffer))
     graph.key += indices
     graph.signatures.append(signature)
@@ -273,7 +271,7 @@ def _argument(written: tuple[int, str], arguments: tuple[Any, ...], keywords: di
     return keywords[name] if name in keywords else arguments[position]
 
 
-def _mixed(operator: DeviceOperator, core: Core, other: torch.device) -> RuntimeError:
+def _mixed_devices_error(operator: DeviceOperator, core: Core, other: torch.device) -> RuntimeError:
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{device.torch_device(core)} and {other}! ({operator.name})"

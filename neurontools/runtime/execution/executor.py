@@ -1,44 +1,61 @@
-"""Executes pending graphs: finds or compiles their program, runs it, and accounts for what it made and took."""
+"""Executes graphs: looks up or compiles their programs, runs them, and reports each execution."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import OperatorTime
-from neurontools.runtime.capture.course import Course, Observed
-from neurontools.runtime.capture.following import following
+from neurontools.runtime.capture.replay import TraceCacheEntry, replayer
+from neurontools.runtime.capture.trace import ObservedCall, Trace
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import COMPILE, COMPUTE, step_clock
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
-from neurontools.runtime.execution.deadline import deadline
-from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed, status_of
-from neurontools.runtime.execution.graph_changes import GraphChanges
-from neurontools.runtime.execution.injection import struck
-from neurontools.runtime.execution.loaded_program import LoadedProgram
-from neurontools.runtime.execution.operator_times import OperatorTimes
-from neurontools.runtime.execution.policy import FAIL_ON_NAN, Policy
-from neurontools.runtime.execution.profiled import FIRST_GRAPH, GraphOrigin, described
-from neurontools.runtime.execution.target import check_load
-from neurontools.runtime.execution.usual_steps import usual_steps
-from neurontools.runtime.execution.work import Work
-from neurontools.runtime.native.native_program import MachineCode
+from neurontools.runtime.execution.graph_description import FIRST_GRAPH, GraphChanges, GraphOrigin, profiled_graph
+from neurontools.runtime.execution.injection import apply_fault
+from neurontools.runtime.execution.operator_times import OperatorSamples, OperatorTimes
+from neurontools.runtime.execution.policy import (
+    FAIL_ON_NAN,
+    CompilationFailed,
+    ExecutionFailed,
+    ExecutionPolicy,
+    NanCheck,
+    check_load,
+    deadline,
+    nrt_status_of,
+)
+from neurontools.runtime.execution.steady_state import ExecutionWork, steady_state, work_of
+from neurontools.runtime.native.native_program import MachineCode, NativeProgram
 from neurontools.runtime.operators.lru_cache import LRUCache
 from neurontools.runtime.profiling.ring import GraphEntry, ring
-from neurontools.runtime.programs import compiler, compiler_flags
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
+from neurontools.runtime.programs.compiler import (
+    CC_FLAGS,
+    CompilerFlags,
+    compile_graph,
+    graph_hash,
+    graph_text,
+    parse_compiler_flags,
+)
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.reporting.control_channel import ArmedFaults
-from neurontools.runtime.tensors.buffer_table import buffers, release
-from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
-from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
-from neurontools.runtime.tensors.monitoring import Monitor, NotMonitored
+from neurontools.runtime.tensors.buffers import (
+    Buffer,
+    Category,
+    Core,
+    Graph,
+    OutOfDeviceMemory,
+    Tensor,
+    buffers,
+    release,
+)
+from neurontools.runtime.tensors.cores import Monitor, NotMonitored
 from neurontools.runtime.tensors.storages import storages
 
 DEFAULT_PROGRAMS = 512
@@ -59,28 +76,28 @@ class Executor:
         self.programs: LRUCache[tuple[Any, ...], LoadedProgram] = LRUCache(capacity)
         self.extracted: LRUCache[tuple[Any, ...], CompiledGraph] = LRUCache(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
-        self._work_unloaded = Work()
+        self._work_unloaded = ExecutionWork()
         self._operator_times = OperatorTimes()
         self.graph_changes = GraphChanges()
         self.cache = CompileCache(environment)
         self.machine_code = MachineCode(environment, self.cache)
-        self._policy: Policy | None = None
+        self._policy: ExecutionPolicy | None = None
         self._flags_text: str | None = None
-        self._flags = compiler_flags.CompilerFlags()
+        self._flags = CompilerFlags()
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> ExecutionPolicy:
         """The variables that hold for all executions; read at the first one, because scripts set them after imports."""
         if self._policy is None:
-            self._policy = Policy.from_environment(self.environment)
+            self._policy = ExecutionPolicy.from_environment(self.environment)
         return self._policy
 
     @property
-    def flags(self) -> compiler_flags.CompilerFlags:
+    def flags(self) -> CompilerFlags:
         """NEURON_CC_FLAGS as it is now; scripts set it after the imports."""
-        text = self.environment.get(compiler_flags.VARIABLE, "")
+        text = self.environment.get(CC_FLAGS, "")
         if text != self._flags_text:
-            self._flags = compiler_flags.parse(text)
+            self._flags = parse_compiler_flags(text)
             self._flags_text = text
         return self._flags
 
@@ -88,27 +105,27 @@ class Executor:
         """Executes what is pending on a core."""
         with buffers.lock:
             buffers.drain()
-            course = following.finished(core)
+            trace = replayer.take_finished_trace(core)
             graph = core.pending
-            if course is None and not graph.signatures:
+            if trace is None and not graph.signatures:
                 return
             metrics.increment(f"Flush:{reason}")
             if ring.is_on:
                 ring.reason = ring.number_of(reason)
-            listed: Sequence[Buffer | None] = graph.buffers if course is None else course.buffers
+            listed: Sequence[Buffer | None] = graph.buffers if trace is None else trace.buffers
             try:
-                if course is None:
+                if trace is None:
                     core.pending = Graph()
-                    self._execute(core, graph, following.seen(core))
+                    self._execute(core, graph, replayer.take_observed_calls(core))
                 else:
-                    self._execute_again(core, course)
+                    self._execute_again(core, trace)
             except BaseException as error:
                 _abandon(listed, error)
                 raise
             if ring.is_watching:
                 ring.end_flush()
 
-    def _execute(self, core: Core, graph: Graph, observed: list[Observed] | None) -> None:
+    def _execute(self, core: Core, graph: Graph, observed: list[ObservedCall] | None) -> None:
         """Executes a graph as it was recorded; `observed` is what was seen of its calls meanwhile."""
         queued = time.perf_counter()
         words = storages.words
@@ -122,20 +139,20 @@ class Executor:
             _forget(graph.buffers)
             return
         if ring.is_on and loaded.entry is None:
-            loaded.entry = described(loaded.program, graph, alive, loaded.origin)
+            loaded.entry = profiled_graph(loaded.program, graph, alive, loaded.origin)
         self._run(core, loaded, graph.buffers, graph.scalars, graph.hosts, queued)
         if is_known and observed is not None:
-            following.learn(core, observed, graph, alive, loaded.place, loaded)
-        following.expect_after(core, loaded.place)
+            replayer.keep_trace(core, observed, graph, alive, loaded.cache_entry, loaded)
+        replayer.expect_next(core, loaded.cache_entry)
 
-    def _execute_again(self, core: Core, course: Course) -> None:
+    def _execute_again(self, core: Core, trace: Trace) -> None:
         """Executes a graph that nobody recorded, because all of it came before."""
-        loaded: LoadedProgram = course.program
+        loaded: LoadedProgram = trace.program
         metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
-            self.programs.get((core.local_index, tuple(course.key), course.alive))
-        self._run(core, loaded, course.buffers, course.scalars, (), time.perf_counter())
-        following.expect_after(core, loaded.place)
+            self.programs.get((core.local_index, tuple(trace.key), trace.alive))
+        self._run(core, loaded, trace.buffers, trace.scalars, (), time.perf_counter())
+        replayer.expect_next(core, loaded.cache_entry)
 
     def _run(
         self,
@@ -152,7 +169,9 @@ class Executor:
         memory = core.memory
         output_bytes = loaded.output_bytes_total
         memory.allocate(Category.TENSORS, output_bytes)
-        run = struck(loaded.program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
+        run = (
+            apply_fault(loaded.program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
+        )
         entry = loaded.entry if ring.is_on and run is None else None
         samples = loaded.samples
         is_sampled = loaded.executions >= samples.next_at and run is None and loaded.may_sample and samples.is_due()
@@ -191,7 +210,7 @@ class Executor:
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
             if started is not None:
-                self.monitor.end(started, 0, status_of(error), queued_until - queued, now)
+                self.monitor.end(started, 0, nrt_status_of(error), queued_until - queued, now)
             if entry is not None:
                 ring.record_failure(entry)
             raise
@@ -210,7 +229,7 @@ class Executor:
             self._note(core, loaded, entry, known, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
-        usual_steps.executed(loaded.work)
+        steady_state.executed(loaded.work)
         samples.seconds += (seconds := ended - begun)
         statistics = core.statistics
         statistics.executions_total += 1
@@ -289,13 +308,13 @@ class Executor:
             self._unload(forgotten)
         return loaded
 
-    def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> CompiledGraph:
+    def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: CompilerFlags) -> CompiledGraph:
         started = time.perf_counter()
-        text = compiler.graph_text(graph, alive)
+        text = graph_text(graph, alive)
         self.graph_changes.note(text)
         if steps.steps_total >= WARM_UP_STEPS:
             call_sites.count_call("graph")
-        hash_text = compiler.graph_hash(text)
+        hash_text = graph_hash(text)
         compiled = self.cache.find(hash_text, flags)
         if compiled is None:
             with self.cache.locked(hash_text, flags):
@@ -309,23 +328,19 @@ class Executor:
                     metrics.add_sample("TensorsGraphSize", len(graph.signatures))
         return compiled
 
-    def _compile(
-        self, graph: Graph, alive: bytes, hash_text: str, text: str, flags: compiler_flags.CompilerFlags
-    ) -> CompiledGraph:
+    def _compile(self, graph: Graph, alive: bytes, hash_text: str, text: str, flags: CompilerFlags) -> CompiledGraph:
         reason = self.cache.failure(hash_text, flags)
         if reason is not None:
             raise CompilationFailed(f"MODULE_{hash_text}+{flags.hash_text}", reason)
         try:
-            compiled = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
+            compiled = compile_graph(graph, alive, hash_text, flags.hash_text)
             self.cache.store(compiled, text, flags)
         except Exception as error:
             self.cache.store_failure(hash_text, flags, text, f"{type(error).__name__}: {error}")
             raise
         return compiled
 
-    def _load(
-        self, core: Core, compiled: CompiledGraph, flags: compiler_flags.CompilerFlags, origin: GraphOrigin
-    ) -> LoadedProgram:
+    def _load(self, core: Core, compiled: CompiledGraph, flags: CompilerFlags, origin: GraphOrigin) -> LoadedProgram:
         reporter = getattr(self.monitor, "reporter", None)
         kind, lnc = getattr(reporter, "instance_type", None), getattr(reporter, "logical_neuroncore_config", None)
         try:
@@ -356,7 +371,7 @@ class Executor:
             core.memory.allocate(Category.SCRATCHPAD, missing)
 
     def _unload(self, loaded: LoadedProgram) -> None:
-        following.forget(loaded.place)
+        replayer.drop_trace(loaded.cache_entry)
         for core_index, programs in self.loaded.items():
             if programs.pop(id(loaded), None) is None:
                 continue
@@ -373,9 +388,9 @@ class Executor:
         loaded = [program for programs in list(self.loaded.values()) for program in list(programs.values())]
         return self._operator_times.so_far(loaded)
 
-    def work(self) -> Work:
+    def work(self) -> ExecutionWork:
         """What all executions so far asked of the device; any thread may ask."""
-        total = Work()
+        total = ExecutionWork()
         with buffers.lock:
             total.add(self._work_unloaded, 1)
             for loaded in (each for programs in self.loaded.values() for each in programs.values()):
@@ -399,3 +414,64 @@ def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
         if buffer is not None and buffer.value is None:
             buffer.failure = error
     _forget(listed)
+
+
+_MOST_PREPARED = 16  # a training has few that it executes again and again
+
+
+class LoadedProgram:
+    """A program on a core, with the HBM it takes and what the daemon knows it by."""
+
+    __slots__ = (
+        "cache_entry",
+        "code_bytes",
+        "entry",
+        "executions",
+        "flops",
+        "handle",
+        "nan_check",
+        "native",
+        "origin",
+        "output_bytes",
+        "output_bytes_total",
+        "program",
+        "run",
+        "samples",
+        "work",
+    )
+
+    def __init__(
+        self,
+        program: Program,
+        code_bytes: int,
+        handle: Any,
+        origin: GraphOrigin,
+        native: NativeProgram | None = None,
+    ) -> None:
+        compiled = program.compiled
+        self.program = program
+        self.native = native  # what may be machine code by and by
+        self.run = program.run if native is None else native.run
+        self.code_bytes = code_bytes
+        self.handle = handle
+        self.flops = compiled.flops
+        self.work = work_of(compiled, program.numerics)
+        self.executions = 0
+        self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
+        self.output_bytes_total = sum(self.output_bytes)
+        self.nan_check = NanCheck(compiled)
+        self.cache_entry = TraceCacheEntry()
+        self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
+        self.origin = origin
+        self.entry: GraphEntry | None = None  # what a profile knows it by
+
+    @property
+    def may_sample(self) -> bool:
+        """Whether its operators can be timed one by one without another way of computing."""
+        return self.native is None or not self.native.is_native
+
+
+def prepare_profile(programs: Iterable[LoadedProgram]) -> None:
+    """Makes what a profile executes of the last of these, so that no step of it has the time that takes."""
+    for loaded in list(programs)[-_MOST_PREPARED:]:
+        loaded.program.prepare_timed()

@@ -1,4 +1,4 @@
-"""What injected faults do to the executions that meet them: what the hardware would, in the original's words."""
+"""Injected faults: executions and collectives that fail, hang or are late."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ import torch
 from neurontools.driver.environment import VISIBLE_CORES
 from neurontools.driver.neuron_runtime import execution_failure_lines
 from neurontools.faults.kinds import FaultEffect
-from neurontools.runtime.execution.collective_faults import collective_faults
-from neurontools.runtime.execution.failure import ExecutionFailed
-from neurontools.runtime.programs.description import COLLECTIVE
+from neurontools.runtime.execution.graph_description import COLLECTIVE
+from neurontools.runtime.execution.policy import ExecutionFailed
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.reporting.control_channel import ArmedFault, ArmedFaults
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
-from neurontools.runtime.tensors.core import Core, Tensor
+from neurontools.runtime.tensors.buffers import Core, Tensor
 from neurontools.util.version import __version__
 
 DEFAULT_TIMEOUT_SECONDS = 30.0  # of NEURON_RT_EXEC_TIMEOUT, by its table in the documentation
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
-Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
+ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 
 
-def struck(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> Run | None:
+def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> ProgramRun | None:
     """How the execution that begins now is run when it meets faults; None: it meets none."""
     striking = faults.faults_for_execution(core.local_index)
     if not striking:
         return None
     timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
-    return _Struck(program, core.local_index, faults, striking, timeout).run
+    return _FaultyRun(program, core.local_index, faults, striking, timeout).run
 
 
-class _Struck:
+class _FaultyRun:
     """One execution that meets faults."""
 
     def __init__(
@@ -143,3 +142,15 @@ class _Struck:
         )
         for line in execution_failure_lines(self._causes(fault), fault.kind.status, facts, os.getpid(), time.time()):
             write_stderr_line(line)
+
+
+class CollectiveFaults:
+    """Called at each collective, under the runtime's lock; none is the rule."""
+
+    __slots__ = ("meets",)
+
+    def __init__(self) -> None:
+        self.meets: list[Callable[[], None]] = []
+
+
+collective_faults = CollectiveFaults()

@@ -13,7 +13,7 @@ from neurontools.model import OperatorTime
 from neurontools.rpc.report_limits import MOST_OPERATORS
 
 _FIRST_SAMPLE = 16  # executions: the ones before are checked, cold and not followed yet
-_PERIOD = 61  # of executions; a prime, so that what comes round in a training is met at each of its turns
+_SAMPLE_EVERY = 61  # of executions; a prime, so that what comes round in a training is met at each of its turns
 _MAKING_SECONDS = 100e-6  # an instruction: what the timed form of a program takes to be made
 _MAKING_RATIO = 0.004  # of a program's time so far that making it may take
 
@@ -39,7 +39,7 @@ class OperatorSamples:
 
     def is_due(self) -> bool:
         """At execution `next_at`: whether to time it, which takes a timed form of the program; sets the next one."""
-        self.next_at += _PERIOD
+        self.next_at += _SAMPLE_EVERY
         return len(self.kind_of) * _MAKING_SECONDS <= _MAKING_RATIO * self.seconds
 
     def note(self, times_ns: tuple[int, ...]) -> None:
@@ -50,7 +50,7 @@ class OperatorSamples:
             before = after
 
 
-class Sampled(Protocol):
+class SampledProgram(Protocol):
     """A program on a core."""
 
     executions: int
@@ -65,7 +65,7 @@ class OperatorTimes:
         self._seconds: dict[str, float] = {}
         self._executions: dict[str, int] = {}
 
-    def settle(self, program: Sampled) -> None:
+    def settle(self, program: SampledProgram) -> None:
         """Takes in what a program executed since it was last settled."""
         samples = program.samples
         with self._lock:
@@ -84,7 +84,7 @@ class OperatorTimes:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._executions[name] = self._executions.get(name, 0) + executions
 
-    def so_far(self, programs: Iterable[Sampled]) -> tuple[OperatorTime, ...]:
+    def so_far(self, programs: Iterable[SampledProgram]) -> tuple[OperatorTime, ...]:
         """The kinds that took most, at most MOST_OPERATORS with the rest, which comes last and has no name."""
         for program in programs:
             self.settle(program)

@@ -1,21 +1,30 @@
-"""What the environment asks of executions."""
+"""Policy of executions: environment settings, deadline, target check, NaN check, and the errors they raise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+import re
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import torch
 
-from neurontools.runtime.execution.deadline import EXEC_TIMEOUT
+from neurontools.driver.environment import LNC
+from neurontools.driver.neuron_runtime import NrtStatus
+from neurontools.runtime.programs.compiled_graph import CompiledGraph
+from neurontools.runtime.programs.compiler import CC_FLAGS, CompilerFlags
 from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, stochastic_rounding
+from neurontools.runtime.tensors.buffers import Buffer, Category, OutOfDeviceMemory, Tensor
 
 FAIL_ON_NAN = "NEURON_FAIL_ON_NAN"
 EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ExecutionPolicy:
     """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off.
 
     `extracts_only`: graphs are compiled into the cache and not executed, as neuron_parallel_compile asks.
@@ -27,7 +36,7 @@ class Policy:
     extracts_only: bool = False
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Policy:
+    def from_environment(cls, environment: Mapping[str, str]) -> ExecutionPolicy:
         """Reads the variables; a time-out that is no number is none."""
         timeout = environment.get(EXEC_TIMEOUT, "")
         stochastic = None
@@ -41,3 +50,185 @@ class Policy:
             stochastic=stochastic,
             extracts_only=environment.get(EXTRACT_ONLY, "0") not in ("", "0", "false"),
         )
+
+
+ALLOW_LEGACY = "NEURON_RT_ALLOW_LEGACY_NEFF"
+_NEURONCORE_VERSIONS = {"inf1": 1, "inf2": 2, "trn1": 2, "trn2": 3, "trn3": 4}
+
+
+def neuroncore_version(name: str) -> int | None:
+    """The version of the NeuronCores of an instance type or a --target; None for one that nobody knows."""
+    family = re.match(r"(inf|trn)\d", name)
+    return _NEURONCORE_VERSIONS.get(family[0]) if family else None
+
+
+def check_load(
+    flags: CompilerFlags,
+    module: str,
+    instance_type: str | None,
+    logical_neuroncore_config: int | None,
+    environment: Mapping[str, str],
+) -> None:
+    """ExecutionFailed when a model with these flags can't run here; what is unknown (None) is not held against it.
+
+    NEURON_RT_ALLOW_LEGACY_NEFF=1 lets newer cores run NEFFs of older ones.
+    """
+    if flags.target is not None and instance_type is not None:
+        wanted, own = neuroncore_version(flags.target), neuroncore_version(instance_type)
+        is_legacy = wanted is not None and own is not None and wanted < own
+        allowed = environment.get(ALLOW_LEGACY, "").lower() in ("1", "true")
+        if None not in (wanted, own) and wanted != own and not (is_legacy and allowed):
+            raise ExecutionFailed(
+                NrtStatus.UNSUPPORTED_NEFF_VERSION,
+                f"{module} was compiled with --target {flags.target}, this host is a {instance_type}; leave --target "
+                f"out of {CC_FLAGS}" + (f", or set {ALLOW_LEGACY}=1" if is_legacy else ""),
+            )
+    wanted_size = flags.logical_neuroncore_config
+    if None not in (wanted_size, logical_neuroncore_config) and wanted_size != logical_neuroncore_config:
+        raise ExecutionFailed(
+            NrtStatus.INVALID,
+            f"Cannot run Neff {module}/model.neff with Logical Core Size of {wanted_size}. Runtime is currently "
+            f"configured with {LNC}={logical_neuroncore_config}; give both the same value",
+        )
+
+
+EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
+_CLOCK_SLACK_SECONDS = 0.01  # gloo waits by another clock, in whole milliseconds
+
+
+class Deadline:
+    """The deadline of the one execution that runs; changed and asked under the runtime's lock."""
+
+    def __init__(self) -> None:
+        self.clock = time.monotonic
+        self._timeout_seconds: float | None = None
+        self._ends_at_seconds = 0.0
+        self._place = ""
+
+    def start(self, timeout_seconds: float, place: str) -> None:
+        """An execution begins that may take so long; `place` says where, for the error."""
+        self._timeout_seconds = timeout_seconds
+        self._ends_at_seconds = self.clock() + timeout_seconds
+        self._place = place
+
+    def clear(self) -> None:
+        """The execution has ended."""
+        self._timeout_seconds = None
+
+    def check(self) -> None:
+        """Raises ExecutionFailed when it is too late."""
+        if self._timeout_seconds is not None and self.clock() > self._ends_at_seconds:
+            raise self._exceeded(self._timeout_seconds)
+
+    def wait(self, group: Any, work: Any) -> None:
+        """Waits for a work of a gloo group; raises ExecutionFailed when the deadline passes before it is done."""
+        if self._timeout_seconds is None:
+            work.wait()
+            return
+        left_seconds = max(0.001, self._ends_at_seconds - self.clock())
+        try:
+            work.wait(timedelta(seconds=left_seconds))
+        except RuntimeError:
+            if self.clock() < self._ends_at_seconds - _CLOCK_SLACK_SECONDS:
+                raise
+            # Its threads still wait for the peers, and whoever destroys the group waits for them: nobody ever does.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            raise self._exceeded(self._timeout_seconds) from None
+
+    def _exceeded(self, timeout_seconds: float) -> ExecutionFailed:
+        return ExecutionFailed(
+            NrtStatus.TIMEOUT,
+            f"(FATAL-RT-UNDEFINED-STATE) inference timeout ({timeout_seconds * 1e3:.0f} ms) on {self._place}, waiting "
+            f"for execution completion notification; raise {EXEC_TIMEOUT}, use a smaller batch, or look at the other "
+            "ranks",
+        )
+
+
+deadline = Deadline()
+
+
+class ExecutionFailed(RuntimeError):
+    """An execution ended with an NRT status other than success; the text begins with its name."""
+
+    def __init__(self, status: NrtStatus, text: str) -> None:
+        super().__init__(f"NRT_{status.name}({int(status)}): {text}")
+        self.status = status
+
+
+class CompilationFailed(RuntimeError):
+    """A graph that could not be compiled before; it is not tried again without --retry_failed_compilation."""
+
+    def __init__(self, module: str, reason: str) -> None:
+        super().__init__(
+            f"{module} could not be compiled before ({reason}); set --retry_failed_compilation in NEURON_CC_FLAGS to "
+            "try again"
+        )
+
+
+def nrt_status_of(error: BaseException) -> NrtStatus:
+    """The status of an execution that ended with an error."""
+    if isinstance(error, ExecutionFailed):
+        return error.status
+    if isinstance(error, OutOfDeviceMemory):
+        return NrtStatus.RESOURCE
+    if isinstance(error, (IndexError, ValueError)):
+        return NrtStatus.EXEC_BAD_INPUT
+    return NrtStatus.EXEC_COMPLETED_WITH_ERR
+
+
+_REST = 99  # times as long as a look took
+
+
+class NanCheck:
+    """Looks for NaN in what one compiled graph computes: its results and what it updates in place.
+
+    Where an execution updates parameters, of the tensors updated in place only these are read: optimizer state is twice
+    their size, and NaN in it is in the parameter after the same step.
+
+    Results of one element, as a loss is, are looked at in each execution. Reading all the others takes up to a tenth of
+    a step: it happens at the first execution, then in a hundredth of the time, and in each execution from the first NaN
+    on until there is none any more.
+    """
+
+    __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")
+
+    def __init__(self, compiled: CompiledGraph) -> None:
+        def has_floats(number: int) -> bool:
+            layout = compiled.layouts[number]
+            return layout.device_dtype.is_floating_point and layout.extent > 0 and layout.device_dtype.itemsize > 1
+
+        updated = {number for instruction in compiled.instructions for number in instruction.written}
+        results = [position for position, number in enumerate(compiled.outputs) if has_floats(number)]
+        self._single = [p for p in results if compiled.layouts[compiled.outputs[p]].extent == 1]
+        self._larger = [position for position in results if position not in self._single]
+        self._written = [number for number in compiled.inputs if number in updated and has_floats(number)]
+        self._rests_until_seconds = 0.0
+
+    def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer], *, is_exact: bool) -> bool:
+        """Whether NaN is in the outputs, or in those of the graph's buffers that were updated.
+
+        `is_exact`: everything is read.
+        """
+        for position in self._single:
+            value = outputs[position].item()
+            if value != value:
+                return True
+        began = time.perf_counter()
+        if began < self._rests_until_seconds and not is_exact:
+            return False
+        is_found = self._reads_nan(outputs, listed)
+        ended = time.perf_counter()
+        self._rests_until_seconds = 0.0 if is_found else ended + _REST * (ended - began)
+        return is_found
+
+    def _reads_nan(self, outputs: Sequence[Tensor], listed: Sequence[Buffer]) -> bool:
+        values = [outputs[position] for position in self._larger]
+        if self._written:
+            updated = [listed[number] for number in self._written]
+            constants = [buffer for buffer in updated if buffer.category is Category.CONSTANTS]
+            values += [buffer.value for buffer in constants or updated if buffer.value is not None]
+        if not values:
+            return False
+        # A norm is NaN just if an element is: infinities and overflow make it infinite. One call, one read of each.
+        norms: Any = torch._foreach_norm(values)
+        return any(norm != norm for norm in (each.item() for each in norms))

@@ -1,4 +1,4 @@
-"""The process group of the device: what init_process_group makes, and torch's collectives on its tensors."""
+"""The torch.distributed backend of the device, and collectives as operators of graphs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,37 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
-from neurontools.runtime.execution import collectives, ranks
-from neurontools.runtime.execution.collectives import collective, reduction_name
-from neurontools.runtime.execution.gloo import CollectiveFailed
-from neurontools.runtime.tensors.core import Core, Tensor
+from neurontools.runtime.execution.gloo import (
+    CollectiveFailed,
+    add_process_group,
+    group_of,
+    has_joined_world,
+    prefix_store_of_start,
+    run_collective,
+)
+from neurontools.runtime.execution.injection import collective_faults
+from neurontools.runtime.operators.operator import DeviceOperator, operators
+from neurontools.runtime.profiling.ring import ring
+from neurontools.runtime.tensors.buffers import Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
 _registered: set[str] = set()
 
 
-def install() -> None:
+def register_backend() -> None:
     """Makes the backend and its operator known to torch; once is enough, more does no harm."""
-    collectives.install()
+    register_collective_operators()
     for name in dict.fromkeys((device.name, "xla")):
         if name not in _registered:
             _registered.add(name)
             # CPU tensors too: gloo can, and DistributedDataParallel keeps its map of used parameters on the host.
-            dist.Backend.register_backend(name, _create, devices=[device.name, "cpu"])
+            dist.Backend.register_backend(name, _create_process_group, devices=[device.name, "cpu"])
 
 
-def _done(result: Any) -> Any:
+def _completed_work(result: Any) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(result)
     core: Any = torch._C
@@ -45,16 +55,16 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        store = ranks.of_this_start(store)
+        store = prefix_store_of_start(store)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
-        self.number = ranks.add(gloo, store)  # which alone keeps it, and lets go of it at the end
+        self.number = add_process_group(gloo, store)  # which alone keeps it, and lets go of it at the end
 
     def _run(
         self, kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0
     ) -> Any:
         collective(kind, outputs, inputs, reduction, root, self.number)
-        return _done(list(outputs))
+        return _completed_work(list(outputs))
 
     def _set_group_name(self, name: str) -> None:
         """What torch calls the group; its own place for it is in a backend made in C++."""
@@ -91,40 +101,40 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         del opts
         for listed, value in zip(outputs, inputs, strict=True):
             self._run("all_gather", listed, [value])
-        return _done(outputs)
+        return _completed_work(outputs)
 
     def all_gather_single(self, output: Tensor, value: Tensor, opts: Any = None) -> Any:
         """Collects the tensors of all ranks into one."""
         del opts
         parts = list(output.view(self.size(), *value.shape).unbind(0))
         self._run("all_gather", parts, [value])
-        return _done([output])
+        return _completed_work([output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Like all_gather_single, for several tensors."""
         for output, value in zip(outputs, inputs, strict=True):
             self.all_gather_single(output, value, opts)
-        return _done(outputs)
+        return _completed_work(outputs)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduces lists of tensors over the ranks; each rank keeps its part."""
         op = reduction_name(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
         for output, listed in zip(outputs, inputs, strict=True):
             self._run("reduce_scatter", [output], listed, op)
-        return _done(outputs)
+        return _completed_work(outputs)
 
     def reduce_scatter_single(self, output: Tensor, value: Tensor, opts: Any = None) -> Any:
         """Reduces a tensor over the ranks; each rank keeps its part."""
         op = reduction_name(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
         parts = list(value.view(self.size(), *output.shape).unbind(0))
         self._run("reduce_scatter", [output], parts, op)
-        return _done([output])
+        return _completed_work([output])
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Like reduce_scatter_single, for several tensors."""
         for output, value in zip(outputs, inputs, strict=True):
             self.reduce_scatter_single(output, value, opts)
-        return _done(outputs)
+        return _completed_work(outputs)
 
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
@@ -143,14 +153,14 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         outputs = output.split(list(output_sizes)) if output_sizes else output.chunk(size)
         inputs = value.split(list(input_sizes)) if input_sizes else value.chunk(size)
         self._run("all_to_all", list(outputs), list(inputs))
-        return _done([output])
+        return _completed_work([output])
 
     alltoall_base = all_to_all_single
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Collects the tensors of all ranks on one."""
         self._run("gather", outputs[0] if outputs else [], inputs, root=opts.rootRank)
-        return _done(outputs)
+        return _completed_work(outputs)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         """Gives each rank one of the tensors of one rank."""
@@ -161,14 +171,14 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         del tag
         self._run("send", [], tensors, root=destination)
         self._flush(tensors)
-        return _done(tensors)
+        return _completed_work(tensors)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Any:
         """Gets a tensor of a rank."""
         del tag
         self._run("receive", tensors, [], root=source)
         self._flush(tensors)
-        return _done(tensors)
+        return _completed_work(tensors)
 
     def barrier(self, opts: Any = None) -> Any:
         """Executes what is pending and waits for all ranks."""
@@ -177,12 +187,12 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         step_clock.latest_collective = "barrier"
         entry = step_clock.open(COLLECTIVE, time.perf_counter())
         try:
-            ranks.group_of(self.number).barrier().wait()
+            group_of(self.number).barrier().wait()
         except RuntimeError as error:
             raise CollectiveFailed("barrier", error) from error
         finally:
             step_clock.close(entry, time.perf_counter())
-        return _done([])
+        return _completed_work([])
 
     def _flush(self, tensors: list[Tensor]) -> None:
         cores: list[Core] = [device.core_of(t) for t in tensors if not t.is_cpu]
@@ -190,5 +200,84 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
             device.flush(core, "PointToPoint")
 
 
-def _create(store: Any, rank: int, size: int, timeout: timedelta) -> NeuronProcessGroup:
+def _create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -> NeuronProcessGroup:
     return NeuronProcessGroup(store, rank, size, timeout)
+
+
+_libraries: list[Any] = []
+_NAMES = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mul", "BAND": "and", "BOR": "or"}
+
+
+def register_collective_operators() -> None:
+    """Makes `neuron::collective` known to torch; once is enough, more does no harm."""
+    if _libraries:
+        return
+    library = torch.library.Library("neuron", "FRAGMENT")
+    library.define(
+        "collective(Tensor(a!)[] outputs, Tensor[] inputs, str kind, str reduction, int root, int group) -> ()"
+    )
+    library.impl("collective", _run_in_graph, "CPU")
+    operator = DeviceOperator(torch.ops.neuron.collective.default, call=_run_in_graph, effect=True)
+    operators.add(operator)
+    library.impl("collective", recording_kernel(operator), "PrivateUse1")
+    library.impl("collective", lambda *_: None, "Meta")
+    _libraries.append(library)
+
+
+def reduction_name(op: Any) -> str:
+    """The name of a torch.distributed.ReduceOp; NotImplementedError for one that the device has not."""
+    name = next((text for known, text in _NAMES.items() if op == getattr(dist.ReduceOp, known)), None)
+    if name is None:
+        raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {', '.join(_NAMES)}")
+    return name
+
+
+def collective(
+    kind: str,
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    reduction: str = "sum",
+    root: int = 0,
+    group: int = 0,
+) -> None:
+    """Records a collective of device tensors, or carries it out for CPU tensors."""
+    if not has_joined_world():
+        return
+    tensors = [*outputs, *inputs]
+    with torch.no_grad():
+        if any(not t.is_cpu for t in tensors):
+            torch.ops.neuron.collective(list(outputs), list(inputs), kind, reduction, root, group)
+        else:
+            device.flush_all("Collective")  # what was recorded before it must happen before it
+            begun_ns = time.perf_counter_ns()
+            _run_in_graph(outputs, inputs, kind, reduction, root, group)
+            if ring.is_on:
+                nbytes = sum(t.nbytes for t in (inputs or outputs))
+                ring.record_collective(f"neuron::{kind}", device.current.global_index, begun_ns, nbytes)
+
+
+def _run_in_graph(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], kind: str, reduction: str, root: int, group: int
+) -> None:
+    """Carries out a collective on CPU tensors."""
+    started = time.perf_counter()
+    for meet in collective_faults.meets:
+        meet()
+    nbytes = sum(t.nbytes for t in (inputs or outputs))
+    step_clock.latest_collective = kind
+    entry = step_clock.open(COLLECTIVE, started)
+    wait_seconds = None
+    try:
+        wait_seconds = run_collective(kind, group, nbytes, outputs, inputs, reduction, root)
+    finally:
+        ended = time.perf_counter()
+        step_clock.close_collective(entry, ended, ended - started if wait_seconds is None else wait_seconds)
+    seconds = ended - started
+    with buffers.lock:
+        statistics = device.current.statistics
+        statistics.collectives_total += 1
+        statistics.collective_seconds += seconds
+        statistics.collective_bytes += nbytes
+        metrics.add_duration("CollectiveTime", seconds)
+        metrics.add_sample("CollectiveData", nbytes)
+        metrics.increment(f"Collective:{kind}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.operator import find_overload
-from neurontools.runtime.tensors.core import Tensor
+from neurontools.runtime.tensors.buffers import Tensor
 
 _LOWER = """_convolution.deprecated _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding
  conv_tbc  conv_transpose1d conv_transpose2d.input
@@ -28,7 +28,7 @@ _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_p
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def register(name: str, keep: Callable[[Any], None]) -> None:
+def register_autocast(name: str, keep: Callable[[Any], None]) -> None:
     """Registers the casts for the device of this name; `keep` holds on to what must not be collected."""
     every = torch.library.Library("_", "IMPL")
     keep(every)

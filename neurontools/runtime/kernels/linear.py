@@ -14,7 +14,7 @@ import torch
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
-from neurontools.runtime.tensors.core import Tensor
+from neurontools.runtime.tensors.buffers import Tensor
 
 _linear = torch.ops.aten.linear.default
 _cpu_linear: Any = torch.nn.functional.linear
@@ -154,7 +154,7 @@ class _Backward(_Linear):
         return _PLAIN_BACKWARD.get(tuple(arguments[3]), self.call)
 
 
-def kernels() -> dict[str, Any]:
+def linear_kernels() -> dict[str, Any]:
     """The kernels by operator."""
     forward = _Forward(_linear, call=_forward, meta_call=_meta_forward)
     backward = _Backward(find_overload("aten::linear_backward"), call=_backward, meta_call=_meta_backward)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.kernels.probed import probe
+from neurontools.runtime.kernels.layers import probe
 from neurontools.runtime.operators.operator import DeviceOperator, operators
-from neurontools.runtime.tensors.core import Tensor
+from neurontools.runtime.tensors.buffers import Tensor
 
 State = tuple[Tensor, ...]  # (h,) or (h, c)
 _ONEDNN_LSTM = 2
@@ -285,7 +285,7 @@ def _inference(*arguments: Any) -> tuple[Tensor, ...]:
     return output, h, c
 
 
-def register(keep: Callable[[Any], None]) -> None:
+def register_recurrent(keep: Callable[[Any], None]) -> None:
     """Makes `neuron::rnn_layer_inference` known: oneDNN's layer as it runs where gradients are off."""
     library = torch.library.Library("neuron", "FRAGMENT")
     keep(library)
@@ -297,7 +297,7 @@ def register(keep: Callable[[Any], None]) -> None:
     library.impl("rnn_layer_inference", recording_kernel(operator), "PrivateUse1")
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+RECURRENT_KERNELS: dict[str, Callable[..., Any]] = {
     name: kernel
     for kind in _CELLS
     for name, kernel in (

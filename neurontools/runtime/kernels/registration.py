@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
-from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, probed, recurrent, transfer
+from neurontools.runtime.kernels import autocast, recurrent, transfer
+from neurontools.runtime.kernels.layers import attention, dropout_kernels, normalization_kernels, probed_kernels
+from neurontools.runtime.kernels.linear import linear_kernels
 from neurontools.runtime.operators.operator import DeviceOperator, find_overload, is_batched, operators
 
 _C: Any = torch._C
@@ -51,13 +53,13 @@ _MIXED = frozenset(
 )
 
 
-def register(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
+def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
     """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
-    special: dict[str, Any] = dict(transfer.KERNELS)
-    for part in (dropout, normalization, linear, probed):
-        special |= part.kernels()
+    special: dict[str, Any] = dict(transfer.TRANSFER_KERNELS)
+    for kernels in (dropout_kernels, normalization_kernels, linear_kernels, probed_kernels):
+        special |= kernels()
     for view in _VIEWS:
         library.impl(view, _native(find_overload("aten::" + view)), _KEY)
     for full, kernel in special.items():
@@ -76,16 +78,16 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator
         operator.dynamic = operator.dynamic or full in _AT_ONCE
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
-        library.impl("scaled_dot_product_attention", attention.attention, key)
-        for short, kernel in recurrent.KERNELS.items():
+        library.impl("scaled_dot_product_attention", attention, key)
+        for short, kernel in recurrent.RECURRENT_KERNELS.items():
             library.impl(short, kernel, key)
     for key in ("Sparse", "SparseCsr", "Quantized", "NestedTensor"):
         other = torch.library.Library("_", "IMPL")
         keep(other)
         other.fallback(_not_dense(name, key), key + _KEY)
-    recurrent.register(keep)
+    recurrent.register_recurrent(keep)
     _register_fallback(keep)
-    autocast.register(name, keep)
+    autocast.register_autocast(name, keep)
     return operators.by_name
 
 

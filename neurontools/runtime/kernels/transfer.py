@@ -9,16 +9,15 @@ from typing import Any
 import torch
 
 from neurontools.profile.definitions import SpanKind
-from neurontools.runtime.capture.following import following
-from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
+from neurontools.runtime.capture.eager import check_room, device_tensor, host_value, point_at
 from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import TRANSFER, step_clock
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Core, Tensor
+from neurontools.runtime.tensors.buffers import Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
 aten = torch.ops.aten
@@ -99,7 +98,7 @@ def from_device(source: Tensor) -> Tensor:
     """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
-    if core.pending.signatures or following.is_under_way(core):  # else it is read where nothing waits for it
+    if core.pending.signatures or replayer.is_replaying(core):  # else it is read where nothing waits for it
         call_sites.count_call("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
@@ -195,7 +194,7 @@ def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
     return copy_(target.resize_(source.shape), source)
 
 
-KERNELS: dict[str, Any] = {
+TRANSFER_KERNELS: dict[str, Any] = {
     "aten::empty.memory_format": empty,
     "aten::empty_strided": empty_strided,
     "aten::_efficientzerotensor": _zeros,

@@ -12,9 +12,9 @@ import torch
 
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import count_optimizer_steps, time_saves
-from neurontools.runtime.execution import process_group, usual_steps
-from neurontools.runtime.execution.executor import Executor
-from neurontools.runtime.execution.loaded_program import prepare_profile
+from neurontools.runtime.execution import process_group
+from neurontools.runtime.execution.executor import Executor, prepare_profile
+from neurontools.runtime.execution.steady_state import watch_steady_state
 from neurontools.runtime.kernels import registration
 from neurontools.runtime.launch.profiles import begin_requested_profile, captures, connect_ring, discard_profiles
 from neurontools.runtime.launch.training_statistics import collect_counters, watch_hbm_growth, watch_optimizers
@@ -24,30 +24,22 @@ from neurontools.runtime.programs.numerics import narrowed_types
 from neurontools.runtime.reporting.control_channel import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
-from neurontools.runtime.tensors import parameters
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Core
-from neurontools.runtime.tensors.cores import take_cores
-from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device
-from neurontools.runtime.tensors.monitoring import Reported
+from neurontools.runtime.tensors.buffers import Core, buffers
+from neurontools.runtime.tensors.cores import Reported, take_cores
+from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device, worker
 from neurontools.runtime.tensors.storages import storages
-from neurontools.runtime.tensors.worker import worker
-from neurontools.runtime.torch_device import (
-    accelerator,
-    backward_errors,
-    compiled,
-    distributed_tensors,
-    fsdp_guard,
-    input_wait,
-    interrupts,
-    kept_parameters,
-    memory_history,
-    profiler,
-    resized_storages,
-    serialization,
-    stock_torch,
-    torch_module,
-    unused_parameters,
+from neurontools.runtime.torch_device import torch_module
+from neurontools.runtime.torch_device.interrupts import guard_backward_hooks, resend_lost_interrupts
+from neurontools.runtime.torch_device.parameters import account_parameters, keep_parameter_identity
+from neurontools.runtime.torch_device.profiler import measure_input_wait, memory_module, patch_torch_profiler
+from neurontools.runtime.torch_device.storage_patches import patch_serialization, patch_storage_resize
+from neurontools.runtime.torch_device.torch_patches import (
+    guard_fsdp,
+    patch_ddp_reducer,
+    patch_dtensor_linear,
+    patch_stock_torch,
+    patch_torch_accelerator,
+    patch_torch_compile,
 )
 
 EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
@@ -126,13 +118,13 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     if name != "xla":
         torch.utils.generate_methods_for_privateuse1_backend()
     module: Any = torch_module.module(name)
-    module.memory = memory_history.module(name, vars(module))
+    module.memory = memory_module(name, vars(module))
     torch._register_device_module(name, module)
     _kept.extend([_Hooks(), _Guard(), made])
     _C._acc.register_python_privateuseone_hook(_kept[0])
     _C._acc.register_python_privateuseone_device_guard(_kept[1])
-    registration.register(name, _kept.append)
-    serialization.install(name)
+    registration.register_kernels(name, _kept.append)
+    patch_serialization(name)
     # A module that moves keeps its Parameter objects: tied weights stay tied, and optimizers keep their parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
@@ -140,23 +132,23 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         count_optimizer_steps,
         watch_hbm_growth,  # after the step was counted
         watch_optimizers,
-        accelerator.install,
-        backward_errors.install,
-        compiled.install,
-        distributed_tensors.install,
-        fsdp_guard.install,
-        input_wait.install,
-        interrupts.install,
-        kept_parameters.install,
-        parameters.install,
-        process_group.install,
+        patch_torch_accelerator,
+        guard_backward_hooks,
+        patch_torch_compile,
+        patch_dtensor_linear,
+        guard_fsdp,
+        measure_input_wait,
+        resend_lost_interrupts,
+        keep_parameter_identity,
+        account_parameters,
+        process_group.register_backend,
         connect_ring,
-        profiler.install,
-        resized_storages.install,
+        patch_torch_profiler,
+        patch_storage_resize,
         time_saves,
-        stock_torch.install,
-        unused_parameters.install,
-        usual_steps.install,
+        patch_stock_torch,
+        patch_ddp_reducer,
+        watch_steady_state,
     ):
         install()
     return made

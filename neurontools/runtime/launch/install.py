@@ -39,7 +39,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
         from neurontools.runtime.launch.spawned_workers import patch_start_processes, remove_lightning_launchers
         from neurontools.runtime.launch.summary import AdviceReporter
         from neurontools.runtime.tensors.device import device
-        from neurontools.runtime.torch_device import sharing
+        from neurontools.runtime.torch_device.storage_patches import patch_tensor_sharing
     finally:
         import_hook.is_installing = False
 
@@ -50,7 +50,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     choice = choose_device_name(environment, script, sys.argv[1:])
     register_device(choice.name, environment)
     explain_other_name(choice)
-    sharing.install(receive_tensor)
+    patch_tensor_sharing(receive_tensor)
     before_report_hooks.append(AdviceReporter(environment))
     patch_start_processes(environment)
     remove_lightning_launchers(environment)

@@ -24,7 +24,7 @@ from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileStream, ProfileWriter
 from neurontools.rpc.profile_protocol import ASKED, decode_failure
-from neurontools.runtime.capture.following import following
+from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.profile_config import ProfileConfig
@@ -32,10 +32,8 @@ from neurontools.runtime.profiling.recorder import ProfileRecorder
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.control_channel import CaptureRequest
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Core
-from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.worker import worker
+from neurontools.runtime.tensors.buffers import Core, buffers
+from neurontools.runtime.tensors.device import device, worker
 from neurontools.util.errors import UserError
 from neurontools.util.units import bytes_text
 
@@ -204,7 +202,7 @@ class _Capture:
 
 
 def _has_pending(core: Core) -> bool:
-    return bool(core.pending.signatures) or following.is_under_way(core)
+    return bool(core.pending.signatures) or replayer.is_replaying(core)
 
 
 def _send_refusal(channel: socket.socket, why: str) -> None:
@@ -333,7 +331,7 @@ def begin_requested_profile(environment: Mapping[str, str]) -> None:
 
 def connect_ring() -> None:
     """Gives the ring its clock and its start hook. Call it once."""
-    ring.start_hooks.append(following.forget_all)
+    ring.start_hooks.append(replayer.drop_all_traces)
     ring.clock = _parts_ns
 
 

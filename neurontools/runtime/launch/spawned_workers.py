@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from neurontools.runtime.launch import device_registration, summary_files
-from neurontools.runtime.torch_device.when_imported import when_imported
+from neurontools.runtime.torch_device.torch_patches import on_import
 
 
 def patch_start_processes(environment: Mapping[str, str]) -> None:
@@ -72,7 +72,7 @@ def remove_lightning_launchers(environment: Mapping[str, str]) -> None:
     for part, module, strategy in _STRATEGIES:
         change = _without_launcher(strategy, environment)
         for package in (f"lightning.{part}", {"fabric": "lightning_fabric", "pytorch": "pytorch_lightning"}[part]):
-            when_imported(f"{package}.strategies.{module}", change)
+            on_import(f"{package}.strategies.{module}", change)
 
 
 def _without_launcher(strategy: str, environment: Mapping[str, str]) -> Callable[[Any], None]:

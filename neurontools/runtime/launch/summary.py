@@ -13,14 +13,14 @@ from neurontools.model import ScriptAdvice
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import saves, steps
-from neurontools.runtime.execution.usual_steps import usual_steps
+from neurontools.runtime.execution.steady_state import steady_state
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.summary_files import SummaryFile
 from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
 from neurontools.runtime.reporting.reporter import Reporter
-from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.buffers import buffers
+from neurontools.runtime.tensors.cores import Reported
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.monitoring import Reported
 
 _MOST_PLACES = 64
 _DEPRECATED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
@@ -102,7 +102,7 @@ def build_summary() -> dict[str, Any]:
 
 def _usual_steps() -> dict[str, Any] | None:
     """Returns the counts of steady-state steps, under the names of the totals; None without such steps."""
-    total = usual_steps.total()
+    total = steady_state.total()
     if total is None:
         return None
     count, counts, executions_total, work = total

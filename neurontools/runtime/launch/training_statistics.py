@@ -17,9 +17,8 @@ from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
-from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.buffers import MEMORY_FIELDS, Category, buffers
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.memory import MEMORY_FIELDS, Category
 
 
 def collect_counters(executor: Executor, reporter: Reporter) -> None:

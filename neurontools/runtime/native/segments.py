@@ -1,14 +1,13 @@
-"""Which instructions of a graph may be machine code: runs of those that only compute, with floats and booleans.
-
-Left as they are: random numbers and collectives, whose order and generator count; everything with integers, because
-generated code would end the process where the CPU's kernels raise (an index out of bounds, a division by zero); and
-operators that are not in the list, about which nobody has looked.
-"""
+"""Segments: runs of element-wise instructions that become machine code, and the archive that holds it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from neurontools.runtime.programs.compiled_graph import (
     HostInput,
     Instruction,
     ScalarInput,
-    Use,
+    ValueUse,
     flattened,
 )
 
@@ -73,7 +72,7 @@ def segments_of(compiled: CompiledGraph, changing: Collection[int]) -> list[Segm
         if position < count and _is_computation(compiled.instructions[position], compiled, changing):
             continue
         if position - first >= _SHORTEST:
-            found.append(_segment(compiled, first, position, changing))
+            found.append(_make_segment(compiled, first, position, changing))
         first = position + 1
     return [segment for segment in found if segment.outputs or segment.updated]
 
@@ -85,37 +84,37 @@ def _is_computation(instruction: Instruction, compiled: CompiledGraph, changing:
         return False
     if operator.random or operator.effect or operator.dynamic or not operator.trusted or operator.has_generator:
         return False
-    parts = list(_parts(instruction))
+    parts = list(_flat_parts(instruction))
     if any(isinstance(part, HostInput) for part in parts):
         return False
     if name not in _CHANGING and any(isinstance(part, ScalarInput) and part.index in changing for part in parts):
         return False
-    if any(isinstance(part, Use) and part.offset in changing for part in parts):
+    if any(isinstance(part, ValueUse) and part.offset in changing for part in parts):
         return False
-    numbers = {part.value for part in parts if isinstance(part, Use)} | set(flattened(list(instruction.results)))
+    numbers = {part.value for part in parts if isinstance(part, ValueUse)} | set(flattened(list(instruction.results)))
     types = {compiled.layouts[number].device_dtype for number in numbers}
-    seen = {part.layout.device_dtype for part in parts if isinstance(part, Use) and part.layout is not None}
+    seen = {part.layout.device_dtype for part in parts if isinstance(part, ValueUse) and part.layout is not None}
     if not numbers or not (types | seen) <= _TYPES or layouts.narrowed:
         return False
     return all(
         part.layout is None or part.layout.device_dtype is compiled.layouts[part.value].device_dtype
         for part in parts
-        if isinstance(part, Use)
+        if isinstance(part, ValueUse)
     )
 
 
-def _parts(instruction: Instruction) -> Iterator[Any]:
+def _flat_parts(instruction: Instruction) -> Iterator[Any]:
     yield from flattened([list(instruction.arguments), list(instruction.keywords.values())])
 
 
-def _segment(compiled: CompiledGraph, first: int, end: int, changing: Collection[int]) -> Segment:
+def _make_segment(compiled: CompiledGraph, first: int, end: int, changing: Collection[int]) -> Segment:
     inside = compiled.instructions[first:end]
     made = {number for instruction in inside for number in flattened(list(instruction.results))}
     used: dict[int, None] = {}
     scalars: set[int] = set()
     for instruction in inside:
-        for part in _parts(instruction):
-            if isinstance(part, Use):
+        for part in _flat_parts(instruction):
+            if isinstance(part, ValueUse):
                 if part.value not in made:
                     used[part.value] = None
                 if part.offset is not None:
@@ -125,8 +124,8 @@ def _segment(compiled: CompiledGraph, first: int, end: int, changing: Collection
     later = {
         part.value
         for instruction in compiled.instructions[end:]
-        for part in _parts(instruction)
-        if isinstance(part, Use)
+        for part in _flat_parts(instruction)
+        if isinstance(part, ValueUse)
     }
     needed = later.union(compiled.outputs)
     written = {number for instruction in inside for number in instruction.written}
@@ -139,3 +138,85 @@ def _segment(compiled: CompiledGraph, first: int, end: int, changing: Collection
         tuple(sorted(scalars.difference(changing))),
         tuple(sorted(scalars.intersection(changing))),
     )
+
+
+ARCHIVE_FORMAT = "neurontools-machine-code-1"
+LARGEST_BYTES = 256 << 20
+_DIGEST_LENGTH = 64
+_OF_THE_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part")
+
+
+class InvalidArchive(ValueError):
+    """These bytes are no machine code for here; the text says why."""
+
+
+@cache
+def _processor() -> str:
+    """What of the processor the compiler looks at."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return "unknown"
+    own = lines[: lines.index("") if "" in lines else None]  # the first of several that are alike
+    return "\n".join(line for line in own if line.partition("\t")[0] in _OF_THE_PROCESSOR)
+
+
+def machine_key(threads: int) -> str:
+    """Eight bytes in hex for what machine code depends on besides its graph: torch, the processor, the threads."""
+    text = "\n".join((ARCHIVE_FORMAT, torch.__version__, _processor(), str(threads)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Shared objects of the segments of a graph.
+
+    `fixed` are the numbers that are constants in it, by the index of the scalar. `refusal` is why there is none, "" if
+    there is some.
+    """
+
+    module: str
+    key: str
+    segments: tuple[Segment, ...] = ()
+    objects: tuple[bytes, ...] = ()
+    fixed: tuple[tuple[int, float | int | bool], ...] = ()
+    changing: tuple[int, ...] = ()
+    refusal: str = ""
+
+    def to_bytes(self) -> bytes:
+        """The digest of the rest, a line of JSON, the objects."""
+        head = {
+            "module": self.module,
+            "key": self.key,
+            "segments": [[s.first, s.end, s.inputs, s.outputs, s.updated, s.fixed, s.changing] for s in self.segments],
+            "sizes": [len(each) for each in self.objects],
+            "fixed": [[index, value.hex() if isinstance(value, float) else value] for index, value in self.fixed],
+            "changing": self.changing,
+            "refusal": self.refusal,
+        }
+        content = json.dumps(head).encode() + b"\n" + b"".join(self.objects)
+        return hashlib.sha256(content).hexdigest().encode() + content
+
+    @classmethod
+    def from_bytes(cls, data: bytes, module: str, key: str) -> Archive:
+        """Reads what `to_bytes` wrote for this module and machine; InvalidArchive for anything else."""
+        digest, content = data[:_DIGEST_LENGTH], data[_DIGEST_LENGTH:]
+        if hashlib.sha256(content).hexdigest().encode() != digest:
+            raise InvalidArchive("its digest does not match")
+        line, _, rest = content.partition(b"\n")
+        head = json.loads(line)
+        if (head["module"], head["key"]) != (module, key):
+            raise InvalidArchive("it is another graph's, or another machine's")
+        objects = []
+        for size in head["sizes"]:
+            objects.append(rest[:size])
+            rest = rest[size:]
+        return cls(
+            module,
+            key,
+            tuple(Segment(first, end, *map(tuple, lists)) for first, end, *lists in head["segments"]),
+            tuple(objects),
+            tuple((index, float.fromhex(v) if isinstance(v, str) else v) for index, v in head["fixed"]),
+            tuple(head["changing"]),
+            head["refusal"],
+        )

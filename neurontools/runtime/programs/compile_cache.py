@@ -15,17 +15,18 @@ the group and not by all, such as 3770), what members of the group put there is 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from time import monotonic, sleep
 
 import torch
 
-from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compiled_graph import FORMAT, CompiledGraph, InvalidCompiledGraph
-from neurontools.runtime.programs.compiler_flags import CompilerFlags
+from neurontools.runtime.programs.compiler import CompilerFlags
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.version import __version__
@@ -54,7 +55,7 @@ class CompileCache:
         self.hits_total = 0
         self.stored_total = 0
         self.rebuilt_total = 0
-        self.longest_wait_seconds = entry_lock.LONGEST_WAIT_SECONDS
+        self.longest_wait_seconds = LONGEST_WAIT_SECONDS
         self._announced: set[str] = set()
 
     def directory(self, flags: CompilerFlags) -> Path | None:
@@ -64,7 +65,9 @@ class CompileCache:
         where = flags.cache_dir or self.environment.get(CACHE_URL, "") or default_directory()
         if "://" in where and not where.startswith("file://"):
             if self._is_first(where):
-                _log("ERROR", f"the compile cache {where} is not reachable from here; set {CACHE_URL} to a directory")
+                _log_at_level(
+                    "ERROR", f"the compile cache {where} is not reachable from here; set {CACHE_URL} to a directory"
+                )
             return None
         path = Path(where.removeprefix("file://"))
         if self._is_first(str(path)):
@@ -112,7 +115,7 @@ class CompileCache:
                     return None
             except OSError:
                 return None
-            _log(
+            _log_at_level(
                 "ERROR",
                 f"Got a cached failed neff at {entry.path}/model.neff. Will skip compilation, please set "
                 "--retry_failed_compilation for recompilation.",
@@ -144,7 +147,7 @@ class CompileCache:
                         minutes = seconds / 60
                         self._info(f"Another process must be compiling {neff}, been waiting for: {minutes:.1f} minutes")
 
-                    stack.enter_context(entry_lock.held(entry, name, waiting, self.longest_wait_seconds))
+                    stack.enter_context(hold_entry_lock(entry, name, waiting, self.longest_wait_seconds))
             yield
 
     def store(self, compiled: CompiledGraph, text: str, flags: CompilerFlags) -> None:
@@ -161,7 +164,9 @@ class CompileCache:
         except OSError as error:
             if self._is_first("full"):
                 where = self.directory(flags)
-                _log("WARNING", f"the compile cache {where} can't be written ({error.strerror}); training goes on")
+                _log_at_level(
+                    "WARNING", f"the compile cache {where} can't be written ({error.strerror}); training goes on"
+                )
             return
         self.stored_total += 1
         self._info("Compiler status PASS")
@@ -204,7 +209,7 @@ class CompileCache:
                 entry = stack.enter_context(way)
             except NotTrusted as error:
                 if self._is_first("not trusted"):
-                    _log(
+                    _log_at_level(
                         "WARNING",
                         f"the compile cache is not used: {error.filename} {error.strerror}; set {CACHE_URL} to a "
                         "directory of your own, or remove what is in the way",
@@ -216,7 +221,7 @@ class CompileCache:
 
     def _discard(self, entry: Directory, reason: str) -> None:
         self.rebuilt_total += 1
-        _log("WARNING", f"the cached neff in {entry.path} is damaged ({reason}); compiling it again")
+        _log_at_level("WARNING", f"the cached neff in {entry.path} is damaged ({reason}); compiling it again")
         with contextlib.suppress(OSError):
             entry.remove("model.done")
 
@@ -228,8 +233,78 @@ class CompileCache:
 
     def _info(self, text: str) -> None:
         if self.environment.get(LOG_LEVEL, "").upper() in ("INFO", "DEBUG", "TRACE"):
-            _log("INFO", text)
+            _log_at_level("INFO", text)
 
 
-def _log(level: str, text: str) -> None:
+def _log_at_level(level: str, text: str) -> None:
     write_stderr_line(f"{level} ||NCC_WRAPPER||: {text}")
+
+
+LONGEST_WAIT_SECONDS = 120.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
+_TELL_AFTER_SECONDS, _TELL_AGAIN_SECONDS = 0.2, 60.0
+
+_held_descriptors: set[int] = set()
+
+
+@contextlib.contextmanager
+def hold_entry_lock(
+    directory: Directory,
+    name: str,
+    waiting: Callable[[float], None],
+    longest_wait_seconds: float = LONGEST_WAIT_SECONDS,
+) -> Iterator[bool]:
+    """Holds the lock of a file, which is made; gives whether it is held.
+
+    The kernel frees it when its holder ends, SIGKILL included, so a file that was left behind means nothing. It is not
+    held where the file can't be made, and after `longest_wait_seconds`: a stopped process must not stop the others.
+    `waiting` is told how many seconds have gone by, early and then once a minute.
+    """
+    descriptor = -1
+    try:
+        descriptor = directory.open_lock(name)
+        _held_descriptors.add(descriptor)
+        is_held = _acquire(descriptor, waiting, longest_wait_seconds)
+    except OSError:
+        is_held = False
+    except BaseException:
+        _close_descriptor(descriptor)
+        raise
+    try:
+        yield is_held
+    finally:
+        _close_descriptor(descriptor)
+
+
+def _acquire(descriptor: int, waiting: Callable[[float], None], longest_wait_seconds: float) -> bool:
+    began = monotonic()
+    pause_seconds, tell_seconds = _FIRST_PAUSE_SECONDS, _TELL_AFTER_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited_seconds = monotonic() - began
+        else:
+            return True
+        if waited_seconds >= tell_seconds:
+            tell_seconds = waited_seconds + _TELL_AGAIN_SECONDS
+            waiting(waited_seconds)
+        if waited_seconds >= longest_wait_seconds:
+            return False
+        sleep(pause_seconds)
+        pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
+def _close_descriptor(descriptor: int) -> None:
+    if descriptor in _held_descriptors:
+        _held_descriptors.discard(descriptor)
+        os.close(descriptor)
+
+
+def _close_in_child() -> None:
+    """A forked child's copy would keep the lock for as long as the child lives."""
+    for descriptor in tuple(_held_descriptors):
+        _close_descriptor(descriptor)
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -20,7 +20,7 @@ class InvalidCompiledGraph(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ValueUse:
     """A value as an argument: whole (`layout` None), or seen through a layout at an offset held by a scalar input."""
 
     value: int
@@ -174,7 +174,7 @@ _FORMATS = {str(value): value for value in vars(torch).values() if isinstance(va
 def _to_json(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
-    if isinstance(value, Use):
+    if isinstance(value, ValueUse):
         layout = None if value.layout is None else _layout_to_json(value.layout)
         return {"use": [value.value, layout, value.offset]}
     if isinstance(value, ScalarInput):
@@ -200,7 +200,7 @@ def _from_json(value: Any) -> Any:
     ((kind, content),) = value.items()
     if kind == "use":
         number, layout, offset = content
-        return Use(int(number), None if layout is None else _layout_from_json(layout), offset)
+        return ValueUse(int(number), None if layout is None else _layout_from_json(layout), offset)
     if kind == "scalar":
         return ScalarInput(int(content))
     if kind == "host":
@@ -238,7 +238,7 @@ def _numbers(numbers: tuple[int, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Use):
+    if isinstance(value, ValueUse):
         shown = f"%{value.value}"
         if value.layout is not None:
             shown += f":{value.layout.text()}"

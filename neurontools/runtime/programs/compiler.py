@@ -1,10 +1,11 @@
-"""Compiles a recorded graph: numbers its values, drops dead operators, plans the scratchpad."""
+"""Compiles graphs: parses NEURON_CC_FLAGS, hashes a graph's text, and plans its instructions and memory."""
 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from neurontools.runtime.operators.layout import TensorLayout
@@ -14,14 +15,14 @@ from neurontools.runtime.programs.compiled_graph import (
     HostInput,
     Instruction,
     ScalarInput,
-    Use,
+    ValueUse,
     flattened,
 )
-from neurontools.runtime.tensors.core import Graph
+from neurontools.runtime.tensors.buffers import Graph
 
 
 @dataclass(slots=True)
-class _Call:
+class _GraphCall:
     """A recorded call with the numbers of its tensors, scalars, hosts and results."""
 
     signature: OperatorSignature
@@ -59,7 +60,7 @@ def graph_hash(text: str) -> str:
 
 def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -> CompiledGraph:
     """What computes the values whose storage is alive (alive[i] for buffer i) and the effects, nothing else."""
-    calls, layouts, inputs = _calls(graph)
+    calls, layouts, inputs = _graph_calls(graph)
     kept = _without_dead(calls, alive)
     is_input = set(inputs)
     instructions, scratchpad_bytes = _plan(kept, layouts, is_input, alive)
@@ -80,14 +81,14 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
 
 def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, OperatorSignature]]:
     """The operators that `compile_graph` keeps, in its order: where each is among the recorded ones, and how."""
-    calls, _, _ = _calls(graph)
+    calls, _, _ = _graph_calls(graph)
     positions = {id(call): position for position, call in enumerate(calls)}
     return [(positions[id(call)], call.signature) for call in _without_dead(calls, alive)]
 
 
-def _calls(graph: Graph) -> tuple[list[_Call], dict[int, TensorLayout], list[int]]:
+def _graph_calls(graph: Graph) -> tuple[list[_GraphCall], dict[int, TensorLayout], list[int]]:
     """The calls, the layout of every value, and which values are inputs."""
-    calls: list[_Call] = []
+    calls: list[_GraphCall] = []
     layouts: dict[int, TensorLayout] = {}
     inputs: list[int] = []
     position = number = scalars = hosts = 0
@@ -105,7 +106,7 @@ def _calls(graph: Graph) -> tuple[list[_Call], dict[int, TensorLayout], list[int
         for output in signature.outputs or (None,) * len(signature.operator.returns):
             result, number = _numbered(output, number, layouts)
             results.append(result)
-        calls.append(_Call(signature, tensors, scalars, hosts, tuple(results)))
+        calls.append(_GraphCall(signature, tensors, scalars, hosts, tuple(results)))
         scalars += signature.scalar_count
         hosts += signature.host_count
     return calls, layouts, inputs
@@ -124,7 +125,7 @@ def _numbered(output: Any, number: int, layouts: dict[int, TensorLayout]) -> tup
     return number, number + 1
 
 
-def _flops_by_dtype(calls: list[_Call], layouts: dict[int, TensorLayout]) -> dict[str, int]:
+def _flops_by_dtype(calls: list[_GraphCall], layouts: dict[int, TensorLayout]) -> dict[str, int]:
     """FLOPs by the element type of the first operand, as torch names it without its module."""
     flops: Counter[str] = Counter()
     for call in calls:
@@ -134,7 +135,7 @@ def _flops_by_dtype(calls: list[_Call], layouts: dict[int, TensorLayout]) -> dic
     return dict(flops)
 
 
-def _without_dead(calls: list[_Call], alive: bytes) -> list[_Call]:
+def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
     """The calls that somebody needs, found from the last one backwards."""
     live = {number for number, flag in enumerate(alive) if flag}
     kept = []
@@ -151,7 +152,7 @@ def _without_dead(calls: list[_Call], alive: bytes) -> list[_Call]:
 
 
 def _plan(
-    calls: list[_Call], layouts: dict[int, TensorLayout], inputs: set[int], alive: bytes
+    calls: list[_GraphCall], layouts: dict[int, TensorLayout], inputs: set[int], alive: bytes
 ) -> tuple[tuple[Instruction, ...], int]:
     """Instructions with the values that die after each, and the peak of the temporaries in bytes."""
     last_use: dict[int, int] = {}
@@ -170,19 +171,19 @@ def _plan(
             if last_use[number] == index and not alive[number] and number not in inputs
         )
         current -= sum(layouts[number].nbytes for number in dead)
-        instructions.append(_instruction(call, layouts, dead))
+        instructions.append(_instruction_of(call, layouts, dead))
     return tuple(instructions), peak
 
 
-def _instruction(call: _Call, layouts: dict[int, TensorLayout], dead: tuple[int, ...]) -> Instruction:
+def _instruction_of(call: _GraphCall, layouts: dict[int, TensorLayout], dead: tuple[int, ...]) -> Instruction:
     signature = call.signature
 
     def bound(slot: Any) -> Any:
         if isinstance(slot, TensorSlot):
             number = call.tensors[slot.slot]
             if slot.offset is None and layouts[number] is slot.layout:
-                return Use(number)
-            return Use(number, slot.layout, None if slot.offset is None else call.first_scalar + slot.offset)
+                return ValueUse(number)
+            return ValueUse(number, slot.layout, None if slot.offset is None else call.first_scalar + slot.offset)
         if isinstance(slot, ScalarSlot):
             return ScalarInput(call.first_scalar + slot.index)
         if isinstance(slot, HostSlot):
@@ -198,4 +199,118 @@ def _instruction(call: _Call, layouts: dict[int, TensorLayout], dead: tuple[int,
         call.results,
         tuple(call.tensors[slot] for slot in signature.written_slots),
         dead,
+    )
+
+
+CC_FLAGS = "NEURON_CC_FLAGS"
+
+_AUTO_CAST = ("none", "matmult", "all")
+_AUTO_CAST_TYPE = ("bf16", "fp16", "tf32", "fp8_e4m3")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "--auto-cast": _AUTO_CAST,
+    "--auto-cast-type": _AUTO_CAST_TYPE,
+    "--model-type": ("generic", "transformer", "unet-inference"),
+    "--optlevel": ("1", "2", "3"),
+    "--target": ("inf2", "trn1", "trn1n", "trn2", "trn3"),
+    "--logical-nc-config": ("1", "2"),
+    "--distribution-strategy": ("llm-training", "nemo"),
+    "--verbose": ("trace", "debug", "info", "warning", "error", "critical", "user", "35"),
+}
+_WITHOUT_LNC = frozenset({"inf2", "trn1", "trn1n"})
+_ALIASES = {"-O": "--optlevel", "-lnc": "--logical-nc-config", "-v": "--verbose", "--lnc": "--logical-nc-config"}
+_SWITCHES = frozenset(
+    {
+        "--enable-saturate-infinity",
+        "--enable-mixed-precision-accumulation",
+        "--disable-mixed-precision-accumulation",
+        "--enable-fast-context-switch",
+        "--enable-fast-loading-neuron-binaries",
+        "--disable-internal-io-dge",
+        "--internal-enable-dge-levels",
+    }
+)
+_WRAPPER_SWITCHES = frozenset({"--no_cache", "--retry_failed_compilation"})
+_WRAPPER_VALUES = frozenset(
+    {"--cache_dir", "--log_level", "--hbm-scratchpad-page-size", "--dump", "--tensorizer-options"}
+)
+
+
+class InvalidCompilerFlags(ValueError):
+    """The compiler would refuse these flags; the text is what it says, and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerFlags:
+    """Flags as they are in force; where one is given twice, the rightmost wins."""
+
+    auto_cast: str = "none"
+    auto_cast_type: str = "bf16"
+    model_type: str = "generic"
+    optlevel: int = 2
+    target: str | None = None
+    logical_neuroncore_config: int | None = None
+    cache_dir: str | None = None
+    no_cache: bool = False
+    retry_failed_compilation: bool = False
+    passed_on: tuple[str, ...] = field(default=())
+
+    @property
+    def hash_text(self) -> str:
+        """Eight hex digits for the flags that reach the compiler: `d41d8cd9` for none at all."""
+        return hashlib.md5(" ".join(self.passed_on).encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def parse_compiler_flags(text: str) -> CompilerFlags:
+    """Reads the value of NEURON_CC_FLAGS; InvalidCompilerFlags for what the compiler would refuse."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InvalidCompilerFlags(f"{CC_FLAGS}={text!r}: {error}; close the quote") from None
+    values: dict[str, str] = {}
+    passed_on: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        name, equals, value = word.partition("=")
+        if name.startswith("-O") and len(name) > 2 and not equals:
+            name, value, equals = "-O", name[2:], "="
+        name = _ALIASES.get(name, name)
+        if name in _WRAPPER_SWITCHES:
+            values[name] = "1"
+            continue
+        if name in _SWITCHES:
+            passed_on.append(word)
+            continue
+        if name not in _CHOICES and name not in _WRAPPER_VALUES:
+            raise InvalidCompilerFlags(
+                f"{CC_FLAGS}: unrecognized argument {word!r}; known are {', '.join(sorted(_CHOICES))}"
+            )
+        if not equals:
+            if position == len(words):
+                raise InvalidCompilerFlags(f"{CC_FLAGS}: argument {name}: expected one argument")
+            value = words[position]
+            position += 1
+        if name in _CHOICES:
+            if value not in _CHOICES[name]:
+                raise InvalidCompilerFlags(
+                    f"{CC_FLAGS}: argument {name}: invalid choice: {value!r} (choose from {', '.join(_CHOICES[name])})"
+                )
+            passed_on += [name, value]
+        values[name] = value
+    if values.get("--logical-nc-config") == "2" and values.get("--target") in _WITHOUT_LNC:
+        raise InvalidCompilerFlags(
+            f"{CC_FLAGS}: argument --logical-nc-config: {values['--target']} has no logical NeuronCores of 2; use 1"
+        )
+    return CompilerFlags(
+        auto_cast=values.get("--auto-cast", "none"),
+        auto_cast_type=values.get("--auto-cast-type", "bf16"),
+        model_type=values.get("--model-type", "generic"),
+        optlevel=int(values.get("--optlevel", "2")),
+        target=values.get("--target"),
+        logical_neuroncore_config=int(values["--logical-nc-config"]) if "--logical-nc-config" in values else None,
+        cache_dir=values.get("--cache_dir"),
+        no_cache="--no_cache" in values,
+        retry_failed_compilation="--retry_failed_compilation" in values,
+        passed_on=tuple(passed_on),
     )

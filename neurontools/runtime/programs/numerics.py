@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.layout import TensorLayout, layouts
-from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use
-from neurontools.runtime.programs.rounding import NEAREST, stochastic_bf16
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ValueUse
+from neurontools.runtime.tensors.buffers import Tensor
 
-Tensor = torch.Tensor
 USE_BF16 = "XLA_USE_BF16"
 DOWNCAST_BF16 = "XLA_DOWNCAST_BF16"
 STOCHASTIC = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
@@ -78,7 +77,7 @@ class Numerics:
 
 
 def _layout(part: Any, compiled: CompiledGraph) -> TensorLayout | None:
-    return (part.layout or compiled.layouts[part.value]) if isinstance(part, Use) else None
+    return (part.layout or compiled.layouts[part.value]) if isinstance(part, ValueUse) else None
 
 
 def _written_positions(instruction: Instruction) -> frozenset[int | str]:
@@ -96,10 +95,10 @@ def _touches_bf16(instruction: Instruction, compiled: CompiledGraph) -> bool:
     return any(compiled.layouts[number].device_dtype is torch.bfloat16 for number in numbers)
 
 
-def _uses(parts: Any) -> list[Use]:
-    found: list[Use] = []
+def _uses(parts: Any) -> list[ValueUse]:
+    found: list[ValueUse] = []
     for part in parts:
-        if isinstance(part, Use):
+        if isinstance(part, ValueUse):
             found.append(part)
         elif isinstance(part, (list, tuple)):
             found += _uses(part)
@@ -175,3 +174,49 @@ def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
         return _map(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
 
     return run
+
+
+FP8_E4M3_LARGEST = 240.0  # of the engines' own fp8_e4m3; float8_e4m3fn reaches 448
+
+
+def to_bf16(value: Tensor) -> Tensor:
+    """Float32 values rounded to the nearest bfloat16, still as float32."""
+    return value.to(torch.bfloat16).to(value.dtype)
+
+
+def to_fp16(value: Tensor) -> Tensor:
+    """Float32 values rounded to the nearest float16, still as float32; beyond its range they become infinite."""
+    return value.to(torch.float16).to(value.dtype)
+
+
+def to_tf32(value: Tensor) -> Tensor:
+    """Float32 values rounded to the nearest with 10 bits of mantissa, ties to even; inf and nan stay what they are."""
+    bits = value.contiguous().view(torch.int32)
+    rounded = bits + (0x0FFF + ((bits >> 13) & 1))
+    rounded = (rounded & ~0x1FFF).view(torch.float32)
+    return torch.where(torch.isfinite(value), rounded, value)
+
+
+def to_fp8_e4m3(value: Tensor) -> Tensor:
+    """Float32 values rounded to the nearest fp8_e4m3 and saturated at its largest, still as float32."""
+    clamped = value.clamp(-FP8_E4M3_LARGEST, FP8_E4M3_LARGEST)
+    return clamped.to(torch.float8_e4m3fn).to(value.dtype)
+
+
+NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
+    "bf16": to_bf16,
+    "fp16": to_fp16,
+    "tf32": to_tf32,
+    "fp8_e4m3": to_fp8_e4m3,
+}
+
+
+def stochastic_bf16(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Float32 values rounded to one of the two neighbouring bfloat16, at random in proportion to their nearness.
+
+    The mean of many roundings is the value itself. Inf and nan stay what they are.
+    """
+    bits = value.contiguous().view(torch.int32)
+    noise = torch.randint(0, 1 << 16, bits.shape, generator=generator, dtype=torch.int32, device="cpu")
+    rounded = ((bits + noise) & ~0xFFFF).view(torch.float32)
+    return torch.where(torch.isfinite(value), rounded, value).to(torch.bfloat16)

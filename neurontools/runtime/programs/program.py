@@ -9,22 +9,20 @@ from typing import Any, Protocol
 
 import torch
 
-from neurontools.runtime.capture.trust import distrust
+from neurontools.runtime.capture.replay import mark_eager_only
 from neurontools.runtime.counting.step_clock import COMPILE, step_clock
 from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.operator import DeviceOperator
-from neurontools.runtime.programs.bindings import BINDINGS
 from neurontools.runtime.programs.compiled_graph import (
     CompiledGraph,
     HostInput,
     Instruction,
     ScalarInput,
-    Use,
+    ValueUse,
     flattened,
 )
 from neurontools.runtime.programs.numerics import Numerics
-from neurontools.runtime.tensors.buffer_table import reinterpreted
-from neurontools.runtime.tensors.core import Tensor
+from neurontools.runtime.tensors.buffers import Tensor, reinterpreted
 
 Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 TimedRun = Callable[
@@ -43,7 +41,7 @@ class MetaMismatch(RuntimeError):
             f"{operator.name} returned {value.dtype}{list(value.shape)} where its meta kernel announced "
             f"{layout.text()}; it runs at once from now on: begin the step anew"
         )
-        distrust(operator)
+        mark_eager_only(operator)
 
 
 class Replacement(Protocol):
@@ -173,7 +171,7 @@ def run_instructions(
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
     """What an argument of an instruction stands for. No closure: a recursive one would keep the values alive."""
-    if isinstance(part, Use):
+    if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
     if isinstance(part, ScalarInput):
@@ -271,7 +269,7 @@ class _Writer:
         return found
 
     def expression(self, part: Any) -> str:
-        if isinstance(part, Use):
+        if isinstance(part, ValueUse):
             if part.layout is None:
                 return f"v{part.value}"
             offset = "0" if part.offset is None else f"S[{part.offset}]"
@@ -339,7 +337,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
         if (
             binding is not None
             and call is instruction.operator.call
-            and isinstance(instruction.arguments[0], (Use, list, tuple))
+            and isinstance(instruction.arguments[0], (ValueUse, list, tuple))
         ):
             call = binding
         line = f"{writer.name(call, 'f')}({', '.join(arguments)})"
@@ -372,7 +370,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
 
 def _view(writer: _Writer, part: Any, sources: dict[int, TensorLayout]) -> str:
     """Like `expression`, with the common view of the same type written out."""
-    if isinstance(part, Use) and part.layout is not None:
+    if isinstance(part, ValueUse) and part.layout is not None:
         if part.layout.device_dtype is sources[part.value].device_dtype:
             offset = "0" if part.offset is None else f"S[{part.offset}]"
             return f"as_strided(v{part.value},{part.layout.size},{part.layout.stride},{offset})"
@@ -388,3 +386,30 @@ def _target(result: Any) -> str:
     if isinstance(result, list):
         return "[" + ", ".join(map(_target, result)) + "]"
     return f"v{result}"
+
+
+_functions: Any = torch._C._VariableFunctions
+_nn: Any = torch._C._nn
+_methods: Any = torch._C.TensorBase
+
+BINDINGS: dict[str, Callable[..., Any]] = {
+    **{f"aten::{name}.Tensor": getattr(_functions, name) for name in ("add", "sub", "mul", "div")},
+    **{f"aten::{name}_.Tensor": getattr(_methods, f"{name}_") for name in ("add", "sub", "mul", "div")},
+    **{
+        f"aten::{name}": getattr(_functions, name)
+        for name in (
+            "mm bmm addmm relu sigmoid tanh exp sqrt rsqrt neg embedding clone _softmax _log_softmax "
+            "_softmax_backward_data _log_softmax_backward_data native_layer_norm"
+        ).split()
+        if hasattr(_functions, name)
+    },
+    **{f"aten::{name}_": getattr(_methods, f"{name}_") for name in ("relu", "sigmoid", "tanh")},
+    **{
+        f"aten::_foreach_{name}": getattr(_functions, f"_foreach_{name.partition('.')[0]}")
+        for name in (
+            "add_.List add_.Scalar mul_.Scalar lerp_.Scalar addcmul_.Scalar sqrt div_.ScalarList addcdiv_.ScalarList"
+        ).split()
+    },
+    "aten::gelu": _nn.gelu,
+}
+"""By the operator's name."""

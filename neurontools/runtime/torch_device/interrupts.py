@@ -1,26 +1,145 @@
-"""Ctrl-C while torch asks for the device's guard is raised right afterwards, where torch can bear it.
-
-torch's C++ looks for the Python function of the guard by the name of the running one, and takes that with PyObject_Str,
-which carries out signals (CPython 3.11). KeyboardInterrupt raised there leaves a C++ function that may raise nothing,
-and the process is aborted: a training of small steps met that with every tenth to twentieth Ctrl-C.
-
-So the handler of Ctrl-C looks where it was called. In that place it has the signal come again, from a thread, when
-torch has its answer; anywhere else, also in calls that block, it raises KeyboardInterrupt at once, as Python's own.
-
-Not covered: handlers that a script has set itself, and that raise.
-"""
+"""Interrupts and errors that native code of PyTorch would otherwise lose."""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
 import ctypes
+import functools
 import itertools
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+import torch
+from torch.utils import hooks as module_hooks
+
+from neurontools.util.signals import defer_signals_here
+
+Hook = Callable[..., Any]
+
+
+class _Running(threading.local):
+    """The backward passes of a thread that are under way, and what a hook raised in the innermost."""
+
+    depth = 0
+    error: BaseException | None = None
+
+
+_running = _Running()
+
+
+def guard_backward_hooks() -> None:
+    """Changes how hooks are registered and how the engine is called; once a process."""
+    graph: Any = torch.autograd.graph
+    run = graph._engine_run_backward
+    guarded_run = _guarded_run(run)
+    graph._engine_run_backward = guarded_run
+    autograd: Any = torch.autograd
+    autograd._engine_run_backward = guarded_run
+    tensor: Any = torch.Tensor
+    tensor.register_hook = _registering(tensor.register_hook, _refused_gradient)
+    tensor.register_post_accumulate_grad_hook = _registering(
+        tensor.register_post_accumulate_grad_hook, _refused_gradient
+    )
+    saved: Any = graph.saved_tensors_hooks
+    make = saved.__init__
+
+    @functools.wraps(make)
+    def make_guarded(self: Any, pack_hook: Hook, unpack_hook: Hook) -> None:
+        make(self, pack_hook, _guarded(unpack_hook, _refused_saved_tensor))
+
+    saved.__init__ = make_guarded
+    module: Any = module_hooks.BackwardHook
+    apply = module._apply_on_tensors
+
+    @functools.wraps(apply)
+    def apply_guarded(self: Any, register: Callable[[Any], None], arguments: Any) -> Any:
+        return apply(self, lambda node: register(_GuardedNode(node)), arguments)
+
+    module._apply_on_tensors = apply_guarded
+
+
+class _GuardedNode:
+    """A node of the graph whose hooks are guarded, for the hooks of modules."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def register_hook(self, hook: Hook) -> Any:
+        """As the node's own."""
+        return self._node.register_hook(_guarded(hook, _refused_gradients))
+
+
+def refusing_hook(hook: Hook) -> Hook:
+    """A hook of a graph's node that may raise."""
+    return _guarded(hook, _refused_gradients)
+
+
+def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_guarded(*arguments: Any, **keywords: Any) -> Any:
+        outer, _running.error = _running.error, None
+        held = None if _running.depth else defer_signals_here()
+        _running.depth += 1
+        try:
+            # In a thread of autograd's own there would be a second pool of OpenMP threads, and only core 0.
+            with torch.autograd.set_multithreading_enabled(False):
+                return run(*arguments, **keywords)
+        except (RuntimeError, TypeError):
+            error = _running.error
+            if error is None:
+                raise
+            raise error from error.__cause__
+        finally:
+            _running.depth -= 1
+            _running.error = outer
+            if held is not None:
+                held.release()
+
+    return run_guarded
+
+
+def _registering(register: Callable[..., Any], refused: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(register)
+    def register_guarded(self: Any, hook: Hook) -> Any:
+        return register(self, hook if self.is_cpu else _guarded(hook, refused))
+
+    return register_guarded
+
+
+def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
+    """The hook; what it raises in backward is kept, and `refused` of its arguments is what torch does not take."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return hook(*arguments)
+        except BaseException as error:
+            if not _running.depth:
+                raise
+            _running.error = _running.error or error
+            return refused(*arguments)
+
+    call.__name__ = getattr(hook, "__name__", type(hook).__name__)
+    return call
+
+
+def _refused_gradient(_gradient: Any) -> Any:
+    """Of another type than any gradient on the device."""
+    return torch.empty(0, dtype=torch.bool, device="cpu")
+
+
+def _refused_saved_tensor(_packed: Any) -> Any:
+    return None
+
+
+def _refused_gradients(gradients: Any, *_: Any) -> Any:
+    """One more than there are."""
+    return (None,) * (len(gradients) + 1)
+
 
 _MOST_FRAMES = 256
 _AGAIN_AFTER_SECONDS = 0.001
@@ -64,7 +183,7 @@ class _NativeStack:
         return symbol
 
 
-def install() -> None:
+def resend_lost_interrupts() -> None:
     """Takes the place of Python's own handler of Ctrl-C, where that is in use; once a process, in its main thread."""
     if threading.current_thread() is not threading.main_thread():
         return

@@ -1,30 +1,30 @@
-"""torch.profiler with tracks of the NeuronCores in its traces, and their columns in its tables.
-
-Device activities come from C++ alone in torch 2.13, so they are put in afterwards: into the JSON that was written, and
-among the function events that tables are made of.
-"""
+"""torch.profiler, the memory history and the input wait, as PyTorch scripts see them."""
 
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections import defaultdict, deque
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler_util import FunctionEvent
+from torch.utils.data import dataloader
 
 from neurontools.profile import Engine, Profile
 from neurontools.profile.formats.chrome_trace import merge_into_trace
+from neurontools.profile.formats.memory_snapshot import snapshot, write_snapshot
+from neurontools.runtime.counting.step_clock import INPUT, step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.stderr_lines import warn_once
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.worker import worker
+from neurontools.runtime.tensors.buffers import buffers, size_text
+from neurontools.runtime.tensors.device import device, worker
 
 _DeviceType: Any = torch._C._autograd.DeviceType
 _windows: weakref.WeakKeyDictionary[Any, InMemoryProfile] = weakref.WeakKeyDictionary()
@@ -46,7 +46,7 @@ def profile_of(profiler: Any) -> Profile | None:
     return _profiles.get(getattr(profiler, "profiler", profiler))
 
 
-def install() -> None:
+def patch_torch_profiler() -> None:
     """Changes torch's profiler; once a process."""
     activity: Any = torch.profiler.ProfilerActivity
     activity.NEURON = activity.PrivateUse1  # as torch_neuronx names it
@@ -175,3 +175,86 @@ def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -
             call = waiting.popleft()
             call.append_kernel(each.name, each.device_index, each.time_range.elapsed_us())
             waiting.append(call)
+
+
+_open_windows: list[InMemoryProfile] = []
+
+
+def _record_memory_history(
+    enabled: str | bool | None = "all", *_arguments: Any, clear_history: bool = False, **_keywords: Any
+) -> None:
+    """Begins to note allocations with their lines, or ends it for None. What else torch.cuda's takes is accepted."""
+    if not enabled:
+        while _open_windows:
+            _open_windows.pop().stop()
+        return
+    if _open_windows and clear_history:
+        _open_windows[0].begin_anew()
+    elif not _open_windows:
+        _open_windows.append(open_window())
+
+
+def _snapshot(device: Any = None) -> dict[str, Any]:
+    """What is allocated now, and what was allocated and freed since the history is recorded."""
+    del device  # as torch.cuda's: all cores are in it
+    return snapshot(_current_profile())
+
+
+def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
+    """Writes a snapshot to a file."""
+    write_snapshot(_current_profile(), Path(filename))
+
+
+def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
+    """HBM of each core by category, as text."""
+    del which, abbreviated
+    lines = []
+    for core in device.cores:
+        memory = buffers.account_of(core)
+        lines.append(
+            f"NeuronCore {core.global_index}: {size_text(memory.total_bytes)} of {size_text(memory.limit_bytes)}"
+        )
+        lines += [
+            f"  {field.removesuffix('_bytes'):<24} {size_text(level)}" for field, level in memory.by_field().items()
+        ]
+        lines.append(f"  {'peak':<24} {size_text(memory.peak_bytes)}")
+    return "\n".join(lines)
+
+
+def _current_profile() -> Profile:
+    device.flush_all("Snapshot")
+    if _open_windows:
+        return _open_windows[0].so_far()
+    window = open_window()
+    return window.stop()
+
+
+def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
+    """The module torch.<name>.memory, with functions that are elsewhere too."""
+    made = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
+    for function in (_record_memory_history, _snapshot, _dump_snapshot, memory_summary):
+        setattr(made, function.__name__, function)
+    for key, value in others.items():
+        setattr(made, key, value)
+    return made
+
+
+def measure_input_wait() -> None:
+    """Charges each batch's wait to the input; once a process. What a thread fetches ahead nobody waits for."""
+    iterator: Any = dataloader._BaseDataLoaderIter
+    original = iterator.__next__
+
+    @functools.wraps(original)
+    def timed(self: Any) -> Any:
+        if step_clock.is_background():
+            return original(self)
+        began = time.perf_counter()
+        entry = step_clock.open(INPUT, began)
+        try:
+            return original(self)
+        finally:
+            step_clock.close(entry, time.perf_counter())
+            if ring.is_on:
+                ring.record_input_wait(int(began * 1e9))
+
+    iterator.__next__ = timed

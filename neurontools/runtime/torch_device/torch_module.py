@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.buffers import Category, Core, buffers
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.memory import Category
 
 
 def core_of(which: Any) -> Core:

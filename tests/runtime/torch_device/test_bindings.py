@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 
 from neurontools.runtime.operators.operator import find_overload  # noqa: E402
-from neurontools.runtime.programs.bindings import BINDINGS  # noqa: E402
+from neurontools.runtime.programs.program import BINDINGS  # noqa: E402
 
 
 def arguments_of(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:

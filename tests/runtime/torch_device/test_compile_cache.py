@@ -14,10 +14,10 @@ from typing import Any, TextIO
 import pytest
 import torch
 
-from neurontools.runtime.programs import compiler, entry_lock
-from neurontools.runtime.programs.compile_cache import CompileCache
+from neurontools.runtime.programs import compiler
+from neurontools.runtime.programs.compile_cache import CompileCache, hold_entry_lock
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
-from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
+from neurontools.runtime.programs.compiler import CompilerFlags, parse_compiler_flags
 from neurontools.util.directory import Directory
 from tests.harness.hostile_user import HOSTILE, needs_two_users
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -25,7 +25,7 @@ from tests.harness.waiting import HANG_SECONDS, wait_until
 Start = Callable[..., "subprocess.Popen[str]"]
 FLAGS = CompilerFlags()
 OFF = CompilerFlags(no_cache=True)
-LEVEL_1 = parse("--optlevel=1")
+LEVEL_1 = parse_compiler_flags("--optlevel=1")
 
 
 def cache_in(place: object, level: str = "") -> CompileCache:
@@ -89,7 +89,7 @@ def test_flags_and_variables_choose_the_directory(
         "ERROR ||NCC_WRAPPER||: the compile cache s3://bucket/x is not reachable from here; "
         "set NEURON_COMPILE_CACHE_URL to a directory\n"
     )
-    assert str(remote.directory(parse(f"--cache_dir={tmp_path}"))).startswith(str(tmp_path))
+    assert str(remote.directory(parse_compiler_flags(f"--cache_dir={tmp_path}"))).startswith(str(tmp_path))
     default = CompileCache({}).directory(FLAGS)
     assert default is not None
     assert default.parent == Path(f"/var/tmp/neuron-compile-cache-{os.geteuid()}")
@@ -322,7 +322,7 @@ def is_free(file: TextIO) -> bool:
 def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "model.lock"
     readable, writable = os.pipe()
-    with Directory.open(tmp_path) as directory, entry_lock.held(directory, path.name, print) as is_held:
+    with Directory.open(tmp_path) as directory, hold_entry_lock(directory, path.name, print) as is_held:
         assert is_held
         child = os.fork()
         if child == 0:

@@ -16,10 +16,9 @@ import pytest
 from neurontools.rpc.report_limits import MOST_OPERATORS
 from neurontools.runtime.counting.metrics import CallSiteCounter
 from neurontools.runtime.counting.step_clock import COLLECTIVE, COMPUTE, TRANSFER, StepClock
-from neurontools.runtime.execution.graph_changes import GraphChanges
+from neurontools.runtime.execution.graph_description import GraphChanges
 from neurontools.runtime.execution.operator_times import OperatorSamples, OperatorTimes
-from neurontools.runtime.execution.usual_steps import Counts, UsualSteps
-from neurontools.runtime.execution.work import Work
+from neurontools.runtime.execution.steady_state import DeviceCounts, ExecutionWork, SteadyState
 
 PARTS = ("host", "compile_wait", "input_wait", "transfer", "compute", "collective_wait")
 
@@ -289,9 +288,9 @@ def test_what_changed_is_the_first_input_that_differs() -> None:
     ]
 
 
-TRAINING = Work(Counter(float32=30), tensors_total=7, moved_bytes=100)
-FORWARD = Work(Counter(float32=10), tensors_total=3, moved_bytes=40)
-EVALUATION = Work(Counter(float32=10), tensors_total=3, moved_bytes=40)
+TRAINING = ExecutionWork(Counter(float32=30), tensors_total=7, moved_bytes=100)
+FORWARD = ExecutionWork(Counter(float32=10), tensors_total=3, moved_bytes=40)
+EVALUATION = ExecutionWork(Counter(float32=10), tensors_total=3, moved_bytes=40)
 USUAL = (4, 1, 1, 30, 7, 100)
 
 
@@ -299,15 +298,15 @@ class Training:
     """One that counts a batch of 4 samples for each step."""
 
     def __init__(self) -> None:
-        self.counted = UsualSteps()
+        self.counted = SteadyState()
         self.batches = 0
 
-    def step(self, *executed: Work) -> None:
+    def step(self, *executed: ExecutionWork) -> None:
         self.batches += 1
-        self.counted.step_done(Counts(4 * self.batches, self.batches, 2 * self.batches, 0))
+        self.counted.step_done(DeviceCounts(4 * self.batches, self.batches, 2 * self.batches, 0))
         self.run(*executed)
 
-    def run(self, *executed: Work) -> None:
+    def run(self, *executed: ExecutionWork) -> None:
         for work in executed:
             self.counted.executed(work)
 
@@ -350,19 +349,19 @@ def test_executions_that_are_not_one_a_step_are_part_of_training() -> None:
     assert several_batches.a_step() == (4, 1, 0.1, 3, 0.7, 10)
     value_read = Training()
     for number in range(1, 22):
-        value_read.step(*([FORWARD, Work(Counter(float32=20))] if number % 10 == 5 else [TRAINING]))
+        value_read.step(*([FORWARD, ExecutionWork(Counter(float32=20))] if number % 10 == 5 else [TRAINING]))
     assert value_read.totals() == (20, 22, 600)
     all_sizes = Training()
     for number in range(10):
-        all_sizes.step(Work(Counter(float32=(10, 20, 60)[number % 3])))
+        all_sizes.step(ExecutionWork(Counter(float32=(10, 20, 60)[number % 3])))
     assert all_sizes.a_step()[3] == 30
 
 
 def test_what_is_kept_is_bounded_and_no_program_taken_for_another() -> None:
     training = Training()
     for number in range(100):
-        training.step(Work(Counter(float32=number + 1)))
+        training.step(ExecutionWork(Counter(float32=number + 1)))
     assert training.totals() == (99, 99, sum(range(1, 100)))
     for number in range(2000):
-        training.step(Work(Counter(float32=number)))
+        training.step(ExecutionWork(Counter(float32=number)))
     assert training.totals()[:2] == (256, 256)

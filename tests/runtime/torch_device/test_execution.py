@@ -11,14 +11,12 @@ from torch import nn
 
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.execution.deadline import deadline
-from neurontools.runtime.execution.failure import ExecutionFailed
-from neurontools.runtime.execution.policy import Policy
+from neurontools.runtime.execution.policy import ExecutionFailed, ExecutionPolicy, deadline
 from neurontools.runtime.launch import device_registration
 from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.monitoring import NotMonitored
+from neurontools.runtime.tensors.buffers import buffers
+from neurontools.runtime.tensors.cores import NotMonitored
 
 
 def compilations(step: Callable[[int], object], count: int, device: Any) -> int:
@@ -202,7 +200,7 @@ def test_nan_is_counted_and_training_goes_on(
 
 
 def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
-    executor._policy = Policy.from_environment({"NEURON_FAIL_ON_NAN": "1"})
+    executor._policy = ExecutionPolicy.from_environment({"NEURON_FAIL_ON_NAN": "1"})
     kept = torch.zeros(2).to("xla").log().mul(0)
     with pytest.raises(ExecutionFailed, match=r"^NRT_EXEC_COMPLETED_WITH_NUM_ERR\(1003\): the results .* have NaN"):
         xla.flush_all("Test")
@@ -231,7 +229,7 @@ def test_a_time_out_ends_an_execution_between_two_operators(
     ran: list[str] = []
     now_seconds, lasts_seconds = 0.0, 599.0
     monkeypatch.setattr(deadline, "clock", lambda: now_seconds)
-    executor._policy = Policy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "1200"})
+    executor._policy = ExecutionPolicy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "1200"})
     with torch.library._scoped_library("deadline", "FRAGMENT") as library:
         library.define("slow(Tensor x, str name) -> Tensor")
 

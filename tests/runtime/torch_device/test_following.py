@@ -12,12 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from neurontools.runtime.capture import following as following_module
-from neurontools.runtime.capture.following import following
+from neurontools.runtime.capture import replay
+from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.buffers import Category, buffers
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.memory import Category
 from tests.harness.examples import examples
 from tests.harness.seeding import seed
 
@@ -27,10 +26,10 @@ MANY = 16
 
 @pytest.fixture(autouse=True)
 def _nothing_expected(xla: Any) -> Iterator[None]:
-    following.forget_all()
+    replayer.drop_all_traces()
     yield
     xla.flush_all("Test")
-    following.forget_all()
+    replayer.drop_all_traces()
 
 
 def followed() -> int:
@@ -138,7 +137,7 @@ def test_executions_flops_and_bytes_are_counted_as_of_recorded_steps(xla: Any) -
 
 @pytest.mark.parametrize("most", [1, 2, 32])
 def test_graphs_that_take_turns_are_followed_in_turn(xla: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(following_module, "_MOST_COURSES", most)
+    monkeypatch.setattr(replay, "_MAX_TRACES", most)
     value, results = torch.arange(6.0), []
     there = value.to("xla")
 

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from neurontools.runtime.capture.following import following
-from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.capture.replay import replayer
+from neurontools.runtime.tensors.buffers import buffers
 
 Tensor = torch.Tensor
 
@@ -159,7 +159,7 @@ def test_a_signal_while_the_engine_calls_the_runtime_raises_when_backward_has_en
             sys.setprofile(None)
             signal.raise_signal(number)
 
-    following.forget_all()
+    replayer.drop_all_traces()
     weight = torch.ones(4, 4, device="xla", requires_grad=True)
     value = (weight @ weight).relu().sum()
     before = signal.getsignal(number)
@@ -296,7 +296,7 @@ def test_an_interrupt_at_any_line_of_recording_leaves_no_half_recorded_operator(
     is_struck = True
     while is_struck:
         line += every
-        following.forget_all()
+        replayer.drop_all_traces()
         for _ in range(steps_before):
             result = step(there, other_there)
             xla.flush_all("Test")

@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from neurontools.runtime.native.archive import Archive, InvalidArchive, machine_key
-from neurontools.runtime.native.background import compiler_of
-from neurontools.runtime.native.loaded_code import SegmentCode
-from neurontools.runtime.native.segments import Segment, segments_of
+from neurontools.runtime.native.background_builder import compiler_of
+from neurontools.runtime.native.native_program import SegmentCode
+from neurontools.runtime.native.segments import Archive, InvalidArchive, Segment, machine_key, segments_of
 from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
-from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
+from neurontools.runtime.programs.compiler import CompilerFlags, parse_compiler_flags
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
-from neurontools.runtime.tensors.core import Tensor
+from neurontools.runtime.tensors.buffers import Tensor
 from tests.harness import python_process
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -209,7 +208,7 @@ def test_an_archive_survives_as_bytes_and_others_are_none() -> None:
 
 
 def test_machine_code_that_others_may_write_is_not_loaded(tmp_path: Path) -> None:
-    flags = parse("-O3")
+    flags = parse_compiler_flags("-O3")
     cache = CompileCache({"NEURON_COMPILE_CACHE_URL": str(tmp_path)})
     cache.store_machine_code("123", flags, "key", b"code")
     (path,) = tmp_path.rglob("machine-code-key.bin")

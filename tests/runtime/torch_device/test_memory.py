@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.memory import Category, CoreMemory, OutOfDeviceMemory, size_text
+from neurontools.runtime.tensors.buffers import Category, CoreMemory, OutOfDeviceMemory, buffers, size_text
 
 MIB = 1 << 20
 

@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 
 from neurontools.catalog import names
 from neurontools.driver.neuron_runtime import NrtStatus
-from neurontools.runtime.execution.failure import ExecutionFailed
-from neurontools.runtime.execution.target import check_load, neuroncore_version
+from neurontools.runtime.execution.policy import ExecutionFailed, check_load, neuroncore_version
 from neurontools.runtime.launch.device_name import InvalidDeviceName, choose_device_name, device_name
 from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
-from neurontools.runtime.programs import compiler_flags, rounding
-from neurontools.runtime.programs.compiler_flags import CompilerFlags, InvalidCompilerFlags
-from neurontools.runtime.programs.numerics import narrowed_types, stochastic_rounding
+from neurontools.runtime.programs.compiler import CompilerFlags, InvalidCompilerFlags, parse_compiler_flags
+from neurontools.runtime.programs.numerics import (
+    NEAREST,
+    narrowed_types,
+    stochastic_bf16,
+    stochastic_rounding,
+    to_fp8_e4m3,
+    to_tf32,
+)
 from tests.harness.paths import ROOT
 
 Run = Callable[..., Any]
@@ -188,29 +193,29 @@ def tf32_of(value: float) -> float:
 
 @given(FLOATS)
 def test_tf32_keeps_ten_bits_of_mantissa(value: float) -> None:
-    assert rounding.to_tf32(torch.tensor([value])).item() == tf32_of(value)
+    assert to_tf32(torch.tensor([value])).item() == tf32_of(value)
 
 
-@given(st.sampled_from(sorted(rounding.NEAREST)), st.lists(FLOATS, min_size=1, max_size=8))
+@given(st.sampled_from(sorted(NEAREST)), st.lists(FLOATS, min_size=1, max_size=8))
 def test_rounding_twice_is_rounding_once(name: str, values: list[float]) -> None:
-    once = rounding.NEAREST[name](torch.tensor(values))
-    assert torch.equal(rounding.NEAREST[name](once), once)
+    once = NEAREST[name](torch.tensor(values))
+    assert torch.equal(NEAREST[name](once), once)
     assert once.dtype is torch.float32
 
 
 def test_fp8_saturates_at_its_largest() -> None:
-    assert rounding.to_fp8_e4m3(torch.tensor([1e9, -300.0, 0.3])).tolist() == [240.0, -240.0, 0.3125]
+    assert to_fp8_e4m3(torch.tensor([1e9, -300.0, 0.3])).tolist() == [240.0, -240.0, 0.3125]
 
 
 def test_stochastic_rounding_is_unbiased_reproducible_and_goes_to_neighbours() -> None:
     value = torch.full((200_000,), 1.0 + 3 / 1024)  # 3/8 of the way from 1.0 to the next bfloat16, 1.0078125
-    first = rounding.stochastic_bf16(value, torch.Generator().manual_seed(1)).float()
-    assert torch.equal(rounding.stochastic_bf16(value, torch.Generator().manual_seed(1)).float(), first)
+    first = stochastic_bf16(value, torch.Generator().manual_seed(1)).float()
+    assert torch.equal(stochastic_bf16(value, torch.Generator().manual_seed(1)).float(), first)
     assert set(first.unique().tolist()) == {1.0, 1.0078125}
     assert abs((first > 1).float().mean().item() - 0.375) < 0.005
     special = torch.tensor([float("inf"), float("-inf"), 0.0, 1.0])
-    assert rounding.stochastic_bf16(special, torch.Generator()).tolist() == special.tolist()
-    assert rounding.stochastic_bf16(torch.tensor([float("nan")]), torch.Generator()).isnan().item()
+    assert stochastic_bf16(special, torch.Generator()).tolist() == special.tolist()
+    assert stochastic_bf16(torch.tensor([float("nan")]), torch.Generator()).isnan().item()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +248,7 @@ def test_variables(environment: dict[str, str], narrowed: object, stochastic: bo
 )
 def test_compiler_flags(text: str, expected: dict[str, Any], passed_on: str | None) -> None:
     words = text if passed_on is None else passed_on
-    assert compiler_flags.parse(text) == CompilerFlags(**expected, passed_on=tuple(words.split()))
+    assert parse_compiler_flags(text) == CompilerFlags(**expected, passed_on=tuple(words.split()))
 
 
 REFUSED = {
@@ -259,14 +264,14 @@ REFUSED = {
 def test_flags_that_the_compiler_refuses() -> None:
     for text, error in REFUSED.items():
         with pytest.raises(InvalidCompilerFlags) as refused:
-            compiler_flags.parse(text)
+            parse_compiler_flags(text)
         assert error in str(refused.value)
 
 
 def test_the_hash_of_no_flags_is_the_known_one() -> None:
-    assert compiler_flags.parse("").hash_text == "d41d8cd9"
-    assert compiler_flags.parse("--cache_dir /x").hash_text == "d41d8cd9"
-    assert compiler_flags.parse("--optlevel 1").hash_text != "d41d8cd9"
+    assert parse_compiler_flags("").hash_text == "d41d8cd9"
+    assert parse_compiler_flags("--cache_dir /x").hash_text == "d41d8cd9"
+    assert parse_compiler_flags("--optlevel 1").hash_text != "d41d8cd9"
 
 
 LEGACY = {"NEURON_RT_ALLOW_LEGACY_NEFF": "1"}
@@ -285,7 +290,7 @@ LEGACY = {"NEURON_RT_ALLOW_LEGACY_NEFF": "1"}
     ],
 )
 def test_what_loads(flags: str, instance_type: str | None, lnc: int | None, environment: dict[str, str]) -> None:
-    check_load(compiler_flags.parse(flags), "MODULE_1", instance_type, lnc, environment)
+    check_load(parse_compiler_flags(flags), "MODULE_1", instance_type, lnc, environment)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +305,7 @@ def test_what_does_not_load(
     flags: str, instance_type: str, lnc: int, environment: dict[str, str], status: int, text: str
 ) -> None:
     with pytest.raises(ExecutionFailed) as refused:
-        check_load(compiler_flags.parse(flags), "MODULE_1", instance_type, lnc, environment)
+        check_load(parse_compiler_flags(flags), "MODULE_1", instance_type, lnc, environment)
     assert refused.value.status == NrtStatus(status)
     assert text in str(refused.value)
 
@@ -336,7 +341,7 @@ def computed(run_script: Callable[..., Any], tmp_path: Path) -> Callable[..., di
 @pytest.mark.parametrize("name", ["bf16", "fp8_e4m3"])
 def test_auto_cast_rounds_the_inputs_of_products(computed: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
     out = computed(f"NEURON_CC_FLAGS=--auto-cast matmult --auto-cast-type {name}")
-    rounded = rounding.NEAREST[name]
+    rounded = NEAREST[name]
     assert torch.equal(out["z"], rounded(out["a"]) @ rounded(out["b"]))
     assert torch.equal(out["w"], out["a"] * out["b"])
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch_xla  # noqa: F401
 
 from neurontools.runtime.launch.import_hook import VERSIONS
-from neurontools.runtime.torch_device import memory_history, torch_module
+from neurontools.runtime.torch_device import profiler, torch_module
 
 __version__ = VERSIONS["torch_neuronx"]
 
@@ -27,7 +27,7 @@ def memory_allocated(which: Any = None) -> int:
 
 def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
     """Returns the HBM of each core by category, as text."""
-    return memory_history.memory_summary(which, abbreviated)
+    return profiler.memory_summary(which, abbreviated)
 
 
 def trace(*_args: Any, **_kwargs: Any) -> Any:

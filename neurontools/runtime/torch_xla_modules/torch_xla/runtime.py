@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from neurontools.runtime.execution.ranks import ensure_world, have_met, own_rank
+from neurontools.runtime.execution.gloo import ensure_world, has_joined_world, own_rank
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.tensors.device import device
 
@@ -66,7 +66,7 @@ def host_index() -> int:
 
 def global_device_count() -> int:
     """Returns the number of devices of all processes."""
-    return ensure_world() if have_met() else ensure_world() * len(device.cores)
+    return ensure_world() if has_joined_world() else ensure_world() * len(device.cores)
 
 
 def addressable_device_count() -> int:

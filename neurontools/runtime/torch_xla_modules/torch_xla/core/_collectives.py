@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.execution import channels, collectives, ranks
+from neurontools.runtime.execution.gloo import (
+    ensure_world,
+    group_size,
+    join_subgroup,
+    rank_in_group,
+    receive_on_channel,
+    send_on_channel,
+)
+from neurontools.runtime.execution.process_group import collective
 from neurontools.runtime.tensors.device import device as _device
 
 Tensor = torch.Tensor
@@ -17,15 +25,15 @@ REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
     """Reduces over the ranks. Returns a new tensor for a tensor; changes a list of tensors in place and returns it."""
     del pin_layout
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
+    ensure_world()
+    group = join_subgroup(groups)
     if isinstance(inputs, Tensor):
         result = inputs.clone()
-        collectives.collective("all_reduce", [result], [], reduce_type, group=group)
+        collective("all_reduce", [result], [], reduce_type, group=group)
         return result * scale if scale != 1.0 else result
     listed = list(inputs)
     if listed:
-        collectives.collective("all_reduce", listed, [], reduce_type, group=group)
+        collective("all_reduce", listed, [], reduce_type, group=group)
         if scale != 1.0:
             with torch.no_grad():
                 for tensor in listed:
@@ -47,13 +55,13 @@ def all_gather(
     if not isinstance(value, Tensor):
         results = [all_gather(v, dim, groups) for v in value]
         return _into(output, results)
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
-    size = ranks.group_size(group)
+    ensure_world()
+    group = join_subgroup(groups)
+    size = group_size(group)
     if size == 1:
         return _into(output, value.clone())
     parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
-    collectives.collective("all_gather", parts, [value.detach()], group=group)
+    collective("all_gather", parts, [value.detach()], group=group)
     return _into(output, torch.cat(parts, dim))
 
 
@@ -85,13 +93,13 @@ def reduce_scatter(
     if not isinstance(input, Tensor):
         results = [reduce_scatter(reduce_type, each, scale, scatter_dim, shard_count, groups) for each in input]
         return _into(output, results)
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
+    ensure_world()
+    group = join_subgroup(groups)
     parts = [part.contiguous() for part in input.detach().chunk(shard_count, scatter_dim)]
-    if ranks.group_size(group) == 1:
+    if group_size(group) == 1:
         return _into(output, input * scale)
     result = torch.empty_like(parts[0])
-    collectives.collective("reduce_scatter", [result], parts, reduce_type, group=group)
+    collective("reduce_scatter", [result], parts, reduce_type, group=group)
     return _into(output, result * scale if scale != 1.0 else result)
 
 
@@ -127,13 +135,13 @@ def all_to_all(
 ) -> Tensor:
     """Sends a part of the tensor to each rank and concatenates the received parts."""
     del pin_layout
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
+    ensure_world()
+    group = join_subgroup(groups)
     parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
-    if ranks.group_size(group) == 1:
+    if group_size(group) == 1:
         return value.clone()
     results = [torch.empty_like(part) for part in parts]
-    collectives.collective("all_to_all", results, parts, group=group)
+    collective("all_to_all", results, parts, group=group)
     return torch.cat(results, concat_dimension)
 
 
@@ -153,10 +161,10 @@ def collective_broadcast(
 ) -> None:
     """Broadcasts the tensors of one rank to all ranks, in place."""
     del pin_layout
-    if ranks.ensure_world() > 1:
-        group = ranks.subgroup(groups)
-        root = ranks.rank_in_group(root_ordinal, groups)
-        collectives.collective("broadcast", [tensor.data for tensor in tensors], [], root=root, group=group)
+    if ensure_world() > 1:
+        group = join_subgroup(groups)
+        root = rank_in_group(root_ordinal, groups)
+        collective("broadcast", [tensor.data for tensor in tensors], [], root=root, group=group)
 
 
 def all_reduce_bucketized_gradients(
@@ -172,7 +180,7 @@ def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
 
     Raises ValueError if a rank is twice a source or twice a target.
     """
-    size = ranks.ensure_world()
+    size = ensure_world()
     sources, targets = [int(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
     if len({*sources}) < len(sources) or len({*targets}) < len(targets):
         raise ValueError(f"collective_permute: pairs={list(pairs)}: give each rank once as source and once as target")
@@ -182,7 +190,7 @@ def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
     if size == 1:
         return value.detach().clone() if sources else result
     routes = " ".join(f"{source}>{target}" for source, target in zip(sources, targets, strict=True))
-    collectives.collective("permute", [result], [value.detach()], routes)
+    collective("permute", [result], [value.detach()], routes)
     return result
 
 
@@ -191,16 +199,16 @@ def send(value: Tensor, channel_id: int) -> Tensor:
 
     The calls of `recv` with the same channel receive the tensors in order.
     """
-    ranks.ensure_world()
-    channels.send(channel_id, value.detach().cpu())
+    ensure_world()
+    send_on_channel(channel_id, value.detach().cpu())
     return value
 
 
 def recv(output: Tensor, channel_id: int) -> Tensor:
     """Waits for the next tensor of a channel, copies it into `output` and returns `output`."""
-    ranks.ensure_world()
+    ensure_world()
     with torch.no_grad():
-        return output.copy_(channels.receive(channel_id, output))
+        return output.copy_(receive_on_channel(channel_id, output))
 
 
 def optimization_barrier_(tensors: Iterable[Tensor]) -> None:
@@ -212,9 +220,9 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = 
     """Waits for all ranks, or the ranks in `replicas`, and returns their payloads by rank."""
     del tag
     _device.flush_all("Rendezvous")
-    if ranks.ensure_world() <= 1:
+    if ensure_world() <= 1:
         return [payload]
-    return _gather_bytes(payload, ranks.subgroup([replicas] if replicas else None))
+    return _gather_bytes(payload, join_subgroup([replicas] if replicas else None))
 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
@@ -223,13 +231,13 @@ def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, 
 
 
 def _gather_bytes(payload: bytes, group: int) -> list[bytes]:
-    size = ranks.group_size(group)
+    size = group_size(group)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
-    collectives.collective("all_gather", lengths, [torch.tensor([len(payload)])], group=group)
+    collective("all_gather", lengths, [torch.tensor([len(payload)])], group=group)
     longest = max(int(length) for length in lengths)
     padded = torch.zeros(max(1, longest), dtype=torch.uint8)
     if payload:
         padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
     gathered = [torch.zeros_like(padded) for _ in range(size)]
-    collectives.collective("all_gather", gathered, [padded], group=group)
+    collective("all_gather", gathered, [padded], group=group)
     return [bytes(g[: int(n)].tolist()) for g, n in zip(gathered, lengths, strict=True)]

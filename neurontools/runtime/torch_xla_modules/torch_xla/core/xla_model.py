@@ -16,11 +16,10 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting.metrics import call_sites, metrics
-from neurontools.runtime.execution import ranks
+from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup
 from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.reporting.training_report import training_log
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.buffers import Core, buffers
 from neurontools.runtime.tensors.device import device as _device
 from neurontools.runtime.torch_device import torch_module
 
@@ -268,13 +267,13 @@ def optimizer_step(
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
     """Averages the gradients of an optimizer's parameters over the ranks."""
-    count = ranks.ensure_world()
+    count = ensure_world()
     if count <= 1:
         return
     all_reduce(
         REDUCE_SUM,
         _fetch_gradients(optimizer),
-        scale=1.0 / ranks.group_size(ranks.subgroup(groups)),
+        scale=1.0 / group_size(join_subgroup(groups)),
         groups=groups,
         pin_layout=pin_layout,
     )

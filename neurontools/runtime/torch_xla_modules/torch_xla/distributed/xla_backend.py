@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from neurontools.runtime.execution.process_group import NeuronProcessGroup as ProcessGroupXla
-from neurontools.runtime.execution.process_group import install
+from neurontools.runtime.execution.process_group import register_backend
 from neurontools.runtime.launch.spawned_workers import default_to_single_rank
 
-install()
+register_backend()
 default_to_single_rank()
 __all__ = ["ProcessGroupXla"]

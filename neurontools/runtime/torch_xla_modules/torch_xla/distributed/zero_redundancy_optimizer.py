@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from neurontools.runtime.execution import ranks
+from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
 
 from ..core import xla_model as xm
 
@@ -63,10 +63,10 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def init_zero(self) -> None:
         """Makes the optimizer of this rank's shards. The constructor calls it unless `lazy_init` is set."""
-        ranks.ensure_world()
-        group = ranks.subgroup(self.sharding_groups)
-        self.local_world_size = ranks.group_size(group)
-        self.local_rank = ranks.rank_in_group(xm.get_ordinal(), self.sharding_groups)
+        ensure_world()
+        group = join_subgroup(self.sharding_groups)
+        self.local_world_size = group_size(group)
+        self.local_rank = rank_in_group(xm.get_ordinal(), self.sharding_groups)
         groups = [{**group, "params": [self._part(p) for p in group["params"]]} for group in self.param_groups]
         self.base_optimizer: Any = self.optimizer_class(groups, **self._own_defaults)
         _share_settings(self.base_optimizer.param_groups, self.param_groups, only_missing=True)

@@ -12,7 +12,7 @@ import torch.nn.functional
 from torch.autograd import Function
 from torch.utils._pytree import tree_map
 
-from neurontools.runtime.execution import ranks
+from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
 
 from ...core import xla_model as xm
 from .wrap import wrap_submodules
@@ -220,10 +220,10 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
                 "out: each parameter is sharded separately"
             )
         super().__init__()
-        ranks.ensure_world()
-        group = ranks.subgroup(sharding_groups)
-        self.rank = ranks.rank_in_group(xm.get_ordinal(), sharding_groups) if sharding_rank is None else sharding_rank
-        self.world_size = ranks.group_size(group) if sharding_world_size is None else sharding_world_size
+        ensure_world()
+        group = join_subgroup(sharding_groups)
+        self.rank = rank_in_group(xm.get_ordinal(), sharding_groups) if sharding_rank is None else sharding_rank
+        self.world_size = group_size(group) if sharding_world_size is None else sharding_world_size
         self.sharding_groups = sharding_groups
         self.reshard_after_forward = reshard_after_forward
         self.compute_dtype = compute_dtype

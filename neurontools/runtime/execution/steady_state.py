@@ -1,15 +1,17 @@
-"""What a step of training asks of the device, without what else is executed between two steps."""
+"""Work of executions and their steady state: what a training step usually executes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.runtime.counting.steps import steps
-from neurontools.runtime.execution.work import Work
+from neurontools.runtime.programs.compiled_graph import CompiledGraph
+from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.device import device
 
 _MOST_EXECUTIONS = 8192  # between two steps: beyond it is an evaluation
@@ -18,7 +20,7 @@ _MANY_EXECUTIONS = 1.5
 _MORE_FLOPS = 1.02
 
 
-class Counts(NamedTuple):
+class DeviceCounts(NamedTuple):
     """What is counted elsewhere, up to a moment or between two."""
 
     samples: int
@@ -26,16 +28,16 @@ class Counts(NamedTuple):
     collectives: int
     collective_bytes: int
 
-    def since(self, before: Counts) -> Counts:
+    def since(self, before: DeviceCounts) -> DeviceCounts:
         """Between two moments."""
-        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
+        return DeviceCounts(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class _Interval(NamedTuple):
     """From one step to the next one before which something was executed."""
 
     steps: int
-    counts: Counts
+    counts: DeviceCounts
     work: tuple[int, ...]  # of each execution, by identity
 
     @property
@@ -43,7 +45,7 @@ class _Interval(NamedTuple):
         return len(self.work) / self.steps
 
 
-class UsualSteps:
+class SteadyState:
     """Executions between steps, of which those are usual that are no evaluation's.
 
     Intervals of the same executions are one kind, so that thousands of steps take the room of a few. Each execution
@@ -51,19 +53,19 @@ class UsualSteps:
     """
 
     def __init__(self) -> None:
-        self._recent: list[Work] = []
-        self._kept: dict[int, Work] = {}  # for as long as something goes by their identity
-        self._work: dict[_Interval, Work] = {}
+        self._recent: list[ExecutionWork] = []
+        self._kept: dict[int, ExecutionWork] = {}  # for as long as something goes by their identity
+        self._work: dict[_Interval, ExecutionWork] = {}
         self._kinds: Counter[_Interval] = Counter()
-        self._before: Counts | None = None
+        self._before: DeviceCounts | None = None
         self._steps = 0
 
-    def executed(self, work: Work) -> None:
+    def executed(self, work: ExecutionWork) -> None:
         """A program ran; any thread."""
         if len(self._recent) < _MOST_EXECUTIONS:
             self._recent.append(work)
 
-    def step_done(self, counts: Counts) -> None:
+    def step_done(self, counts: DeviceCounts) -> None:
         """An optimizer stepped, and so much was counted by now."""
         if self._before is None:
             self._recent, self._before = [], counts
@@ -78,13 +80,13 @@ class UsualSteps:
             if len(recent) >= _MOST_EXECUTIONS or len(self._work) >= _MOST_KINDS:
                 return
             self._kept.update((id(work), work) for work in recent)
-            total = Work()
+            total = ExecutionWork()
             for work in recent:
                 total.add(work, 1)
             self._work[kind] = total
         self._kinds[kind] += 1
 
-    def total(self) -> tuple[int, Counts, int, Work] | None:
+    def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
         """How many steps were usual, what was counted in them, their executions and work; None before the second step.
 
         An interval is none of a usual step if it has half as many executions more for each step as the one in the
@@ -93,10 +95,10 @@ class UsualSteps:
         kinds = self._kinds.copy()
         if not kinds:
             return None
-        executions = _middle((kind.executions_a_step, kind.steps * n) for kind, n in kinds.items())
-        flops = _middle((self._work[kind].flops / kind.steps, kind.steps * n) for kind, n in kinds.items())
+        executions = _weighted_median((kind.executions_a_step, kind.steps * n) for kind, n in kinds.items())
+        flops = _weighted_median((self._work[kind].flops / kind.steps, kind.steps * n) for kind, n in kinds.items())
         steps = executions_total = 0
-        counts, work = [0] * len(Counts._fields), Work()
+        counts, work = [0] * len(DeviceCounts._fields), ExecutionWork()
         for kind, number in kinds.items():
             is_more = self._work[kind].flops > _MORE_FLOPS * flops * kind.steps
             if is_more and kind.executions_a_step > _MANY_EXECUTIONS * executions:
@@ -105,10 +107,10 @@ class UsualSteps:
             executions_total += number * len(kind.work)
             counts = [total + number * each for total, each in zip(counts, kind.counts, strict=True)]
             work.add(self._work[kind], number)
-        return steps, Counts(*counts), executions_total, work
+        return steps, DeviceCounts(*counts), executions_total, work
 
 
-def _middle(weighted: Iterable[tuple[float, int]]) -> float:
+def _weighted_median(weighted: Iterable[tuple[float, int]]) -> float:
     """The lower median of values with their weights."""
     ordered = sorted(weighted)
     half, passed = sum(weight for _, weight in ordered) / 2, 0
@@ -119,22 +121,57 @@ def _middle(weighted: Iterable[tuple[float, int]]) -> float:
     raise ValueError("there are no values")
 
 
-usual_steps = UsualSteps()
+steady_state = SteadyState()
 
 
-def counted() -> Counts:
+def current_counts() -> DeviceCounts:
     """The counts of this moment."""
     collectives_total = collective_bytes = 0
     for core in device.taken:
         collectives_total += core.statistics.collectives_total
         collective_bytes += core.statistics.collective_bytes
-    return Counts(steps.samples_total, steps.batches_total, collectives_total, collective_bytes)
+    return DeviceCounts(steps.samples_total, steps.batches_total, collectives_total, collective_bytes)
 
 
-def install() -> None:
+def watch_steady_state() -> None:
     """Looks after every step of an optimizer, after it was counted; once a process."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        usual_steps.step_done(counted())
+        steady_state.step_done(current_counts())
 
     register_optimizer_step_post_hook(stepped)
+
+
+@dataclass(slots=True)
+class ExecutionWork:
+    """Work of one execution of a program, or of many.
+
+    `flops_by_dtype` has the element types in which the device multiplies, as torch names them: what --auto-cast narrows
+    is counted as what it becomes. `tensors_total` are the inputs and outputs that each execution is given, and
+    `moved_bytes` their sizes: the least that an execution reads and writes in HBM.
+    """
+
+    flops_by_dtype: Counter[str] = field(default_factory=Counter)
+    tensors_total: int = 0
+    moved_bytes: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Of all element types."""
+        return self.flops_by_dtype.total()
+
+    def add(self, other: ExecutionWork, times: int) -> None:
+        """Adds so many executions of another."""
+        for dtype, flops in other.flops_by_dtype.items():
+            self.flops_by_dtype[dtype] += flops * times
+        self.tensors_total += other.tensors_total * times
+        self.moved_bytes += other.moved_bytes * times
+
+
+def work_of(compiled: CompiledGraph, numerics: Numerics) -> ExecutionWork:
+    """The work of one execution."""
+    work = ExecutionWork(tensors_total=len(compiled.inputs) + len(compiled.outputs))
+    for dtype, flops in compiled.flops_by_dtype.items():
+        work.flops_by_dtype[numerics.multiplied(dtype)] += flops
+    work.moved_bytes = sum(compiled.layouts[number].nbytes for number in (*compiled.inputs, *compiled.outputs))
+    return work

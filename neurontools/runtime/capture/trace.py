@@ -16,7 +16,7 @@ import torch
 
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.operators.operator import DeviceOperator, OperatorSignature
-from neurontools.runtime.tensors.core import Buffer, Core, Tensor
+from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor
 from neurontools.runtime.tensors.storages import NAME, SlotRange, capsule_of, from_dlpack, storages
 
 MISS = object()
@@ -25,23 +25,23 @@ _Guard: Any = torch._C._dynamo.guards.TensorGuards
 _EXACT = frozenset({torch.dtype, torch.layout, torch.memory_format, str, torch.device, int, bool})
 
 
-class NotFollowable(Exception):
+class NotTraceable(Exception):
     """A call that can't be recognized by comparing; the step it is in is recorded each time."""
 
 
-class Expected:
+class ExpectedCall:
     """A call that is expected next."""
 
-    __slots__ = ("operator", "position", "take")
+    __slots__ = ("match", "operator", "position")
 
-    def __init__(self, operator: DeviceOperator | None, position: int, take: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, operator: DeviceOperator | None, position: int, match: Callable[[Any, Any], Any]) -> None:
         self.operator = operator
         self.position = position
-        self.take = take
+        self.match = match
 
 
 @dataclass(slots=True)
-class Observed:
+class ObservedCall:
     """A call as it was recorded: its text with the kinds of its arguments, and the values that belong to them."""
 
     operator: DeviceOperator
@@ -64,7 +64,7 @@ class Observed:
         return f"k{len(self.values) - 1}"
 
 
-def observe(
+def observe_call(
     operator: DeviceOperator,
     signature: OperatorSignature,
     arguments: tuple[Any, ...],
@@ -72,15 +72,15 @@ def observe(
     indices: Sequence[int],
     known_count: int,
     first_result: int,
-) -> Observed:
+) -> ObservedCall:
     """Takes a recorded call apart.
 
     `indices` are the numbers of its tensors in the graph; those from `known_count` on came with this call.
     NotFollowable for one that has anything but device tensors, numbers and constants.
     """
     if operator.out_names or signature.host_count:
-        raise NotFollowable(operator.name)
-    call = Observed(operator, signature, first_result)
+        raise NotTraceable(operator.name)
+    call = ObservedCall(operator, signature, first_result)
     reader = _Reader(call, iter(indices), known_count)
     call.argument_count = len(arguments)
     for position, value in enumerate(arguments):
@@ -104,7 +104,7 @@ def observe(
 class _Reader:
     """Writes down the comparisons for the arguments of one call."""
 
-    def __init__(self, call: Observed, indices: Any, known_count: int) -> None:
+    def __init__(self, call: ObservedCall, indices: Any, known_count: int) -> None:
         self.call = call
         self.indices = indices
         self.known_count = known_count
@@ -126,7 +126,7 @@ class _Reader:
             constant = self.call.value(value)
             lines.append(f"if {name} != {constant} or {name}.__class__ is not {constant}.__class__: return MISS")
         else:
-            raise NotFollowable(f"{self.call.operator.name}: {kind.__name__}")
+            raise NotTraceable(f"{self.call.operator.name}: {kind.__name__}")
 
     def sequence(self, name: str, value: Any, lifted: bool) -> None:
         kind, call = value.__class__, self.call
@@ -145,12 +145,12 @@ class _Reader:
             constant = call.value(list(value) if kind is list else value)
             call.checks.append(f"if {name} != {constant}: return MISS")
         else:
-            raise NotFollowable(call.operator.name)
+            raise NotTraceable(call.operator.name)
 
     def tensor(self, name: str, value: Tensor) -> None:
         call = self.call
         if value.is_cpu or not value.numel():
-            raise NotFollowable(call.operator.name)
+            raise NotTraceable(call.operator.name)
         index = next(self.indices)
         number = call.value(index)
         same = next((n for n, t in zip(call.names, call.tensors, strict=True) if t is value), None)
@@ -174,7 +174,7 @@ class _Reader:
         call.tensors.append(value)
 
 
-class Course:
+class Trace:
     """A whole step that came before, on one core, and where it stands while it comes again.
 
     `buffers[i]` is the buffer that the graph would know as number i, or None for a result that nobody has when the step
@@ -184,12 +184,12 @@ class Course:
     def __init__(
         self,
         core: Core,
-        observed: list[Observed],
+        observed: list[ObservedCall],
         key: list[int],
         listed: list[Buffer],
         alive: bytes,
         program: Any,
-        make_output: Callable[[Course, int], Tensor],
+        make_output: Callable[[Trace, int], Tensor],
         advance: Any,
     ) -> None:
         self.core = core
@@ -213,12 +213,12 @@ class Course:
         self.key_ends, self.buffer_counts, self.scalar_counts = _ends(observed, key)
         self.misses = 0
         self.skips = 0
-        self.end = Expected(None, len(observed), _nothing)
-        following = self.end
+        self.end = ExpectedCall(None, len(observed), _never)
+        next_call = self.end
         for position in range(len(observed) - 1, -1, -1):
             call = observed[position]
-            following = Expected(call.operator, position, self._function(call, following, make_output, advance))
-        self.first = following
+            next_call = ExpectedCall(call.operator, position, self._function(call, next_call, make_output, advance))
+        self.first = next_call
 
     def prepare(self) -> None:
         """Makes it ready to be followed once."""
@@ -232,7 +232,7 @@ class Course:
             ):
                 self.slots[number], self.addresses[number], self.pointers[number] = slot, address, pointer
 
-    def ends_as_before(self) -> bool:
+    def has_same_liveness(self) -> bool:
         """Whether of all that it made and got just the same lives as when it came before."""
         words = storages.words
         listed: Any = self.buffers
@@ -240,20 +240,20 @@ class Course:
             words[(buffer := listed[number]).slot] == buffer.address for number in self.named
         ]
 
-    def give_up_range(self) -> None:
+    def release_slots(self) -> None:
         """Its temporaries become storages as others: somebody may still have them."""
         if self.range is not None:
             storages.give_up_range(self.range)
             self.range = None
 
     def _function(
-        self, call: Observed, following: Expected, make_output: Callable[[Course, int], Tensor], advance: Any
+        self, call: ObservedCall, next_call: ExpectedCall, make_output: Callable[[Trace, int], Tensor], advance: Any
     ) -> Callable[[Any, Any], Any]:
         expressions = self._results(call)
-        made: Callable[..., Any] = _compiled(_source(call, expressions))
+        made: Callable[..., Any] = _compile_call(_source_of_call(call, expressions))
         function: Callable[[Any, Any], Any] = made(
             advance,
-            following,
+            next_call,
             call.guard and call.guard.check,
             self.addresses,
             self.slots,
@@ -266,7 +266,7 @@ class Course:
         )
         return function
 
-    def _results(self, call: Observed) -> str:
+    def _results(self, call: ObservedCall) -> str:
         numbers = iter(_result_numbers(call))
         outputs = call.signature.outputs or (None,) * len(call.operator.returns)
 
@@ -290,15 +290,15 @@ class Course:
         return "(" + ", ".join(parts) + ",)" if parts else "None"
 
 
-def _nothing(_arguments: Any, _keywords: Any) -> Any:
+def _never(_arguments: Any, _keywords: Any) -> Any:
     return MISS
 
 
-def _result_numbers(call: Observed) -> range:
+def _result_numbers(call: ObservedCall) -> range:
     return range(call.first_result, call.first_result + call.signature.result_count)
 
 
-def _ends(observed: list[Observed], key: list[int]) -> tuple[list[int], list[int], list[int]]:
+def _ends(observed: list[ObservedCall], key: list[int]) -> tuple[list[int], list[int], list[int]]:
     """Before each call, and at the end: the lengths of the graph's key, buffers and scalars."""
     key_ends, buffer_counts, scalar_counts = [0], [0], [0]
     position = 0
@@ -312,10 +312,10 @@ def _ends(observed: list[Observed], key: list[int]) -> tuple[list[int], list[int
     return key_ends, buffer_counts, scalar_counts
 
 
-def _source(call: Observed, results: str) -> str:
+def _source_of_call(call: ObservedCall, results: str) -> str:
     made = "from_dlpack(capsule_of(P[{0}], NAME, None))"
     lines = [
-        "def make(advance, following, check, A, Z, P, scalars, bind, out, words, values):",
+        "def make(advance, next_call, check, A, Z, P, scalars, bind, out, words, values):",
         *([f"    {', '.join(f'k{i}' for i in range(len(call.values)))}, = values"] if call.values else []),
         "    extend = scalars.extend",
         "    def take(arguments, keywords):",
@@ -337,14 +337,14 @@ def _source(call: Observed, results: str) -> str:
     lines.append(f"        result = {results}")
     if call.scalars:
         lines.append(f"        extend(({', '.join(call.scalars)},))")
-    lines += ["        advance.ahead = following", "        return result", "    return take"]
+    lines += ["        advance.ahead = next_call", "        return result", "    return take"]
     return "\n".join(lines)
 
 
 @lru_cache(maxsize=4096)
-def _compiled(source: str) -> Callable[..., Any]:
+def _compile_call(source: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"MISS": MISS, "NAME": NAME, "capsule_of": capsule_of, "from_dlpack": from_dlpack}
     # The source is made of kinds and numbers; nothing in it comes from a file or from the script.
-    exec(compile(source, "<a call of a course>", "exec"), names)  # noqa: S102
+    exec(compile(source, "<a call of a trace>", "exec"), names)  # noqa: S102
     made: Callable[..., Any] = names["make"]
     return made

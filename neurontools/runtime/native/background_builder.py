@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.native.archive import LARGEST_BYTES, Archive, InvalidArchive
+from neurontools.runtime.native.segments import LARGEST_BYTES, Archive, InvalidArchive
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
-from neurontools.runtime.programs.compiler_flags import VARIABLE, CompilerFlags
+from neurontools.runtime.programs.compiler import CC_FLAGS, CompilerFlags
 from neurontools.runtime.reporting.stderr_lines import warn_once
 
 _ROOT = Path(__file__).parents[3]
@@ -32,7 +32,7 @@ def compiler_of(environment: Mapping[str, str]) -> str | None:
     return shutil.which(named[0], path=environment.get("PATH"))
 
 
-class Request:
+class BuildRequest:
     """A build that runs."""
 
     def __init__(self, module: str, key: str, process: subprocess.Popen[bytes], result: int) -> None:
@@ -42,14 +42,14 @@ class Request:
         self.result = result
 
 
-class Builder:
+class BackgroundBuilder:
     """One build at a time for this process; under the runtime's lock."""
 
     def __init__(self, environment: Mapping[str, str], cache: CompileCache, flags: CompilerFlags) -> None:
         self.environment = environment
         self.cache = cache
         self.flags = flags
-        self._running: Request | None = None
+        self._running: BuildRequest | None = None
         self._pid = os.getpid()
 
     @property
@@ -60,11 +60,11 @@ class Builder:
     def find(self, compiled: CompiledGraph, key: str) -> Archive | None:
         """What the cache has for a graph on this machine."""
         data = self.cache.machine_code(compiled.graph_hash, self.flags, key)
-        return None if data is None else _read(data, compiled.module, key)
+        return None if data is None else _parse_archive(data, compiled.module, key)
 
     def begin(
         self, compiled: CompiledGraph, key: str, scalars: Sequence[Any], changing: Collection[int]
-    ) -> Request | None:
+    ) -> BuildRequest | None:
         """Starts the process; None where there is no compiler, or no process."""
         if compiler_of(self.environment) is None:
             warn_once(
@@ -80,7 +80,7 @@ class Builder:
                 "scalars": [value.hex() if isinstance(value, float) else value for value in scalars],
                 "changing": sorted(changing),
                 "environment": {n: v for n, v in self.environment.items() if n.startswith("NEURON")},
-                "flags": self.environment.get(VARIABLE, ""),
+                "flags": self.environment.get(CC_FLAGS, ""),
             }
         )
         try:
@@ -98,7 +98,7 @@ class Builder:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=(given, result),
-                    env=_environment(self.environment),
+                    env=_compiler_environment(self.environment),
                     start_new_session=True,
                     cwd="/",
                 )
@@ -107,10 +107,10 @@ class Builder:
             warn_once("no machine code", f"--optlevel 3: no process for the compiler ({error.strerror})")
             return None
         metrics.increment("MachineCodeBuild")
-        self._running = Request(compiled.module, key, process, result)
+        self._running = BuildRequest(compiled.module, key, process, result)
         return self._running
 
-    def result(self, request: Request) -> Archive | None:
+    def result(self, request: BuildRequest) -> Archive | None:
         """What came of a build; None while it runs."""
         if self._pid != os.getpid() or request.process.poll() is None:
             return None
@@ -121,7 +121,7 @@ class Builder:
             data = os.pread(request.result, LARGEST_BYTES, 0)
         finally:
             os.close(request.result)
-        found = _read(data, request.module, request.key)
+        found = _parse_archive(data, request.module, request.key)
         if found is not None:
             return found
         return Archive(
@@ -129,14 +129,14 @@ class Builder:
         )
 
 
-def _read(data: bytes, module: str, key: str) -> Archive | None:
+def _parse_archive(data: bytes, module: str, key: str) -> Archive | None:
     try:
         return Archive.from_bytes(data, module, key)
     except (InvalidArchive, ValueError, KeyError, TypeError):
         return None
 
 
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+def _compiler_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """That of the script without what is meant for its training; our modules are found as they are here."""
     kept = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
     paths = [str(_ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]

@@ -1,17 +1,21 @@
-"""Pickling, copying and loading of device tensors, where stock torch needs a C++ allocator or crashes without one."""
+"""Saving, sharing and resizing storages of the device."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch.multiprocessing import reductions
 
-from neurontools.runtime.capture.immediate import device_tensor, host_value
-from neurontools.runtime.tensors.core import Tensor
+from neurontools.runtime.capture.eager import device_tensor, host_value
+from neurontools.runtime.tensors.buffers import Buffer, Tensor, buffers, release
 from neurontools.runtime.tensors.device import device
 
 
-def install(name: str) -> None:
+def patch_serialization(name: str) -> None:
     """Patches torch for the device of this name; once a process."""
     torch.serialization.register_package(5, _tag, _restore)
     _patch_storage()
@@ -133,3 +137,118 @@ def _patch_pickle(name: str) -> None:
         return copy
 
     kind._reduce_ex_internal, kind.__deepcopy__ = reduce_ex, deepcopy
+
+
+def patch_tensor_sharing(received: Callable[[Tensor, str, bool, bool], Tensor]) -> None:
+    """Teaches torch.multiprocessing about the device; once a process.
+
+    `received` makes the tensor in the process that gets it: of its value, its device there, whether it requires a
+    gradient and whether it is a parameter. It is pickled by its name.
+    """
+
+    def reduce(tensor: Tensor) -> Any:
+        """As a CPU tensor in shared memory, which the receiver moves to its own device."""
+        if tensor.device.type != device.name:
+            stock: Any = reductions.reduce_tensor
+            return stock(tensor)
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError("a tensor with a gradient's history can't be sent to another process; detach() it first")
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return received, (tensor.detach().cpu(), str(tensor.device), tensor.requires_grad, is_parameter)
+
+    for kind in (Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, reduce)
+    original: Any = Tensor.share_memory_
+
+    def share_memory_(self: Tensor) -> Tensor:
+        if self.device.type == device.name:
+            raise _unshared()
+        shared: Tensor = original(self)
+        return shared
+
+    Tensor.share_memory_ = share_memory_  # type: ignore[method-assign]
+
+
+def _unshared() -> NotImplementedError:
+    return NotImplementedError(
+        f"{device.name}: the memory of a NeuronCore can't be shared with other processes; share the CPU tensor and "
+        f"move it with .to({device.name!r}), or send the tensor through a queue, which copies it"
+    )
+
+
+_freed: dict[int, Buffer] = {}
+"""Storages that have no bytes, by address; one that died meanwhile may still be here."""
+
+
+class StorageFreed(RuntimeError):
+    """The storage was resized to 0 bytes."""
+
+
+def patch_storage_resize() -> None:
+    """Makes storages of the device resizable so; once a process."""
+    kind: Any = torch.UntypedStorage
+    resize, sizes = kind.resize_, {name: getattr(kind, name) for name in ("size", "nbytes", "__len__")}
+    full_size = sizes["nbytes"]  # the others ask it
+
+    @functools.wraps(resize)
+    def resize_(self: Any, size: int) -> Any:
+        if self.device.type != device.name:
+            return resize(self, size)
+        buffer = buffers.at(self.data_ptr())
+        if buffer is None:
+            raise RuntimeError(f"{device.name}: this storage was made by another backend; make a new tensor")
+        if size == 0:
+            _free(buffer)
+        elif size == full_size(self):
+            _allocate(buffer)
+        else:
+            raise NotImplementedError(
+                f"{device.name}: a storage of {full_size(self)} bytes on this device can be resized to 0 bytes and "
+                f"back, not to {size}; make a new tensor"
+            )
+        return self
+
+    def told(original: Any) -> Any:
+        @functools.wraps(original)
+        def size(self: Any) -> int:
+            if _freed and self.device.type == device.name and _is_freed_at(self.data_ptr()):
+                return 0
+            full: int = original(self)
+            return full
+
+        return size
+
+    kind.resize_ = resize_
+    for name, original in sizes.items():
+        setattr(kind, name, told(original))
+
+
+def _is_freed_at(address: int) -> bool:
+    found = _freed.get(address)
+    return found is not None and found.is_alive
+
+
+def _is_freed(buffer: Buffer) -> bool:
+    return _freed.get(buffer.address) is buffer
+
+
+def _free(buffer: Buffer) -> None:
+    device.flush(buffer.core, "StorageFreed")
+    with buffers.lock:
+        if buffer.value is not None:
+            release(buffer)
+        buffer.failure = StorageFreed("its storage was resized to 0 bytes")
+        for address in [address for address, each in _freed.items() if not each.is_alive]:
+            del _freed[address]
+        _freed[buffer.address] = buffer
+
+
+def _allocate(buffer: Buffer) -> None:
+    with buffers.lock:
+        if not _is_freed(buffer):
+            return
+        layout = buffer.layout
+        buffer.core.memory.allocate(buffer.category, layout.nbytes)
+        buffer.value = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu").zero_()
+        buffer.failure = None
+        del _freed[buffer.address]

@@ -12,10 +12,8 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import DeviceOperator
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.tensors.buffer_table import alias, buffers
-from neurontools.runtime.tensors.core import Core, Tensor
+from neurontools.runtime.tensors.buffers import Category, Core, OutOfDeviceMemory, Tensor, alias, buffers
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
 
 
 def host_alias(tensor: Tensor) -> Tensor:
@@ -95,11 +93,11 @@ def _dead_bytes(core: Core) -> int:
 
 def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target: torch.device) -> Any:
     """A factory that got a device tensor and makes its result elsewhere, as torch.zeros_like(x, device="cpu")."""
-    host = [_map(a, host_value) for a in arguments]
-    return operator.op(*host, **{name: _map(a, host_value) for name, a in keywords.items()}, device=target)
+    host = [_map_tensors(a, host_value) for a in arguments]
+    return operator.op(*host, **{name: _map_tensors(a, host_value) for name, a in keywords.items()}, device=target)
 
 
-def run_at_once(
+def run_eager(
     operator: DeviceOperator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
 ) -> Any:
     """An operator whose results' sizes depend on values, or that can't be trusted to a graph. Counted as fallback.
@@ -112,7 +110,7 @@ def run_at_once(
             core = device.core_of(tensors[0]) if tensors else device.current
         for tensor in tensors:
             device.flush(device.core_of(tensor), "Fallback")
-        written = _written(operator, arguments, keywords)
+        written = _written_tensors(operator, arguments, keywords)
         # Under XLA_USE_BF16 the host computes in the visible type and writes back what it changed.
         host: dict[int, Tensor] = {}
 
@@ -125,8 +123,8 @@ def run_at_once(
                 host[id(tensor)] = value
             return value
 
-        values = [_map(a, on_host) for a in arguments]
-        named = {name: _map(a, on_host) for name, a in keywords.items()}
+        values = [_map_tensors(a, on_host) for a in arguments]
+        named = {name: _map_tensors(a, on_host) for name, a in keywords.items()}
         if operator.has_generator and named.get("generator") is None:
             named["generator"] = core.generator
         if operator.has_device:
@@ -145,7 +143,9 @@ def run_at_once(
             for tensor in written:
                 if id(tensor) in host:
                     host_alias(tensor).copy_(host[id(tensor)])
-        return _returned(operator, arguments, keywords, result, core, _shared([*values, *named.values()], tensors))
+        return _device_results(
+            operator, arguments, keywords, result, core, _shared_storages([*values, *named.values()], tensors)
+        )
 
 
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
@@ -155,8 +155,8 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
         core = device.core_of(next(iter(targets.values())))
         device.flush(core, "Resize")
         fresh = {name: torch.empty(0, dtype=target.dtype, device="cpu") for name, target in targets.items()}
-        values = [_map(a, _host_or_same) for a in arguments]
-        named = {name: _map(a, _host_or_same) for name, a in keywords.items()} | fresh
+        values = [_map_tensors(a, _host_or_same) for a in arguments]
+        named = {name: _map_tensors(a, _host_or_same) for name, a in keywords.items()} | fresh
         with torch._C._AutoDispatchBelowAutograd():
             operator.call(*values, **named)
         metrics.count_fallback(operator.name)
@@ -191,7 +191,7 @@ def _host_or_same(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cpu else host_value(tensor)
 
 
-def _shared(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
+def _shared_storages(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
     """Where the bytes of the arguments are on the host, with the device tensor they belong to."""
     shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
     for tensor in tensors:
@@ -201,7 +201,7 @@ def _shared(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None
     return shared
 
 
-def _returned(
+def _device_results(
     operator: DeviceOperator, arguments: Any, keywords: Any, result: Any, core: Core, shared: dict[int, Tensor | None]
 ) -> Any:
     def on_device(value: Tensor) -> Tensor:
@@ -227,13 +227,13 @@ def _returned(
                 position, name = written
                 results.append(keywords[name] if name in keywords else arguments[position])
             else:
-                results.append(_map(value, on_device))
+                results.append(_map_tensors(value, on_device))
     if len(results) == 1:
         return results[0]
     return tuple(results) if results else None
 
 
-def _written(operator: DeviceOperator, arguments: Any, keywords: Any) -> list[Tensor]:
+def _written_tensors(operator: DeviceOperator, arguments: Any, keywords: Any) -> list[Tensor]:
     found = []
     for position, name in operator.writes:
         if name in keywords:
@@ -253,9 +253,9 @@ def _tensors(values: Any) -> list[Tensor]:
     return found
 
 
-def _map(value: Any, change: Any) -> Any:
+def _map_tensors(value: Any, change: Any) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return [_map(item, change) for item in value]
+        return [_map_tensors(item, change) for item in value]
     return value

@@ -1,12 +1,9 @@
-"""Tells what belongs to a model from other tensors: its bytes are accounted as constants.
-
-The parameters and buffers of modules are a model's constants, what its state_dict has: the Neuron runtime calls the
-weights so. Gradients, optimizer state, inputs, results and copies outside of modules are tensors.
-"""
+"""Module parameters: their memory category, and their identity when a module moves to the device."""
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,16 +15,70 @@ from torch.nn.modules.module import (
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from neurontools.runtime.tensors.buffer_table import buffers
-from neurontools.runtime.tensors.core import Buffer, Tensor
+from neurontools.runtime.tensors.buffers import Buffer, Category, Tensor, buffers
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.tensors.memory import Category
+from neurontools.runtime.torch_device.interrupts import refusing_hook
+
+
+class _Converting(threading.local):
+    """How many conversions of modules a thread is in."""
+
+    depth = 0
+
+
+_converting = _Converting()
+
+
+def keep_parameter_identity() -> None:
+    """Changes how modules swap their parameters; once a process."""
+    module: Any = torch.nn.Module
+    for method in ("_apply", "_load_from_state_dict"):
+        setattr(module, method, _noting(getattr(module, method)))
+    utils: Any = torch.utils
+    original = utils.swap_tensors
+
+    @functools.wraps(original)
+    def swap_tensors(t1: Any, t2: Any) -> None:
+        if _converting.depth and not is_traceable_wrapper_subclass(t1) and not is_traceable_wrapper_subclass(t2):
+            _swap_values(t1, t2)
+        else:
+            original(t1, t2)
+
+    utils.swap_tensors = swap_tensors
+
+
+def _noting(method: Any) -> Any:
+    @functools.wraps(method)
+    def noted(*arguments: Any, **keywords: Any) -> Any:
+        _converting.depth += 1
+        try:
+            return method(*arguments, **keywords)
+        finally:
+            _converting.depth -= 1
+
+    return noted
+
+
+def _swap_values(parameter: Any, new: Any) -> None:
+    if parameter.is_leaf and parameter.requires_grad and parameter._use_count() > 1:
+        node: Any = torch.autograd.graph.get_gradient_edge(parameter).node
+        node.register_prehook(refusing_hook(_was_converted))
+    core: Any = torch._C
+    core._swap_tensor_impl(parameter, new)
+
+
+def _was_converted(_gradients: Any) -> None:
+    raise RuntimeError(
+        "backward through a parameter that was moved or converted since forward; move the module before its forward "
+        "pass, or after backward"
+    )
+
 
 _Parameter: Any = torch.nn.Parameter
 _Module: Any = torch.nn.Module
 
 
-def mark(tensors: Iterable[Tensor | None], category: Category = Category.CONSTANTS) -> None:
+def assign_category(tensors: Iterable[Tensor | None], category: Category = Category.CONSTANTS) -> None:
     """Accounts the bytes of device tensors as constants, or as another category."""
     with buffers.lock:
         for tensor in tensors:
@@ -62,23 +113,23 @@ def _own(module: Any) -> Iterator[Tensor | None]:
     yield from module._buffers.values()
 
 
-def install() -> None:
+def account_parameters() -> None:
     """Follows the parameters and buffers of modules on their ways to the device; once a process."""
 
     def registered(_module: Any, _name: str, tensor: Any) -> None:
         if isinstance(tensor, Tensor):
-            mark([tensor])
+            assign_category([tensor])
 
     register_module_parameter_registration_hook(registered)
     register_module_buffer_registration_hook(registered)
     _keep_lazy()
-    _after("_apply", lambda module: mark(_own(module)))
-    _after("__setstate__", lambda module: mark(_own(module)))  # of a deepcopy, or from a pickle
-    _after("load_state_dict", lambda module: mark([*module.parameters(), *module.buffers()]))
+    _run_after_method("_apply", lambda module: assign_category(_own(module)))
+    _run_after_method("__setstate__", lambda module: assign_category(_own(module)))  # of a deepcopy, or from a pickle
+    _run_after_method("load_state_dict", lambda module: assign_category([*module.parameters(), *module.buffers()]))
     _follow_data()
 
 
-def _after(method: str, do: Any) -> None:
+def _run_after_method(method: str, do: Any) -> None:
     original = getattr(_Module, method)
 
     @functools.wraps(original)

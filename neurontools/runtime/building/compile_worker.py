@@ -1,0 +1,254 @@
+"""Compiles the segments of one program with inductor, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from neurontools.runtime.kernels.layers import dropout_kernels, normalization_kernels, probed_kernels
+from neurontools.runtime.kernels.linear import linear_kernels
+from neurontools.runtime.native.segments import Archive, InvalidArchive, Segment, base_name, segments_of
+from neurontools.runtime.programs.compile_cache import CompileCache
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ScalarInput, flattened
+from neurontools.runtime.programs.compiler import parse_compiler_flags
+from neurontools.runtime.programs.numerics import Numerics
+from neurontools.runtime.programs.program import Program, value_of
+from neurontools.runtime.tensors.buffers import Tensor
+from neurontools.util.signals import set_parent_death_signal
+
+_NICENESS = 5
+_LONGEST_REASON = 300
+_LONGEST_WAIT_SECONDS = 3600.0
+
+
+def main() -> None:
+    """Entry point `compile_worker REQUEST RESULT` (descriptors): writes the archive to RESULT and the compile cache."""
+    given, result = map(int, sys.argv[1:3])
+    if not set_parent_death_signal(os.getppid(), signal.SIGKILL):
+        return
+    os.nice(_NICENESS)
+    with os.fdopen(given, "rb") as file:
+        file.seek(0)
+        request: dict[str, Any] = json.load(file)
+    for add_operators in (dropout_kernels, normalization_kernels, linear_kernels, probed_kernels):
+        add_operators()
+    compiled = CompiledGraph.from_json(request["graph"].encode())
+    flags = parse_compiler_flags(request["flags"])
+    cache = CompileCache({**request["environment"], "NEURON_RT_LOG_LEVEL": ""})
+    cache.longest_wait_seconds = _LONGEST_WAIT_SECONDS
+    key = request["key"]
+    with cache.locked(compiled.graph_hash, flags, "machine-code.lock"):
+        data = cache.machine_code(compiled.graph_hash, flags, key)
+        if data is None or not _is_complete(data, compiled, request):
+            data = _build_archive(compiled, request).to_bytes()
+            cache.store_machine_code(compiled.graph_hash, flags, key, data)
+    with os.fdopen(result, "wb") as file:
+        file.write(data)
+
+
+def _is_complete(data: bytes, compiled: CompiledGraph, request: dict[str, Any]) -> bool:
+    """Whether another rank has made it meanwhile."""
+    try:
+        archive = Archive.from_bytes(data, compiled.module, request["key"])
+    except (InvalidArchive, ValueError, KeyError, TypeError):
+        return False
+    return bool(archive.refusal) or set(request["changing"]) <= set(archive.changing)
+
+
+def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
+    scalars = [float.fromhex(value) if isinstance(value, str) else value for value in request["scalars"]]
+    changing = set(request["changing"])
+    torch.set_num_threads(request["threads"])
+    program = Program(compiled, Numerics())
+    segments = segments_of(compiled, changing)
+    key = request["key"]
+    try:
+        objects = [shared_object(program, segment, scalars) for segment in segments]
+    except Exception as error:  # whatever stops a compiler, the training goes on without it
+        reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:_LONGEST_REASON]
+        return Archive(compiled.module, key, refusal=f"torch's compiler refused it ({reason})")
+    fixed = sorted({index for segment in segments for index in segment.fixed})
+    return Archive(
+        compiled.module,
+        key,
+        tuple(segments),
+        tuple(objects),
+        tuple((index, scalars[index]) for index in fixed),
+        tuple(sorted(changing)),
+    )
+
+
+_OPTIONS: dict[str, Any] = {
+    # As the CPU's kernels round: what is between two operators in bfloat16 is rounded to it.
+    "emulate_precision_casts": True,
+    "layout_optimization": False,
+    "fallback_random": True,
+    "compile_threads": 1,
+    # A graph is compiled once: what compilations share is not worth its making.
+    "cpp_cache_precompile_headers": False,
+    "aot_inductor.precompile_headers": False,
+    "cpp.vec_isa_ok": True,
+}
+
+
+def shared_object(program: Program, segment: Segment, scalars: Sequence[Any]) -> bytes:
+    """The machine code of a segment; raises whatever the compiler does. `scalars` are those of an execution."""
+    import torch._inductor as inductor
+
+    inputs = [_example(program, number) for number in segment.inputs]
+    if segment.changing:
+        inputs.append(torch.ones(len(segment.changing), dtype=torch.float64))
+    with torch.no_grad():
+        traced = make_fx(_function(program, segment, scalars), tracing_mode="fake")(*inputs)
+        options = {**_OPTIONS, "cpp.threads": torch.get_num_threads()}
+        path: Any = inductor.aot_compile(traced, tuple(inputs), options=options)
+    return Path(path).read_bytes()
+
+
+def _example(program: Program, number: int) -> Tensor:
+    layout = program.compiled.layouts[number]
+    return torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype).zero_()
+
+
+def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Callable[..., list[Tensor]]:
+    """The instructions as a function of the segment's inputs, and of the changing scalars as one tensor."""
+    positions = {index: position for position, index in enumerate(segment.changing)}
+    instructions = program.compiled.instructions
+
+    def run(*given: Tensor) -> list[Tensor]:
+        values = dict(zip(segment.inputs, given, strict=False))
+        numbers = list(scalars)
+        for index, position in positions.items():
+            numbers[index] = given[-1][position]
+        for place in range(segment.first, segment.end):
+            instruction = instructions[place]
+            call = (
+                formula_with_dynamic_scalars(instruction) if _changes(instruction, positions) else program.calls[place]
+            )
+            arguments = [value_of(a, values, numbers) for a in instruction.arguments]
+            keywords = {name: value_of(a, values, numbers) for name, a in instruction.keywords.items()}
+            made = call(*arguments, **keywords)
+            results = made if len(instruction.results) > 1 else (made,) if instruction.results else ()
+            for target, value in zip(instruction.results, results, strict=True):
+                _keep(values, target, value)
+        return [values[number] for number in segment.outputs]
+
+    return run
+
+
+def _keep(values: dict[int, Tensor], target: Any, value: Any) -> None:
+    if isinstance(target, list):
+        for each, part in zip(target, value, strict=True):
+            _keep(values, each, part)
+    elif target is not None:
+        values[target] = value
+
+
+def _changes(instruction: Instruction, changing: dict[int, int]) -> bool:
+    parts = flattened([list(instruction.arguments), list(instruction.keywords.values())])
+    return any(isinstance(part, ScalarInput) and part.index in changing for part in parts)
+
+
+def _as(number: Any, like: Tensor) -> Any:
+    """A number in the type in which the CPU's kernels compute with it."""
+    if not isinstance(number, Tensor) or number.dim():
+        return number
+    return number.to(torch.float64 if like.dtype is torch.float64 else torch.float32)
+
+
+def _scaled(value: Any, factor: Any, like: Tensor) -> Any:
+    return value if isinstance(factor, int) and factor == 1 else value * _as(factor, like)
+
+
+def _add(self: Tensor, other: Any, alpha: Any = 1) -> Any:
+    return self + _scaled(_as(other, self), alpha, self)
+
+
+def _sub(self: Tensor, other: Any, alpha: Any = 1) -> Any:
+    return self - _scaled(_as(other, self), alpha, self)
+
+
+def _mul(self: Tensor, other: Any) -> Any:
+    return self * _as(other, self)
+
+
+def _div(self: Tensor, other: Any) -> Any:
+    return self / _as(other, self)
+
+
+def _addcmul(self: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any:
+    return self + _scaled(first, value, self) * second
+
+
+def _addcdiv(self: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any:
+    return self + _scaled(first, value, self) / second
+
+
+def _lerp(self: Tensor, end: Tensor, weight: Any) -> Any:
+    return torch.lerp(self, end, _as(weight, self).to(self.dtype) if isinstance(weight, Tensor) else weight)
+
+
+_FORMULAS: dict[str, Callable[..., Any]] = {
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "addcmul": _addcmul,
+    "addcdiv": _addcdiv,
+    "lerp": _lerp,
+}
+
+
+def formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]:
+    """What computes an instruction whose numbers may be tensors; KeyError for one that has none such."""
+    name = instruction.operator.name
+    formula = _FORMULAS[base_name(name)]
+    if instruction.operator.name.startswith("aten::_foreach_"):
+        formula = _on_lists(formula)
+    return _in_place(formula) if instruction.operator.in_place else formula
+
+
+def _on_lists(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Lists are taken apart, a single number goes with each tensor."""
+
+    def run(first: Sequence[Tensor], *others: Any, **keywords: Any) -> list[Any]:
+        def at(value: Any, position: int) -> Any:
+            return value[position] if isinstance(value, (list, tuple)) else value
+
+        return [
+            formula(
+                each,
+                *(at(other, position) for other in others),
+                **{_SINGULAR.get(name, name): at(value, position) for name, value in keywords.items()},
+            )
+            for position, each in enumerate(first)
+        ]
+
+    return run
+
+
+_SINGULAR = {"scalars": "value", "scalar": "value"}
+
+
+def _in_place(formula: Callable[..., Any]) -> Callable[..., None]:
+    def run(target: Any, *others: Any, **keywords: Any) -> None:
+        made = formula(target, *others, **keywords)
+        if isinstance(made, list):
+            for each, value in zip(target, made, strict=True):
+                each.copy_(value)
+        else:
+            target.copy_(made)
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Description of graphs for profiles: operators, engines, origins, and why a graph is new."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neurontools.profile.definitions import Engine, GraphDefinition, OperatorDefinition, engine_of
+from neurontools.runtime.execution.steady_state import work_of
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.profiling.ring import GraphEntry, StackTable, ring
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ValueUse, flattened
+from neurontools.runtime.programs.compiler import kept_operators
+from neurontools.runtime.programs.numerics import Numerics
+from neurontools.runtime.programs.program import Program
+from neurontools.runtime.tensors.buffers import Graph
+
+FIRST_GRAPH = "the first one"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOrigin:
+    """How a program came about: in how long, from where, and why there had to be one."""
+
+    compile_ns: int
+    was_cached: bool
+    reason: str
+
+
+def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin) -> GraphEntry:
+    """Makes a program known to the ring, from the graph that it was made of; the runtime's lock is held."""
+    compiled = program.compiled
+    kept = kept_operators(graph, alive)
+    number = len(ring.graphs)
+    origins = {index: graph.origins[position] for index, (position, _) in enumerate(kept) if position in graph.origins}
+    operators = profile_operators(
+        compiled, program.numerics, [signature.flops for _, signature in kept], origins, ring.stack_table, number
+    )
+    entry = GraphEntry(number, len(operators))
+    entry.output_stacks = output_origins(compiled, operators)
+    entry.output_bytes = [compiled.layouts[each].nbytes for each in compiled.outputs]
+    first_stack = next((operator.stack for operator in operators if operator.stack is not None), None)
+    ring.graphs.append(
+        GraphDefinition(
+            hash_text=compiled.graph_hash,
+            module=compiled.module,
+            first_operator=len(ring.operators),
+            operator_count=len(operators),
+            flops=compiled.flops,
+            moved_bytes=work_of(compiled, program.numerics).moved_bytes,
+            code_bytes=len(compiled.to_json()),
+            scratchpad_bytes=compiled.scratchpad_bytes,
+            compile_ns=origin.compile_ns,
+            was_cached=origin.was_cached,
+            reason=origin.reason,
+            stack=first_stack,
+            step=ring.step,
+        )
+    )
+    ring.operators += operators
+    return entry
+
+
+COLLECTIVE = "neuron::collective"
+_KIND_ARGUMENT = 2
+
+
+def profile_operators(
+    compiled: CompiledGraph,
+    numerics: Numerics,
+    flops: Sequence[int],
+    origins: Mapping[int, tuple[int, bool]],
+    known: StackTable,
+    graph: int,
+) -> list[OperatorDefinition]:
+    """The operators of a program, in its order.
+
+    `flops` are theirs; `origins` has the stack of an operator by its position, and whether it is of a backward pass.
+    """
+    described = []
+    for position, instruction in enumerate(compiled.instructions):
+        stack, is_backward = origins.get(position, (-1, False))
+        name = operator_label(instruction)
+        used, first = _instruction_layouts(instruction, compiled)
+        counted = flops[position]
+        described.append(
+            OperatorDefinition(
+                graph=graph,
+                position=position,
+                name=name,
+                engine=Engine.COLLECTIVES if instruction.operator.name == COLLECTIVE else engine_of(name),
+                flops=counted,
+                bytes=sum(layout.nbytes for layout in used),
+                result="" if first is None else first.text().partition("{")[0],
+                compute_type=_compute_type(instruction, compiled, numerics) if counted else None,
+                stack=stack if stack >= 0 else None,
+                scope=known.scopes[stack] if stack >= 0 else "",
+                is_backward=is_backward,
+            )
+        )
+    return described
+
+
+def operator_label(instruction: Instruction) -> str:
+    """An operator's name; of a collective, which one it is: neuron::all_reduce."""
+    name = instruction.operator.name
+    if name == COLLECTIVE:
+        kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[_KIND_ARGUMENT])
+        return f"neuron::{kind}"
+    return name
+
+
+def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefinition]) -> list[int]:
+    """The stack of what made each output; -1 where that is unknown."""
+    made: dict[int, int] = {}
+    for instruction, operator in zip(compiled.instructions, described, strict=True):
+        for number in flattened(instruction.results):
+            made[number] = -1 if operator.stack is None else operator.stack
+    return [made.get(number, -1) for number in compiled.outputs]
+
+
+def _instruction_layouts(
+    instruction: Instruction, compiled: CompiledGraph
+) -> tuple[list[TensorLayout], TensorLayout | None]:
+    """The layouts that it reads and writes, and that of its first result or of what it changes in place."""
+    layouts = compiled.layouts
+    read = [
+        use.layout or layouts[use.value]
+        for use in flattened([list(instruction.arguments), list(instruction.keywords.values())])
+        if isinstance(use, ValueUse)
+    ]
+    made = [layouts[number] for number in (*flattened(instruction.results), *instruction.written)]
+    return [*read, *made], made[0] if made else None
+
+
+def _compute_type(instruction: Instruction, compiled: CompiledGraph, numerics: Numerics) -> str | None:
+    uses: Any = (part for part in flattened(list(instruction.arguments)) if isinstance(part, ValueUse))
+    first = next(uses, None)
+    if first is None:
+        return None
+    return numerics.multiplied(str(compiled.layouts[first.value].device_dtype).removeprefix("torch."))
+
+
+_KEPT = 8
+_INPUT = " = input "
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenGraph:
+    """What is kept of a graph: its inputs, and each operator without its shapes."""
+
+    inputs: tuple[str, ...]
+    operators: tuple[str, ...]
+
+
+class GraphChanges:
+    """Compares each new graph with the last few, and keeps what differed in the last few. Under the runtime's lock."""
+
+    def __init__(self) -> None:
+        self.latest: deque[str] = deque(maxlen=_KEPT)
+        self._seen: deque[_SeenGraph] = deque(maxlen=_KEPT)
+
+    def note(self, text: str) -> None:
+        """A new graph, as `compiler.graph_text` has it."""
+        lines = text.splitlines()
+        inputs = tuple(line.partition(_INPUT)[2] for line in lines if _INPUT in line)
+        operators = tuple(line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line)
+        new = _SeenGraph(inputs, operators)
+        alike = next((seen for seen in reversed(self._seen) if seen.operators == operators), None)
+        if alike is not None:
+            changed = [(old, now) for old, now in zip(alike.inputs, inputs, strict=False) if old != now]
+            if changed:
+                old, now = _first_difference(*changed[0])
+                self.latest.append(f"an input is {now} where it was {old}")
+            elif len(alike.inputs) != len(inputs):
+                self.latest.append(f"it has {len(inputs)} inputs where it had {len(alike.inputs)}")
+            else:
+                self.latest.append("a number in it, or what of it is needed later, is another one")
+        elif self._seen:
+            self.latest.append(f"it has {len(operators)} operators, the one before has {len(self._seen[-1].operators)}")
+        self._seen.append(new)
+
+
+def _first_difference(old: str, now: str) -> tuple[str, str]:
+    """Two layouts without their strides, unless these alone differ."""
+    short = old.partition("{")[0], now.partition("{")[0]
+    return (old, now) if short[0] == short[1] else short

@@ -1,0 +1,207 @@
+"""Kernels of attention, dropout and normalization, and of operators without a usable meta kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.operators.lru_cache import LRUCache
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
+from neurontools.runtime.tensors.buffers import Tensor
+
+_FLASH = 1
+_choices: LRUCache[tuple[Any, ...], int] = LRUCache(512)
+_sdpa = torch.ops.aten.scaled_dot_product_attention.default
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """aten::scaled_dot_product_attention"""
+    choice = 0
+    if query.dim() == 4 and not (attn_mask is not None and attn_mask.requires_grad):
+        choice = _chosen_kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if choice != _FLASH:
+        return _sdpa.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), float("-inf"))
+    return _flash(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+
+
+def _chosen_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> int:
+    """What torch would choose for CPU tensors of these layouts."""
+    tensors = (query, key, value) if mask is None else (query, key, value, mask)
+    signature = (*((t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors), dropout_p, is_causal, enable_gqa)
+    found = _choices.get(signature)
+    if found is None:
+        probes = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu").requires_grad_(t.requires_grad)
+            for t in tensors
+        ]
+        choose: Any = torch._fused_sdp_choice
+        found = int(
+            choose(
+                *probes[:3],
+                probes[3] if mask is not None else None,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+        )
+        _choices.put(signature, found)
+    return found
+
+
+def native_dropout(
+    value: Tensor, p: float, train: bool | None, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draws the mask as stock F.dropout does on the CPU: Bernoulli numbers in the type of the input."""
+    if train is False:
+        return value.clone(), torch.ones_like(value, dtype=torch.bool)
+    noise = torch.empty_like(value).bernoulli_(1 - p, generator=generator)
+    mask = noise.to(torch.bool)
+    return value * noise.div_(1 - p) if p < 1 else value * noise, mask
+
+
+def _meta_dropout(value: Tensor, _p: float, _train: bool | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(value), torch.empty_like(value, dtype=torch.bool)
+
+
+def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return gradient * (mask.to(gradient.dtype) * scale)
+
+
+def dropout_kernels() -> dict[str, Any]:
+    """The kernels by operator."""
+    dropout = DeviceOperator(
+        find_overload("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True
+    )
+    dropout.has_generator = True
+    backward = DeviceOperator(find_overload("aten::native_dropout_backward"), call=_native_dropout_backward)
+    return {operator.name: recording_kernel(operators.add(operator)) for operator in (dropout, backward)}
+
+
+_REDUCED = (torch.bfloat16, torch.float16)
+
+
+def _statistics_dtype(value: Tensor, parameters: tuple[Tensor | None, ...]) -> torch.dtype:
+    """float32 where a reduced input meets float32 parameters, else the type of the input."""
+    mixed = value.dtype in _REDUCED and any(p is not None and p.dtype is torch.float32 for p in parameters)
+    return torch.float32 if mixed else value.dtype
+
+
+def _layer_norm(
+    value: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, _eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = _statistics_dtype(value, (weight, bias))
+    outer = value.dim() - len(shape)
+    statistics = [*value.shape[:outer], *[1] * len(shape)]
+    result = torch.empty_like(value, memory_format=torch.contiguous_format)
+    return result, value.new_empty(statistics, dtype=dtype), value.new_empty(statistics, dtype=dtype)
+
+
+def _group_norm(
+    value: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, _c: int, _hxw: int, group: int, _eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = _statistics_dtype(value, (weight, bias))
+    return torch.empty_like(value), value.new_empty([n, group], dtype=dtype), value.new_empty([n, group], dtype=dtype)
+
+
+def _like_probe(op: Any) -> Callable[..., Any]:
+    """Asks the CPU's own kernel, with a batch of two and single pixels: its statistics do not depend on the rest."""
+
+    def announced(value: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        def small(part: Any) -> Any:
+            return torch.ones(part.shape, dtype=part.dtype, device="cpu") if isinstance(part, Tensor) else part
+
+        probe = torch.ones([2, *value.shape[1:2], *[1] * (value.dim() - 2)], dtype=value.dtype, device="cpu")
+        results = op(probe, *map(small, arguments), **{name: small(part) for name, part in keywords.items()})
+        return torch.empty_like(value), *(value.new_empty(r.shape, dtype=r.dtype) for r in results[1:])
+
+    return announced
+
+
+def normalization_kernels() -> dict[str, Any]:
+    """The kernels by operator."""
+    listed = [
+        DeviceOperator(find_overload("aten::native_layer_norm"), meta_call=_layer_norm),
+        DeviceOperator(find_overload("aten::native_group_norm"), meta_call=_group_norm),
+    ]
+    for name in (
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit.no_stats",
+        "_batch_norm_with_update",
+    ):
+        op = find_overload("aten::" + name)
+        # native_batch_norm's schema does not say that the running statistics change.
+        writes = ("running_mean", "running_var") if name == "native_batch_norm" else ()
+        listed.append(DeviceOperator(op, meta_call=_like_probe(op), writes=writes))
+    return {operator.name: recording_kernel(operators.add(operator)) for operator in listed}
+
+
+_PROBED_NAMES = """_fft_r2c _fft_c2r _fft_c2c _linalg_svd linalg_eig max_unpool2d _embedding_bag
+ _embedding_bag_forward_only mkldnn_rnn_layer mkldnn_rnn_layer_backward
+ nonzero_static""".split()
+
+
+def probe(op: Any) -> Callable[..., Any]:
+    """A meta kernel that asks a CPU kernel."""
+
+    def announced(*arguments: Any, **keywords: Any) -> Any:
+        def zeros(part: Any) -> Any:
+            if not isinstance(part, Tensor):
+                return part
+            return torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device="cpu").zero_()
+
+        results = op(*map(zeros, arguments), **{name: zeros(part) for name, part in keywords.items()})
+        return _on_meta(results)
+
+    return announced
+
+
+def _on_meta(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(map(_on_meta, result))
+    return torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device="meta")
+
+
+def _with_workspace(op: Any) -> Callable[..., Any]:
+    """oneDNN's layer keeps a workspace for backward only where gradients are on, which at execution says nothing."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with torch.enable_grad():
+            return op(*arguments, **keywords)
+
+    return call
+
+
+def probed_kernels() -> dict[str, Any]:
+    """The kernels by operator."""
+    listed = []
+    for name in _PROBED_NAMES:
+        op = find_overload("aten::" + name)
+        call = _with_workspace(op) if name == "mkldnn_rnn_layer" else None
+        listed.append(DeviceOperator(op, call=call, meta_call=probe(call or op)))
+    return {operator.name: recording_kernel(operators.add(operator)) for operator in listed}

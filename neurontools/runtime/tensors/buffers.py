@@ -1,0 +1,391 @@
+"""Buffers of device tensors, the graphs that wait for execution, and the state of a core."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from threading import RLock
+from typing import Any
+
+import torch
+
+from neurontools.driver.neuron_runtime import NrtStatus
+from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.operators.operator import OperatorSignature
+from neurontools.runtime.profiling.ring import ring
+from neurontools.runtime.reporting.process_counters import DeviceMemoryCategory
+from neurontools.runtime.tensors.storages import storages
+
+Tensor = torch.Tensor
+
+
+class Buffer:
+    """One device storage.
+
+    `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where
+    the pending graph knows it. `failure` is why it will never have a value.
+    """
+
+    __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "slot", "value")
+
+    address: int
+    category: Category
+    core: Core
+    failure: BaseException | None
+    graph: Graph | None
+    index: int
+    layout: TensorLayout
+    slot: int
+    value: Tensor | None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a tensor still has this storage."""
+        return bool(storages.words[self.slot] == self.address)
+
+
+class Graph:
+    """Operators in the order of their recording.
+
+    `key` says everything about the structure in small integers: for each input -1 - its layout's id, for each operator
+    its signature's id and the indices of the buffers it gets. `scalars` and `hosts` are the inputs that are not device
+    tensors. `origins` is where operators were recorded, by position, as far as a profile has looked.
+    """
+
+    __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
+
+    def __init__(self) -> None:
+        self.key: list[int] = []
+        self.signatures: list[OperatorSignature] = []
+        self.buffers: list[Buffer] = []
+        self.scalars: list[Any] = []
+        self.hosts: list[Tensor] = []
+        self.origins: dict[int, tuple[int, bool]] = {}
+
+    def index_of(self, buffer: Buffer) -> int:
+        """The number of a buffer in this graph; it becomes an input if the graph does not know it."""
+        if buffer.graph is not self:
+            if buffer.value is None:
+                raise missing(buffer)
+            buffer.index = len(self.buffers)
+            self.buffers.append(buffer)
+            self.key.append(-1 - buffer.layout.id)
+            buffer.graph = self  # last, so that an interrupt leaves no buffer with a number that the graph has not
+        return buffer.index
+
+    def add_result(self, buffer: Buffer) -> None:
+        """Makes a new buffer the result of the operator recorded last."""
+        buffer.graph = self
+        buffer.index = len(self.buffers)
+        self.buffers.append(buffer)
+
+    def mend(self) -> None:
+        """Takes out the operator that an exception in the middle of its recording has left without its end, if any."""
+        position = number = scalars = hosts = 0
+        complete = (0, 0, 0, 0, 0)
+        for count, signature in enumerate(self.signatures, 1):
+            while self.key[position : position + 1] and self.key[position] < 0:
+                position, number = position + 1, number + 1
+            position += 1 + signature.tensor_count
+            number += signature.result_count
+            scalars += signature.scalar_count
+            hosts += signature.host_count
+            needed = (position, count, number, scalars, hosts)
+            if any(n > len(part) for n, part in zip(needed, self._parts(), strict=True)):
+                break
+            complete = needed
+        for buffer in self.buffers[complete[2] :]:
+            buffer.graph = None
+        for end, part in zip(complete, self._parts(), strict=True):
+            del part[end:]
+
+    def _parts(self) -> tuple[list[Any], ...]:
+        return self.key, self.signatures, self.buffers, self.scalars, self.hosts
+
+
+def missing(buffer: Buffer) -> RuntimeError:
+    """The error for reading a value that was never computed."""
+    cause = ""
+    if buffer.failure is not None:
+        said = str(buffer.failure).partition("\n")[0]  # of an interrupt: nothing
+        cause = f" ({type(buffer.failure).__name__}{said and ': '}{said})"
+    error = RuntimeError(f"this tensor has no value: the execution that should have computed it failed{cause}")
+    error.__cause__ = buffer.failure
+    return error
+
+
+@dataclass(slots=True)
+class CoreStatistics:
+    """What one core did since the process began."""
+
+    executions_total: int = 0
+    busy_seconds: float = 0.0
+    flops_total: int = 0
+    numerical_errors_total: int = 0
+    failed_executions_total: int = 0
+    to_device_bytes: int = 0
+    from_device_bytes: int = 0
+    compilations_total: int = 0
+    compile_seconds: float = 0.0
+    collectives_total: int = 0
+    collective_seconds: float = 0.0
+    collective_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Core:
+    """A logical NeuronCore. `local_index` is the N of `xla:N`, `global_index` its number on the host.
+
+    `pending` is what was recorded. While a step is followed that came before, it is empty, and `bail_out` writes it.
+    """
+
+    local_index: int
+    global_index: int
+    memory: CoreMemory
+    pending: Graph = field(default_factory=Graph)
+    bail_out: Callable[[], None] | None = None
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    statistics: CoreStatistics = field(default_factory=CoreStatistics)
+
+    @property
+    def graph(self) -> Graph:
+        """The operators that wait, all of them."""
+        if self.bail_out is not None:
+            self.bail_out()
+        return self.pending
+
+
+GIB = 1 << 30
+
+
+class Category(IntEnum):
+    """What bytes of HBM are used for; the five categories of neuron-monitor."""
+
+    CONSTANTS = 0
+    MODEL_CODE = 1
+    SCRATCHPAD = 2
+    RUNTIME = 3
+    TENSORS = 4
+
+
+MEMORY_FIELDS: dict[Category, DeviceMemoryCategory] = {
+    Category.CONSTANTS: "constants_bytes",
+    Category.MODEL_CODE: "model_code_bytes",
+    Category.SCRATCHPAD: "model_shared_scratchpad_bytes",
+    Category.RUNTIME: "runtime_memory_bytes",
+    Category.TENSORS: "tensors_bytes",
+}
+_TABLE_ROWS = (
+    (Category.MODEL_CODE, "model code"),
+    (Category.CONSTANTS, "model constants"),
+    (Category.TENSORS, "tensors"),
+    (Category.SCRATCHPAD, "shared scratchpad"),
+    (Category.RUNTIME, "runtime"),
+)
+
+
+class OutOfDeviceMemory(torch.OutOfMemoryError):
+    """An allocation does not fit the HBM of its core; the text is the table that the Neuron runtime prints."""
+
+    status = NrtStatus.RESOURCE
+
+
+class CoreMemory:
+    """Levels of one core's HBM in bytes. Not thread-safe: the runtime's lock is held by whoever changes it.
+
+    Nobody is told of a change: a training step makes hundreds, and who wants the levels looks at them.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        device_index: int,
+        core_index: int,
+        hbm_index: int = 0,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.device_index = device_index
+        self.core_index = core_index
+        self.levels = [0] * len(Category)
+        self.total_bytes = 0
+        self.peak_bytes = 0
+        self.hbm_index = hbm_index  # the HBM stack on its device
+        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # answers the path of the file
+
+    def allocate(self, category: Category, nbytes: int) -> None:
+        """Takes bytes; OutOfDeviceMemory when the core has not so many left, and then nothing is taken."""
+        total = self.total_bytes + nbytes
+        if total > self.limit_bytes:
+            raise self.refusal(category, nbytes)
+        self.levels[category] += nbytes
+        self.total_bytes = total
+        if total > self.peak_bytes:
+            self.peak_bytes = total
+
+    def free(self, category: Category, nbytes: int) -> None:
+        """Gives bytes back."""
+        self.levels[category] -= nbytes
+        self.total_bytes -= nbytes
+
+    def move(self, source: Category, target: Category, nbytes: int) -> None:
+        """Accounts bytes to another category."""
+        self.levels[source] -= nbytes
+        self.levels[target] += nbytes
+
+    def by_field(self) -> dict[str, int]:
+        """The levels under the field names of neurontools.model.device.DeviceMemory."""
+        return {field: self.levels[category] for category, field in MEMORY_FIELDS.items()}
+
+    def refusal(self, category: Category, nbytes: int) -> OutOfDeviceMemory:
+        """The error for an allocation that does not fit: size, place and who holds what."""
+        usage = dict(_TABLE_ROWS)[category]
+        lines = [
+            (
+                f"Failed to allocate {size_text(nbytes)} (usage: {usage}) on ND {self.device_index}:NC "
+                f"{self.core_index}, current utilization:"
+            ),
+            f"\t* total: {size_text(self.total_bytes)} of {size_text(self.limit_bytes)}",
+        ]
+        lines += [f"\t* {name}: {size_text(self.levels[row])}" for row, name in _TABLE_ROWS if self.levels[row]]
+        log_path = self.write_log(self, "\n".join(lines)) if self.write_log is not None else None
+        if log_path is not None:
+            lines.append(f"\t* by tensor: {log_path}")
+        return OutOfDeviceMemory(
+            "\n".join(lines)
+            + f"\nNRT_RESOURCE({int(NrtStatus.RESOURCE)}): not enough HBM for {nbytes} bytes; use a smaller batch, "
+            "gradient checkpointing, or bfloat16"
+        )
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes as the Neuron runtime prints them in its memory table: 15.855GB, 172.000MB, 1.062KB."""
+    for unit, scale in (("GB", GIB), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.3f}{unit}"
+    return f"{nbytes}B"
+
+
+def log_stamp() -> str:
+    """The time as the lines of the Neuron runtime's log have it."""
+    return time.strftime("%Y-%b-%d %H:%M:%S.0000")
+
+
+_TENSORS = Category.TENSORS
+
+
+class BufferTable:
+    """All device storages of the process, by address.
+
+    `lock` is the one lock of the runtime: whoever records, executes, allocates or frees holds it. `write_graphs` makes
+    known what belongs to a graph that is not written yet.
+    """
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.by_address: dict[int, Buffer] = {}
+        self._by_slot: dict[int, Buffer] = {}
+        self.write_graphs: Callable[[], None] = _nothing
+        storages.taken_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
+
+    def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
+        """A device tensor of this layout and its buffer; the caller accounts the bytes of `value`."""
+        buffer = Buffer()
+        tensor, slot, address = storages.tensor(layout, core.local_index)
+        buffer.slot = slot
+        buffer.address = address
+        buffer.layout = layout
+        buffer.core = core
+        buffer.value = value
+        buffer.graph = None
+        buffer.category = _TENSORS
+        buffer.failure = None
+        self.by_address[address] = self._by_slot[slot] = buffer
+        return tensor, buffer
+
+    def know(self, buffer: Buffer) -> None:
+        """Takes in a buffer for a storage that was made without one; one that died already needs nobody to know it.
+
+        Its category, value and failure are those of a new one.
+        """
+        buffer.category = _TENSORS
+        buffer.value = buffer.failure = None
+        if buffer.is_alive:
+            self.by_address[buffer.address] = self._by_slot[buffer.slot] = buffer
+
+    def of(self, tensor: Tensor) -> Buffer:
+        """The buffer behind a device tensor; RuntimeError for one that is not ours."""
+        buffer = self.at(tensor.untyped_storage().data_ptr())
+        if buffer is None:
+            raise RuntimeError(
+                f"a tensor on {tensor.device} has no storage of the Neuron runtime; it was made by another backend"
+            )
+        return buffer
+
+    def at(self, address: int) -> Buffer | None:
+        """The buffer of the storage at an address; None where the runtime has made none."""
+        buffer = self.by_address.get(address)
+        if buffer is None:
+            self.write_graphs()
+            buffer = self.by_address.get(address)
+        return buffer
+
+    def drain(self) -> None:
+        """Gives back the bytes of storages that died; the lock is held."""
+        for slot in storages.died():
+            buffer = self._by_slot.pop(slot, None)
+            if buffer is None:
+                continue
+            self.by_address.pop(buffer.address, None)
+            # A pending graph may still read it: then the bytes go back when that graph has run.
+            if buffer.graph is None and buffer.value is not None:
+                release(buffer)
+
+    def account_of(self, core: Core) -> CoreMemory:
+        """The HBM of a core as it is now: what died is no longer in it. Never waits: who holds the lock drains."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.drain()
+            finally:
+                self.lock.release()
+        return core.memory
+
+    def renew_lock(self) -> None:
+        """In a forked child: a thread that held the lock does not exist here. The lock stays the same object."""
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+def _nothing() -> None:
+    """No graph is unwritten."""
+
+
+def release(buffer: Buffer) -> None:
+    """Gives back the bytes of a buffer that has a value."""
+    if ring.is_on:
+        ring.record_free(buffer.core.global_index, buffer.address, buffer.layout.nbytes, buffer.category)
+    buffer.core.memory.free(buffer.category, buffer.layout.nbytes)
+    buffer.value = None
+
+
+def alias(buffer: Buffer, layout: TensorLayout, offset: int) -> Tensor:
+    """A CPU view of a buffer's value with this layout; shares the bytes."""
+    value = buffer.value
+    if value is None:
+        raise missing(buffer)
+    own = buffer.layout
+    if layout is own and not offset:
+        return value
+    if layout.device_dtype is own.device_dtype:
+        return value.as_strided(layout.size, layout.stride, offset)
+    return reinterpreted(value, layout.device_dtype, layout.size, layout.stride, offset)
+
+
+def reinterpreted(
+    value: Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> Tensor:
+    """A view of the same bytes as elements of another type."""
+    return torch.empty(0, dtype=dtype, device="cpu").set_(value.untyped_storage(), offset, size, stride)
+
+
+buffers = BufferTable()

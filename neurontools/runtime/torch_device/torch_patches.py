@@ -1,0 +1,375 @@
+"""Changes to PyTorch functions that decide by the device type and would decide wrongly, or fail, for this device."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import asgd, nadam, radam
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from neurontools.runtime.reporting.stderr_lines import warn_once
+from neurontools.runtime.tensors.buffers import Tensor
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.torch_device import torch_module
+
+
+def patch_stock_torch() -> None:
+    """Changes them; once a process."""
+    _generators()
+    _data_parallel()
+    _optimizers()
+    _legacy_save()
+
+
+def _generators() -> None:
+    """`torch.Generator("xla")`: stock torch wants a C++ hook for it. The numbers are drawn on the host anyway."""
+    base: Any = torch._C.Generator
+
+    class _Kind(type(base)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, base)
+
+    class Generator(base, metaclass=_Kind):  # type: ignore[misc]
+        __doc__ = base.__doc__
+        _where: torch.device
+
+        def __new__(cls, device_: Any = "cpu", *, device: Any = None) -> Any:
+            where = torch.device(device_ if device is None else device)
+            if where.type != _name():
+                return base(where)
+            made = super().__new__(cls)
+            made._where = torch.device(where.type, where.index or 0)
+            return made
+
+        def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
+            """Nothing left to do."""
+
+        @property
+        def device(self) -> torch.device:
+            """The core that it was made for."""
+            return self._where
+
+    torch.Generator = Generator  # type: ignore[misc]
+
+
+def _name() -> str:
+    return device.name
+
+
+def _data_parallel() -> None:
+    """nn.DataParallel copies a module to several devices of one process in C++; here it runs on one, as on the CPU."""
+    kind: Any = torch.nn.DataParallel
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, module: torch.nn.Module, *arguments: Any, **keywords: Any) -> None:
+        if torch.cuda.is_available():
+            original(self, module, *arguments, **keywords)
+            return
+        torch.nn.Module.__init__(self)
+        self.module, self.device_ids = module, []
+        if any(p.device.type == device.name for p in module.parameters()) and len(device.taken) > 1:
+            warn_once(
+                "DataParallel",
+                f"nn.DataParallel uses one NeuronCore of this process; use DistributedDataParallel with a process for "
+                f"each ({len(device.taken)} cores: neuron-run --nproc-per-node {len(device.taken)})",
+            )
+
+    kind.__init__ = init
+
+
+def _optimizers() -> None:
+    """Without `foreach=`, torch takes the lists' way on accelerators; for these three its bits are not the loops'."""
+    for module in (asgd, nadam, radam):
+        original = module._default_to_fused_or_foreach
+
+        def choose(params: Any, differentiable: bool, use_fused: bool = False, original: Any = original) -> Any:
+            if any(isinstance(p, Tensor) and p.device.type == device.name for p in params):
+                return False, False
+            return original(params, differentiable, use_fused)
+
+        module._default_to_fused_or_foreach = choose  # type: ignore[attr-defined]
+
+
+def _legacy_save() -> None:
+    """The format before torch 1.6 has the bytes after the tensors, so that loading would copy what is not read yet."""
+    serialization: Any = torch.serialization
+    original = serialization._legacy_save
+
+    @functools.wraps(original)
+    def save(*arguments: Any, **keywords: Any) -> Any:
+        kind: Any = Tensor
+        reduce_ex = kind.__reduce_ex__
+
+        def refuse(self: Tensor, protocol: int) -> Any:
+            if self.device.type == device.name:
+                raise NotImplementedError(
+                    f"torch.save(…, _use_new_zipfile_serialization=False): the old format can't hold tensors of "
+                    f"{device.name}; save CPU tensors (xm.save does), or leave the argument out"
+                )
+            return reduce_ex(self, protocol)
+
+        kind.__reduce_ex__ = refuse
+        try:
+            return original(*arguments, **keywords)
+        finally:
+            kind.__reduce_ex__ = reduce_ex
+
+    serialization._legacy_save = save
+
+
+BACKENDS = ("neuron", "openxla")
+
+
+def compile_backend(graph_module: Any, _example_inputs: Any, **_options: Any) -> Callable[..., Any]:
+    """What torch.compile calls with a captured graph: the same operators, executed together when they are recorded.
+
+    Nothing is decomposed or functionalised, so results equal those without torch.compile bit for bit.
+    """
+
+    def run(*arguments: Any) -> Any:
+        device.flush_all("BeforeCompiledGraph")
+        device.enter_lazy_scope()
+        try:
+            return graph_module.forward(*arguments)
+        finally:
+            device.leave_lazy_scope()
+
+    return run
+
+
+def _by_device(mode: Any, options: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
+    """torch.compile without a backend: inductor has no code for the device, so its graphs are the device's own."""
+
+    def choose(graph_module: Any, example_inputs: Any) -> Callable[..., Any]:
+        tensors = [*example_inputs, *graph_module.parameters(), *graph_module.buffers()]
+        if any(isinstance(t, torch.Tensor) and t.device.type == device.name for t in tensors):
+            return compile_backend(graph_module, example_inputs)
+        wrapper: Any = torch._TorchCompileInductorWrapper
+        inductor = wrapper(mode if options else mode or "default", options, keywords.get("dynamic"), None)
+        return inductor(graph_module, example_inputs)  # type: ignore[no-any-return]
+
+    return choose
+
+
+def patch_torch_compile() -> None:
+    """Makes torch.compile know the backends; once a process. Importing torch._dynamo for it would cost a second."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_(*arguments: Any, **keywords: Any) -> Any:
+        if keywords.get("backend") in BACKENDS:
+            keywords["backend"] = compile_backend
+            keywords.pop("mode", None)
+            keywords.pop("options", None)
+        elif keywords.get("backend", "inductor") == "inductor" and len(arguments) <= 1:
+            keywords["backend"] = _by_device(keywords.pop("mode", None), keywords.pop("options", None), keywords)
+        return original(*arguments, **keywords)
+
+    torch.compile = compile_
+
+
+_EMPTY_OPERATOR = torch.ops.aten.empty.memory_format
+
+
+class _MapOnHost(TorchDispatchMode):
+    """The int32 tensor that the reducer makes on the device of the parameters is made on the CPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keywords = dict(kwargs or {})
+        if func is _EMPTY_OPERATOR and keywords.get("dtype") is torch.int32:
+            wanted = keywords.get("device")
+            if wanted is not None and torch.device(wanted).type == device.name:
+                keywords["device"] = torch.device("cpu")
+        return func(*args, **keywords)
+
+
+def patch_ddp_reducer() -> None:
+    """Has the reducers of DistributedDataParallel made so; once a process."""
+    parallel: Any = DistributedDataParallel
+    make = parallel._ddp_init_helper
+
+    @functools.wraps(make)
+    def make_with_map_on_host(*arguments: Any, **keywords: Any) -> Any:
+        mode: Any = _MapOnHost
+        with mode():
+            return make(*arguments, **keywords)
+
+    parallel._ddp_init_helper = make_with_map_on_host
+
+
+def _index(which: Any) -> int:
+    if which is None:
+        return 0
+    if isinstance(which, int):
+        return which
+    wanted = torch.device(which)
+    if wanted.type != device.name:
+        raise ValueError(f"{wanted} is not the current accelerator, which is {device.name}")
+    return wanted.index or 0
+
+
+def _forward(name: str) -> Any:
+    function = getattr(torch_module, name)
+
+    def forwarded(device_index: Any = None) -> Any:
+        return function(_index(device_index))
+
+    forwarded.__name__ = name
+    forwarded.__doc__ = function.__doc__
+    return forwarded
+
+
+def empty_cache() -> None:
+    """Nothing to do: freed HBM is free at once."""
+
+
+def get_device_capability(which: Any = None) -> dict[str, Any]:
+    """The element types that operators take."""
+    torch_module.core_of(_index(which))
+    quantized = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+    types = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    return {"supported_dtypes": types.difference(quantized)}
+
+
+_FORWARDED = (
+    *("synchronize", "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved"),
+    *("max_memory_reserved", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+)
+
+
+def patch_torch_accelerator() -> None:
+    """Replaces what would fail; once a process."""
+    accelerator: Any = torch.accelerator
+    made: dict[str, Any] = {name: _forward(name) for name in _FORWARDED}
+    made |= {
+        "empty_cache": empty_cache,
+        "empty_host_cache": empty_cache,
+        "get_device_capability": get_device_capability,
+        "get_memory_info": _forward("mem_get_info"),
+        "set_device_index": lambda which, /: torch_module.set_device(_index(which)),
+        "set_device_idx": lambda which, /: torch_module.set_device(_index(which)),
+        "set_stream": lambda stream, /: torch_module.set_stream(stream),
+    }
+    memory = getattr(accelerator, "memory", None)
+    for name, function in made.items():
+        for place in (accelerator, memory):
+            if hasattr(place, name):
+                setattr(place, name, function)
+
+
+_import_hooks: dict[str, Callable[[Any], None]] = {}
+
+
+class _HookedLoader(Loader):
+    """Loads a package as it is, then changes it."""
+
+    def __init__(self, original: Any, change: Callable[[Any], None]) -> None:
+        self._original = original
+        self._change = change
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the original."""
+        made: ModuleType | None = self._original.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """As the original, and the change."""
+        self._original.exec_module(module)
+        self._change(module)
+
+
+class _HookedFinder(MetaPathFinder):
+    """Finds the packages that are to be changed and nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The package's own spec with our loader."""
+        change = _import_hooks.get(fullname)
+        if change is None:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _HookedLoader(spec.loader, change)
+        return spec
+
+
+def on_import(package: str, change: Callable[[Any], None]) -> None:
+    """Calls `change` with a package now, or right after it will have been imported; once a package."""
+    loaded = sys.modules.get(package)
+    if loaded is not None:
+        change(loaded)
+        return
+    if not _import_hooks:
+        sys.meta_path.insert(0, _HookedFinder())
+    _import_hooks[package] = change
+
+
+def patch_dtensor_linear() -> None:
+    """Has it done when torch.distributed.tensor is imported; once a process."""
+    on_import("torch.distributed.tensor", _patch_dispatcher)
+
+
+def _patch_dispatcher(package: Any) -> None:
+    dispatcher = package.DTensor._op_dispatcher
+    dispatcher._custom_op_handlers[torch.ops.aten.linear_backward.default] = _linear_backward
+
+
+def _linear_backward(_operator: Any, arguments: tuple[Any, ...], _keywords: Any) -> tuple[Tensor | None, ...]:
+    value, gradient, weight, (of_value, of_weight, of_bias) = arguments
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    flat = value.reshape(-1, value.shape[-1])
+    return (
+        rows.mm(weight).reshape(value.shape) if of_value else None,
+        rows.t().mm(flat) if of_weight else None,
+        rows.sum(0) if of_bias else None,
+    )
+
+
+def guard_fsdp() -> None:
+    """Guards the package now or when it is imported; once a process."""
+    on_import("torch.distributed.fsdp", _guard_fsdp_package)
+
+
+def _guard_fsdp_package(package: Any) -> None:
+    """Makes the ways into FSDP refuse modules for the device where they can't be."""
+    kind = package.FullyShardedDataParallel
+    kind.__init__ = _refusing(
+        kind.__init__,
+        f"FullyShardedDataParallel is not supported on {device.name}, because it resizes storages in C++; use "
+        "fully_shard under the device name neuron, torch_xla's XlaFullyShardedDataParallel, or DistributedDataParallel "
+        "with ZeroRedundancyOptimizer",
+        lambda named: named.get("device_id"),
+    )
+    if device.name == "xla":
+        package.fully_shard = _refusing(
+            package.fully_shard,
+            "fully_shard is not supported on xla, where torch leaves a DeviceMesh to torch_xla's SPMD; use the device "
+            "name neuron (NEURONTOOLS_DEVICE=neuron), or torch_xla's XlaFullyShardedDataParallel",
+            lambda named: _mesh_device(named.get("mesh")),
+        )
+
+
+def _mesh_device(mesh: Any) -> Any:
+    return None if mesh is None else mesh.device_type
+
+
+def _refusing(original: Callable[..., Any], text: str, chosen: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def guarded(*arguments: Any, **keywords: Any) -> Any:
+        where = chosen(keywords)
+        # Without a device of the script's choice FSDP takes the accelerator, which is ours.
+        if where is None or isinstance(where, int) or torch.device(where).type == device.name:
+            raise NotImplementedError(text)
+        return original(*arguments, **keywords)
+
+    return guarded
