@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
 from neurontools.model import EndedProcess, Snapshot, SourceKind
 from neurontools.model.finding import Finding
@@ -17,6 +18,7 @@ from neurontools.views.query_fields import FIELDS, OutputFormat, QueryRow
 
 _GIB = 2**30
 SCHEMA_VERSION = 1
+RecordType = TypeVar("RecordType")
 _COMMAND_CELLS, _WIDE_COMMAND_CELLS, _NAME_CELLS = 40, 80, 32
 
 
@@ -217,52 +219,37 @@ class EndedTotalRow:
     last_ended_at: str
 
 
+def copy_fields(kind: type[RecordType], source: object, **changed: object) -> RecordType:
+    """Builds a dataclass: the fields in `changed`, all others from the attributes of `source` with the same name."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    values: dict[str, Any] = {name: changed[name] if name in changed else getattr(source, name) for name in names}
+    return kind(**values)
+
+
 def ended_row(process: EndedProcess) -> EndedRow:
     """Returns the output row of an ended process."""
     executions = process.executions
-    return EndedRow(
-        pid=process.pid,
-        user=process.user,
-        uid=process.uid,
-        tag=process.tag,
-        job=process.job,
-        command=process.command,
+    return copy_fields(
+        EndedRow,
+        process,
         is_synthetic=process.synthetic,
         began_at=rfc3339_text(process.began_at_unix_seconds),
         ended_at=rfc3339_text(process.ended_at_unix_seconds),
         held_seconds=round(process.held_seconds, 3),
-        neuroncore_count=process.neuroncore_count,
         is_neuroncore_count_inferred="neuroncore_count" in process.inferred_fields,
-        logical_neuroncore_config=process.logical_neuroncore_config,
         neuron_devices=process.device_indices,
-        neuroncore_hours=process.neuroncore_hours,
-        utilization_ratio=process.utilization_ratio,
-        mfu_ratio=process.mfu_ratio,
-        flop_total=process.flop_total,
-        peak_device_memory_bytes=process.peak_device_memory_bytes,
         executions_completed_total=None if executions is None else executions.completed_total,
         executions_failed_total=process.failed_executions_total,
-        errors_total=process.errors_total,
-        steps_total=process.steps_total,
-        exit_status=process.exit_status,
-        lives_on=process.lives_on,
     )
 
 
 def ended_total_row(total: EndedTotal) -> EndedTotalRow:
     """Returns the output row of a total."""
-    return EndedTotalRow(
-        total.name,
-        total.process_count,
-        total.failed_count,
-        total.neuroncore_hours,
-        total.utilization_ratio,
-        total.mfu_ratio,
-        total.peak_device_memory_bytes,
-        total.executions_completed_total,
-        total.failed_executions_total,
-        total.errors_total,
-        rfc3339_text(total.last_ended_at_unix_seconds),
+    return copy_fields(
+        EndedTotalRow,
+        total,
+        executions_failed_total=total.failed_executions_total,
+        last_ended_at=rfc3339_text(total.last_ended_at_unix_seconds),
     )
 
 

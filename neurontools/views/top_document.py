@@ -31,7 +31,7 @@ from neurontools.util.process_text import script_text
 from neurontools.util.units import optional_rfc3339_text, ranges_text, rfc3339_text
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.host_page import user_and_system_ratios
-from neurontools.views.ls_reports import EndedRow, ended_row
+from neurontools.views.ls_reports import EndedRow, copy_fields, ended_row
 from neurontools.views.process_table import find_straggler
 from neurontools.views.usage_page import user_totals
 
@@ -102,12 +102,9 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
     """Returns the document of a process; `now_seconds` is CLOCK_MONOTONIC of its host."""
     process = figures.process
     latency = process.total_latency
-    return TopProcess(
-        pid=process.pid,
-        user=process.user,
-        uid=process.uid,
-        tag=process.tag,
-        command=process.command,
+    return copy_fields(
+        TopProcess,
+        process,
         is_synthetic=process.synthetic,
         is_reporting=process.reporting,
         neuroncores=process.neuroncore_indices,
@@ -118,10 +115,6 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         mfu_ratio=figures.mfu_ratio,
         device_memory_bytes=figures.device_memory_bytes,
         host_memory_bytes=figures.host_memory_bytes,
-        resident_bytes=process.resident_bytes,
-        vcpu_user_ratio=process.vcpu_user_ratio,
-        vcpu_system_ratio=process.vcpu_system_ratio,
-        executions_per_second=process.executions_per_second,
         latency_p50_seconds=None if latency is None else latency.p50_seconds,
         latency_p99_seconds=None if latency is None else latency.p99_seconds,
         executions_completed_total=None if process.executions is None else process.executions.completed_total,
@@ -132,8 +125,6 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         attached_at=optional_rfc3339_text(process.attached_at_unix_seconds),
         job=None if process.job is None else process.job.name,
         training=training_part(process, now_seconds),
-        operators=process.operators,
-        advice=process.advice,
         models=tuple(
             TopModel(
                 model.model_id,
@@ -555,15 +546,4 @@ class TopUser:
 
 def users_part(figures: Figures) -> tuple[TopUser, ...]:
     """Returns the documents of all users with processes."""
-    return tuple(
-        TopUser(
-            total.name,
-            total.process_count,
-            total.neuroncore_count,
-            total.utilization_ratio,
-            total.device_memory_bytes,
-            total.host_memory_bytes,
-            total.vcpu_ratio,
-        )
-        for total in user_totals(figures, ())
-    )
+    return tuple(copy_fields(TopUser, total, user=total.name) for total in user_totals(figures, ()))
