@@ -34,6 +34,55 @@ _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
 _MAX_COMMAND_CHARACTERS = 128  # Prometheus keeps labels in its index as long as the series exist
 
 
+CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Owner of the NeuronCore")
+CORE_CANDIDATE = FamilyDefinition(
+    "neurontools_neuroncore_owner_candidate",
+    MetricKind.INFO,
+    "Process that has the device open and may hold the NeuronCore",
+)
+PROCESS = FamilyDefinition(
+    "neurontools_process", MetricKind.INFO, "A process that holds or may hold NeuronCores, with its identity"
+)
+POD_ALLOCATION = FamilyDefinition(
+    "neurontools_pod_allocation", MetricKind.INFO, "Resources that the kubelet allocated to a container, used or not"
+)
+_TRAINING_COUNTERS = (
+    ("steps_total", "steps", "Calls of an optimizer's step"),
+    ("samples_total", "samples", "Samples in the batches of the loader"),
+    ("compilations_total", "compilations", "Graphs compiled because the cache lacked them"),
+    ("compile_seconds_total", "compile_seconds", "Time of compilations"),
+    ("collectives_total", "collectives", "Executed collectives"),
+    ("collective_seconds_total", "collective_seconds", "Time in collectives, part of the busy time"),
+    ("collective_bytes_total", "collective_bytes", "Bytes that the process put into collectives"),
+    ("to_device_bytes_total", "to_device_bytes", "Bytes copied from the host to the device"),
+    ("from_device_bytes_total", "from_device_bytes", "Bytes copied from the device to the host"),
+    ("input_wait_seconds_total", "input_wait_seconds", "Time that steps waited for their batch"),
+    ("checkpoints_total", "checkpoints", "Checkpoints written"),
+    ("checkpoint_seconds_total", "checkpoint_seconds", "Time that the script spent writing checkpoints"),
+)
+_PROCESS_STEP_TIME = FamilyDefinition(
+    "neurontools_process_step_time_seconds", MetricKind.COUNTER, "Time of the process by part; the parts add up"
+)
+_STEP_PARTS = tuple(part.name.replace(" ", "_") for part in STEP_PARTS)
+_PROCESS_COMPILING = FamilyDefinition(
+    "neurontools_process_compiling_seconds",
+    MetricKind.GAUGE,
+    "Time that the process has been waiting for a compilation, else 0",
+)
+_PROCESS_SINCE_STEP = FamilyDefinition(
+    "neurontools_process_seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"
+)
+_TRAINING_DEFINITIONS = tuple(
+    (field, FamilyDefinition(f"neurontools_process_{name}", MetricKind.COUNTER, text))
+    for field, name, text in _TRAINING_COUNTERS
+)
+_MOST_JOBS = 32  # the largest ones; each has nine series, and one per rank
+_JOB_LABELS = ("job_name", "run_id")
+JOB_COUNT = FamilyDefinition(
+    "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"
+)
+
+
 def _gauge(name: str, text: str) -> FamilyDefinition:
     return FamilyDefinition(f"neurontools_{name}", MetricKind.GAUGE, text)
 
@@ -58,21 +107,12 @@ CORE_SINCE = _gauge(
     "neuroncore_seconds_since_last_execution", "Time since the latest finished execution of a held core"
 )
 CORE_IN_FLIGHT = _gauge("neuroncore_execution_in_flight_seconds", "How long the execution in flight has been running")
-CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Owner of the NeuronCore")
-CORE_CANDIDATE = FamilyDefinition(
-    "neurontools_neuroncore_owner_candidate",
-    MetricKind.INFO,
-    "Process that has the device open and may hold the NeuronCore",
-)
 DEVICE_MEMORY = _gauge("device_memory_bytes", "HBM capacity of the device")
 STACK_USED = _gauge("device_hbm_used_bytes", "HBM in use, by stack")
 STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
 DEVICE_HOST_MEMORY = _gauge("device_host_memory_bytes", "Host memory that serves the device, by category")
 DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was loaded")
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
-PROCESS = FamilyDefinition(
-    "neurontools_process", MetricKind.INFO, "A process that holds or may hold NeuronCores, with its identity"
-)
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
 PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the process by category")
@@ -86,9 +126,6 @@ DEVICES = _gauge("devices", "Existing devices")
 WARNINGS = _gauge("warnings", "Parts of the host that can't be read")
 WARNING = _gauge("warning", "1 for each unreadable part of the host, at most eight; the label describes it")
 SNAPSHOT_TIME = _gauge("snapshot_timestamp_seconds", "When the numbers were taken, Unix time")
-POD_ALLOCATION = FamilyDefinition(
-    "neurontools_pod_allocation", MetricKind.INFO, "Resources that the kubelet allocated to a container, used or not"
-)
 
 
 def neurontools_families(
@@ -310,38 +347,6 @@ def _pod_allocation_samples(snapshot: Snapshot, label: LabelTexts) -> Iterator[S
                 yield of_container(allocation.pod_name, allocation.pod_namespace, allocation.container_name, index), 1
 
 
-_TRAINING_COUNTERS = (
-    ("steps_total", "steps", "Calls of an optimizer's step"),
-    ("samples_total", "samples", "Samples in the batches of the loader"),
-    ("compilations_total", "compilations", "Graphs compiled because the cache lacked them"),
-    ("compile_seconds_total", "compile_seconds", "Time of compilations"),
-    ("collectives_total", "collectives", "Executed collectives"),
-    ("collective_seconds_total", "collective_seconds", "Time in collectives, part of the busy time"),
-    ("collective_bytes_total", "collective_bytes", "Bytes that the process put into collectives"),
-    ("to_device_bytes_total", "to_device_bytes", "Bytes copied from the host to the device"),
-    ("from_device_bytes_total", "from_device_bytes", "Bytes copied from the device to the host"),
-    ("input_wait_seconds_total", "input_wait_seconds", "Time that steps waited for their batch"),
-    ("checkpoints_total", "checkpoints", "Checkpoints written"),
-    ("checkpoint_seconds_total", "checkpoint_seconds", "Time that the script spent writing checkpoints"),
-)
-_PROCESS_STEP_TIME = FamilyDefinition(
-    "neurontools_process_step_time_seconds", MetricKind.COUNTER, "Time of the process by part; the parts add up"
-)
-_STEP_PARTS = tuple(part.name.replace(" ", "_") for part in STEP_PARTS)
-_PROCESS_COMPILING = FamilyDefinition(
-    "neurontools_process_compiling_seconds",
-    MetricKind.GAUGE,
-    "Time that the process has been waiting for a compilation, else 0",
-)
-_PROCESS_SINCE_STEP = FamilyDefinition(
-    "neurontools_process_seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"
-)
-_TRAINING_DEFINITIONS = tuple(
-    (field, FamilyDefinition(f"neurontools_process_{name}", MetricKind.COUNTER, text))
-    for field, name, text in _TRAINING_COUNTERS
-)
-
-
 def training_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
     """Yields the training families; a process whose runtime doesn't count them has no samples.
 
@@ -372,17 +377,10 @@ def training_families(holders: list[Process], now_seconds: float, label: LabelTe
     yield MetricFamily(_PROCESS_SINCE_STEP, since_step)
 
 
-_MOST_JOBS = 32  # the largest ones; each has nine series, and one per rank
-_JOB_LABELS = ("job_name", "run_id")
-
-
 def _job_gauge(name: str, text: str) -> FamilyDefinition:
     return FamilyDefinition(f"neurontools_job_{name}", MetricKind.GAUGE, text)
 
 
-JOB_COUNT = FamilyDefinition(
-    "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"
-)
 JOB_RANKS = _job_gauge("ranks", "Ranks of the job on this host")
 JOB_WORLD_SIZE = _job_gauge("world_size", "Ranks of the job on all hosts")
 JOB_MISSING_RANKS = _job_gauge("missing_ranks", "Ranks that the launcher started on this host and that hold no cores")

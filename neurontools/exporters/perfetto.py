@@ -38,6 +38,17 @@ _DOUBLE_COUNTER_VALUE = bytes((0xE1, 0x02))  # the tag of field 44, fixed64
 _double = struct.Struct("<d").pack
 
 
+_NS_PER_SECOND = 1e9
+_NO_VALUE = float("nan")
+_NO_NOTES: Mapping[str, str | int] = {}
+_GAP_PAUSES = (
+    2.5  # a pause that is so much longer than the one before it, and than the interval, is one of no knowledge
+)
+_LONGEST_TEXT = 200
+_LONGEST_COMMAND = 4000
+_CATEGORY_ENDING = "_bytes"
+
+
 class CounterUnit(IntEnum):
     """Perfetto's units of counters; any other unit is a string."""
 
@@ -131,11 +142,6 @@ def _packet(fields: bytes) -> bytes:
     packet = bytearray((_PACKET << 3 | 2,))
     append_varint(packet, len(fields))
     return bytes(packet + fields)
-
-
-_NS_PER_SECOND = 1e9
-_NO_VALUE = float("nan")
-_NO_NOTES: Mapping[str, str | int] = {}
 
 
 class _CounterTrack:
@@ -294,12 +300,6 @@ class TraceTracks:
 
 
 _EVENTS, _HOST, _DEVICES = range(3)  # the order of the tracks at the top; processes have a place of their own
-_GAP_PAUSES = (
-    2.5  # a pause that is so much longer than the one before it, and than the interval, is one of no knowledge
-)
-_LONGEST_TEXT = 200
-_LONGEST_COMMAND = 4000
-_CATEGORY_ENDING = "_bytes"
 
 
 class HostTrace:

@@ -27,6 +27,28 @@ _NO_ERRORS = (0,) * len(ERROR_TYPES)
 _ErrorCounts = tuple[int, ...]
 
 
+_Counts = tuple[int, ...]
+_ProcessKey = tuple[int, float | None]
+_UNTAGGED = "untagged"
+_VCPU_MODES = ("user", "system")
+_STATUS_TYPES = (
+    "completed",
+    "completed_with_err",
+    "completed_with_num_err",
+    "timed_out",
+    "incorrect_input",
+    "failed_to_queue",
+)
+_COUNTERS = {
+    part: (kinds, attrgetter(*(f"{kind}_total" for kind in kinds)))
+    for part, kinds in (("errors", ERROR_TYPES), ("executions", _STATUS_TYPES))
+}
+_read_vcpu = attrgetter(*(f"vcpu_{mode}_ratio" for mode in _VCPU_MODES))
+_read_percentiles = attrgetter(*(f"{percentile}_seconds" for percentile in known.PERCENTILES))
+_read_ecc = attrgetter(*(event.replace("_ecc", "") + "_total" for event in known.ECC_EVENTS))
+_read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CATEGORIES))
+
+
 class HostErrorTotals:
     """Sums the execution errors of all processes by type, including ended ones.
 
@@ -62,10 +84,6 @@ class HostErrorTotals:
             list(zip(_ERROR_LABELS, totals, strict=True)),
             [(labels, self._since) for labels in _ERROR_LABELS],
         )
-
-
-_Counts = tuple[int, ...]
-_ProcessKey = tuple[int, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +134,6 @@ def _sum_counts(all_counts: Iterable[_Counts]) -> _Counts:
     for counts in others:
         first = tuple(map(add, first, counts))
     return first
-
-
-_UNTAGGED = "untagged"
-_VCPU_MODES = ("user", "system")
-_STATUS_TYPES = (
-    "completed",
-    "completed_with_err",
-    "completed_with_num_err",
-    "timed_out",
-    "incorrect_input",
-    "failed_to_queue",
-)
 
 
 class SnapshotMetrics:
@@ -282,16 +288,6 @@ class SnapshotMetrics:
             instance.device_memory_bytes,
         )
         yield MetricFamily(known.HARDWARE_INFO, [(hardware, 1)])
-
-
-_COUNTERS = {
-    part: (kinds, attrgetter(*(f"{kind}_total" for kind in kinds)))
-    for part, kinds in (("errors", ERROR_TYPES), ("executions", _STATUS_TYPES))
-}
-_read_vcpu = attrgetter(*(f"vcpu_{mode}_ratio" for mode in _VCPU_MODES))
-_read_percentiles = attrgetter(*(f"{percentile}_seconds" for percentile in known.PERCENTILES))
-_read_ecc = attrgetter(*(event.replace("_ecc", "") + "_total" for event in known.ECC_EVENTS))
-_read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CATEGORIES))
 
 
 def _neuron_host_bytes(process: Process) -> int | None:

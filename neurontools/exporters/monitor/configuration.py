@@ -26,6 +26,12 @@ _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _LONGEST_TEXT = 64
 
 
+MAX_FILE_BYTES = 2**20
+_ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "neuroncores_in_use", "k8s_info")
+_RUNTIME_KEYS = ("period", "tag_filter", "metrics", "address")  # the address is of Inferentia1's time, and unused
+_METRIC_KEYS = ("period", "type")
+
+
 class InvalidDuration(ValueError):
     """A text that is not a duration; the message says why."""
 
@@ -43,10 +49,6 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-MAX_FILE_BYTES = 2**20
-_ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "neuroncores_in_use", "k8s_info")
-_RUNTIME_KEYS = ("period", "tag_filter", "metrics", "address")  # the address is of Inferentia1's time, and unused
-_METRIC_KEYS = ("period", "type")
 _OF_DEVICES, _HELD = "devices", "held"  # neuroncores_in_use
 
 

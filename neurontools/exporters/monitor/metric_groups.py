@@ -70,6 +70,16 @@ _NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters._
 _PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in AWS's order
 
 
+_CPU_SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
+_ECC_COUNTERS = (
+    "mem_corrected",
+    "mem_uncorrected",
+    "sram_uncorrected",
+    "sram_corrected",
+)  # in AWS's order
+_NO_VCPU_USAGE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 def runtime_report(
     process: Process, periods: dict[str, RecordPeriod], *, lists_held_cores_only: bool = False
 ) -> RuntimeReport:
@@ -309,16 +319,6 @@ def _subgraph_device_breakdown(memory: DeviceMemory) -> SubgraphDeviceBreakdown:
 
 def _sum_breakdown(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int:
     return sum(cast(dict[str, int], breakdown).values())
-
-
-_CPU_SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
-_ECC_COUNTERS = (
-    "mem_corrected",
-    "mem_uncorrected",
-    "sram_uncorrected",
-    "sram_corrected",
-)  # in AWS's order
-_NO_VCPU_USAGE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def system_data(periods: dict[str, RecordPeriod]) -> SystemData:

@@ -18,6 +18,9 @@ from neurontools.exporters.monitor.period import RecordBaseline, RecordPeriod
 from neurontools.exporters.monitor.record_types import HW_COUNTERS, Record, RuntimeData
 from neurontools.model import Host, Process, Snapshot
 
+HOST = -1
+_EARLY_SECONDS = 0.002  # tolerance, because a sleep may end a little early
+
 
 class GroupKey(NamedTuple):
     """A configured metric group: the index of its runtime entry (-1 for the host), and its type."""
@@ -26,7 +29,6 @@ class GroupKey(NamedTuple):
     type: str
 
 
-HOST = -1
 K8S = GroupKey(-2, "neuron_k8s_info")
 
 
@@ -112,9 +114,6 @@ def _runtime_data(
         "error": "",
         "report": runtime_report(process, periods, lists_held_cores_only=configuration.lists_held_cores_only),
     }
-
-
-_EARLY_SECONDS = 0.002  # tolerance, because a sleep may end a little early
 
 
 @dataclass(slots=True)

@@ -25,6 +25,9 @@ from neurontools.profile.analysis.steps import (
 _LEAST_WAIT_RATIO = 0.1  # the least difference to the median rank that makes a straggler
 
 
+_SLOWEST_STEPS = 3
+
+
 @dataclass(slots=True)
 class CollectiveUse:
     """One kind of collective, summed over all ranks; times include the wait for other ranks."""
@@ -84,9 +87,6 @@ def latest_run(profiles: Iterable[Profile]) -> list[Profile]:
         if profile.metadata.began_ns == last_ns or profile.state.ended_ns >= last_ns:
             found[profile.metadata.rank] = profile
     return [found[rank] for rank in sorted(found)]
-
-
-_SLOWEST_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,18 @@ _EVENT, _STAT = b"\x22", b"\x22"  # tags of field 4: `events` of a line, `stats`
 Stat = int | float | str
 
 
+_DEVICE_TYPE = "Trainium (simulated)"
+_CATEGORIES = {
+    Engine.TENSOR: "tensor engine",
+    Engine.VECTOR: "vector engine",
+    Engine.SCALAR: "scalar engine",
+    Engine.GPSIMD: "gpsimd engine",
+}
+_COLLECTIVES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
+_PRODUCER = 1
+_MOST_ALLOCATIONS = 20_000  # each takes some 150 bytes
+
+
 class Plane:
     """Builds one plane; `encode` returns its bytes."""
 
@@ -117,18 +129,8 @@ def encode_space(planes: Iterable[Plane], host: str, warnings: Iterable[str] = (
     return b"".join(parts)
 
 
-_DEVICE_TYPE = "Trainium (simulated)"
 _STEPS, _MODULES, _OPERATORS, _TRANSFERS = 1, 2, 3, 4
 _HOST_MAIN, _HOST_MEMORY = 1, 2
-_CATEGORIES = {
-    Engine.TENSOR: "tensor engine",
-    Engine.VECTOR: "vector engine",
-    Engine.SCALAR: "scalar engine",
-    Engine.GPSIMD: "gpsimd engine",
-}
-_COLLECTIVES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
-_PRODUCER = 1
-_MOST_ALLOCATIONS = 20_000  # each takes some 150 bytes
 
 
 class CorePeaks:
