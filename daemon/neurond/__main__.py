@@ -1,7 +1,7 @@
 """The command `neurond`.
 
-Two stages, one process: the first reads flags and configuration and checks them, then executes the same command again
-with the settings made; the second serves. So the daemon doesn't carry the memory that checking took.
+It runs in two stages in one process. The first validates flags and configuration, then executes the command again with
+the settings; the second serves. So the daemon does not keep the memory that validation took.
 """
 
 from __future__ import annotations

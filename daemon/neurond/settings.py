@@ -1,4 +1,4 @@
-"""What a daemon is told to do: resolved, checked and plain, so that it can be handed from one process to the next."""
+"""The validated settings of a daemon, which its first stage passes to the second as JSON."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class DaemonPages:
 
         def view(hiding: PrivacyFilter) -> HostView:
             feed = partial(StoreFeed, store, settings.interval_seconds, hiding)
-            return HostView(BASE, feed, hiding, notes=hiding.notes("[web] of neurond's configuration"))
+            return HostView(BASE, feed, hiding, notes=hiding.notes("[web] in the configuration of neurond"))
 
         shown = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
         host = SingleHostRouter({Role.SUMMARY: view(PrivacyFilter()), Role.FULL: view(shown)})

@@ -149,7 +149,7 @@ def _run_and_cleanup(work: "Callable[[list[str]], int]") -> int:
             from neurontools.util.signals import DeferredSignals
 
             with DeferredSignals():
-                standing.end_all()
+                standing.close_tunnels()
 
 
 def _exit_interrupted(_number: int, _frame: "FrameType | None") -> "NoReturn":

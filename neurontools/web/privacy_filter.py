@@ -48,7 +48,9 @@ class PrivacyFilter:
         hidden = [
             name for name, is_shown in (("commands", self.shows_commands), ("users", self.shows_users)) if not is_shown
         ]
-        return (f"{' and '.join(hidden).capitalize()} are hidden here; {where} says what is shown.",) if hidden else ()
+        return (
+            (f"{' and '.join(hidden).capitalize()} are hidden here; to show them, change {where}.",) if hidden else ()
+        )
 
 
 def _without_users(state: HostState) -> HostState:

@@ -1,4 +1,4 @@
-"""`neuron-fleet-sim`: a fleet of simulated hosts to try dashboards, scripts and `neuron-top --hostfile` with."""
+"""`neuron-fleet-sim` runs a fleet of simulated hosts for trying out dashboards, scripts and `neuron-top --hostfile`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXIT_CODES = (
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
-_HOSTS_OF_A_SECOND = 10  # whose snapshots take about a fifth of a core
+_HOSTS_OF_A_SECOND = 10  # per second of interval: their snapshots take about a fifth of a core
 _LOOK_SECONDS = 1.0
 
 
@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The definition of all flags; the manual page shows the same ones."""
+    """Returns the parser of all flags. The manual page lists the same flags."""
     made = _Parser(
         prog="neuron-fleet-sim",
         description="Serves many simulated Neuron hosts from few processes, each with a socket of its own.",
@@ -56,20 +56,20 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("--hosts", metavar="N", type=int, default=16, help=f"how many, up to {MOST_HOSTS}; default: 16")
-    add("--mix", default=USUAL_MIX, help="what they are: TYPE[/SCENARIO][=SHARE], with commas between; default: a mix")
-    add("--directory", metavar="DIR", help="where sockets and the hostfile go; default: a directory that goes again")
+    add("--hosts", metavar="N", type=int, default=16, help=f"number of hosts, up to {MOST_HOSTS}; default: 16")
+    add("--mix", default=USUAL_MIX, help="instance types: TYPE[/SCENARIO][=SHARE], comma-separated; default: a mix")
+    add("--directory", metavar="DIR", help="directory for sockets and the hostfile; default: a temporary directory")
     add("--seed", metavar="N", type=int, default=0, help="the same seed gives the same fleet; default: 0")
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1, more for many hosts")
-    add("--processes", metavar="N", type=int, help="how many processes serve them; default: one a vCPU")
-    add("--metrics-from", metavar="PORT", type=int, help="serve metrics on 127.0.0.1, of the first host on this port")
-    add("--ready-fd", metavar="FD", type=int, help="write the directory to this file descriptor once all are served")
-    add("--while-fd", metavar="FD", type=int, help="end, too, when nobody holds the other end of this pipe any more")
+    add("--processes", metavar="N", type=int, help="number of processes that serve the hosts; default: one per vCPU")
+    add("--metrics-from", metavar="PORT", type=int, help="serve metrics on 127.0.0.1, starting at this port")
+    add("--ready-fd", metavar="FD", type=int, help="write the directory to this file descriptor once all hosts serve")
+    add("--while-fd", metavar="FD", type=int, help="also end when the other end of this pipe is closed")
     return made
 
 
 def main() -> None:
-    """Run the command and end the process."""
+    """Runs the command and exits."""
     run_command("neuron-fleet-sim", _run)
 
 
@@ -94,7 +94,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
-    """The hosts that were asked for, each checked as neurond checks itself."""
+    """Returns the requested hosts, each checked as neurond does it."""
     count = _whole("--hosts", given.hosts, 1, MOST_HOSTS)
     interval = max(1.0, count / _HOSTS_OF_A_SECOND) if given.interval is None else given.interval
     if not 0.05 <= interval <= 3600:
@@ -136,7 +136,7 @@ def _opened(path: str) -> Directory:
 
 
 def _files(plans: tuple[HostPlan, ...], processes: FleetProcesses) -> dict[str, str]:
-    """What stands beside the sockets: the hostfile, the process of each host, and targets for Prometheus."""
+    """The files beside the sockets: the hostfile, the PID of each host, and targets for Prometheus."""
     files = {
         HOSTFILE: format_hostfile(host.place for host in plans),
         PIDS: "".join(f"{name} {pid}\n" for name, pid in sorted(processes.pids.items())),
@@ -154,12 +154,12 @@ def _files(plans: tuple[HostPlan, ...], processes: FleetProcesses) -> dict[str, 
 
 
 def _removed(directory: Directory, name: str) -> None:
-    with suppress(OSError):  # who took it away had it in mind
+    with suppress(OSError):  # somebody has already removed it
         directory.remove(name)
 
 
 def _wait(processes: FleetProcesses, while_fd: int | None) -> None:
-    """Until a signal or the end of a pipe ends the command; hosts whose process ended meanwhile are told of once."""
+    """Waits for a signal or the end of the pipe. Reports each host whose process ended, once."""
     told: set[str] = set()
     watched = [] if while_fd is None else [while_fd]
     while True:
@@ -179,13 +179,13 @@ USUAL_MIX = (
     "inf2.48xlarge=2,trn1.32xlarge/stuck-core=1,trn2.48xlarge/ecc-burst=1"
 )
 MOST_HOSTS = 2000
-_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # of each of many
+_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # per host
 _HIGHEST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class HostMixEntry:
-    """Hosts of a mix: their type and what runs on them, with their share."""
+    """A kind of hosts in a mix: type, scenario and weight."""
 
     instance_type: str
     scenario: str | None
@@ -194,14 +194,14 @@ class HostMixEntry:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """One host of the fleet."""
+    """The plan of one host."""
 
     place: HostAddress
     settings: Settings
 
 
 def parse_mix(text: str) -> tuple[HostMixEntry, ...]:
-    """The kinds of `TYPE[/SCENARIO][=WEIGHT],…`; ValueError says in a line what is wrong."""
+    """Parses `TYPE[/SCENARIO][=WEIGHT],…`. Raises ValueError with a one-line reason."""
     kinds = []
     for part in filter(None, map(str.strip, text.split(","))):
         named, equals, weight = part.partition("=")
@@ -227,7 +227,7 @@ def plan_fleet(
     interval_seconds: float = 1.0,
     first_metrics_port: int | None = None,
 ) -> tuple[HostPlan, ...]:
-    """The hosts, by name. Those of UltraServer types are nodes of UltraServers us-1, us-2 and so on, in their order."""
+    """Returns the hosts by name. Hosts of UltraServer types become nodes of UltraServers us-1, us-2 and so on."""
     if first_metrics_port is not None and first_metrics_port + host_count - 1 > _HIGHEST_PORT:
         raise ValueError(f"there are no {host_count} ports from {first_metrics_port} on")
     kinds = [kind for kind, count in zip(mix, _shares(host_count, mix), strict=True) for _ in range(count)]
@@ -259,7 +259,7 @@ def plan_fleet(
 
 
 def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
-    """How many hosts of each kind: by weight, the largest remainders rounded up, the first of equals."""
+    """The number of hosts of each kind by weight, with the largest remainders rounded up."""
     whole = sum(kind.weight for kind in mix)
     counts = [host_count * kind.weight // whole for kind in mix]
     by_remainder = sorted(range(len(mix)), key=lambda at: (-(host_count * mix[at].weight % whole), at))
@@ -269,10 +269,10 @@ def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
 
 
 def _nodes(kinds: list[HostMixEntry]) -> list[str | None]:
-    """The place in an UltraServer of each host, NAME:INDEX; None for types that are in none."""
+    """The UltraServer node of each host as NAME:INDEX; None for other types."""
     nodes: list[str | None] = []
     made = 0
-    filling: dict[str, tuple[str, int]] = {}  # by type: the UltraServer that has room, and its next node
+    filling: dict[str, tuple[str, int]] = {}  # by type: the UltraServer to fill, and its next node
     for kind in kinds:
         ultraserver = catalog.load(kind.instance_type).ultraserver
         if ultraserver is None:
@@ -292,7 +292,7 @@ _STOP_SECONDS = 10.0
 
 
 class FleetProcesses:
-    """A context with all hosts serving. Entering raises UserError, in the words of the host that can't be served."""
+    """A context manager that serves all hosts. Entering it raises UserError when a host can't be served."""
 
     def __init__(self, plans: Sequence[HostPlan], process_count: int) -> None:
         self._shares = [plans[first::process_count] for first in range(min(process_count, len(plans)))]
@@ -300,7 +300,7 @@ class FleetProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process of each host, by name."""
+        """The PID of each host's process, by host name."""
         return {
             host.place.name: child.pid
             for share, child in zip(self._shares, self._children, strict=True)
@@ -310,7 +310,7 @@ class FleetProcesses:
     def __enter__(self) -> FleetProcesses:
         try:
             for share in self._shares:
-                with defer_signals():  # or a process would be there that nobody knows
+                with defer_signals():  # a signal must not lose the new process
                     self._children.append(_started(share))
             for child in self._children:
                 assert child.stdout is not None  # noqa: S101 - it was made with a pipe
@@ -350,18 +350,18 @@ class FleetProcesses:
 
 def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        # -P: the current directory is no place to import from.
+        # -P: modules in the current directory must not be imported.
         [sys.executable, "-P", "-m", "neurond.fleet.worker", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the command, which then ends them
+        start_new_session=True,  # Ctrl-C goes to the command, which ends the processes
     )
     assert child.stdin is not None  # noqa: S101 - it was made with a pipe
     try:
         child.stdin.write("".join(f"{host.settings.to_json()}\n" for host in share).encode())
         child.stdin.close()
     except BrokenPipeError:
-        pass  # it has ended, and says why
+        pass  # it has ended and reports why
     return child
 
 

@@ -1,4 +1,4 @@
-"""One process of a simulated fleet: several daemons in one event loop, whole but for the process."""
+"""One process of a simulated fleet. It runs several daemons in one event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_FAILURE = 400
 
 
 def main() -> None:
-    """Serve the hosts whose settings stand on standard input, a line each; a line "ready" goes to standard output."""
+    """Serves hosts whose settings are on standard input, one JSON object per line; prints "ready"."""
     exit_with_parent(int(sys.argv[1]))
     configure_logging("error")
     raise_file_limit()
@@ -39,7 +39,7 @@ async def _serve(all_settings: list[Settings]) -> int:
     ready: list[asyncio.Future[None]] = []
 
     async def serve(settings: Settings, is_ready: asyncio.Future[None]) -> None:
-        """One host, to the end; it has room until it serves for the first time."""
+        """Serves one host. Its start is exclusive until it serves for the first time."""
 
         def served() -> None:
             if not is_ready.done():
@@ -74,12 +74,12 @@ async def _serve(all_settings: list[Settings]) -> int:
     return 1 if failure else 0
 
 
-# Whoever injects it is answered before.
+# Lets the client that injected the fault receive its answer first.
 _LAST_WORDS_SECONDS = 0.2
 
 
 class LosableHost:
-    """One host of a fleet. Whether it is there goes by its faults; those that are to come outlive its daemon."""
+    """One host of a fleet, which faults can take away. Faults that have not begun outlive its daemon."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -87,7 +87,7 @@ class LosableHost:
         self._for_seconds: float | None = None
 
     async def serve(self, ending: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Serves until `ending` is set, but for the times in which the host is lost; UserError as of the daemon."""
+        """Serves until `ending` is set, except while the host is lost. Raises UserError as `Daemon` does."""
         while not ending.is_set():
             gone = asyncio.Event()
             following = asyncio.create_task(_follow(ending, gone))
@@ -109,7 +109,7 @@ class LosableHost:
 
 
 def _later(fault: FaultRequest, seconds: float) -> FaultRequest:
-    """The request as it is after so long, in which nothing could happen to the host."""
+    """The request with its remaining delay after a time without the host."""
     if fault.after_seconds is None:
         return fault
     return replace(fault, after_seconds=max(0.0, fault.after_seconds - seconds))

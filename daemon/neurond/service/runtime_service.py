@@ -1,4 +1,4 @@
-"""RuntimeService of the gRPC API: attach and report."""
+"""RuntimeService of the gRPC API: processes attach to cores and report their counters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ STATUS = {
 
 
 class RuntimeService:
-    """Attach and Report over a allocator; replies are ready-made bytes. `faults` are those of a simulated host."""
+    """Implements Attach and Report. Replies are serialized bytes. `faults` belong to a simulated host."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RuntimeService:
         self._clock = clock
 
     async def attach(self, request: neuron_pb2.AttachRequest, context: Context) -> bytes:
-        """Gives the caller its cores."""
+        """Leases cores to the caller."""
         try:
             lease = self._attach(request)
         except Refusal as refusal:
@@ -84,7 +84,7 @@ class RuntimeService:
         return self._attached(lease).SerializeToString()
 
     async def report(self, request: neuron_pb2.ReportRequest, context: Context) -> bytes:
-        """Takes the caller's report."""
+        """Stores the caller's report."""
         try:
             core_count = self._allocator.known(request.token).count
             report = read_report(request.report, core_count, time.monotonic(), self._clock)
@@ -155,10 +155,10 @@ _MOMENTS = (
 def read_report(
     message: neuron_pb2.Report, core_count: int, now_seconds: float, clock: SteadyClock | None = None
 ) -> RuntimeReport:
-    """The report a process sent; InvalidReport names the value that is out of its range.
+    """Validates and converts a report. Raises InvalidReport, which names the invalid value.
 
-    `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC. Processes
-    tell moments by the clock of the host; the report has them by `clock`, if there is one.
+    `core_count` is the number of logical cores that the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC.
+    Processes report Unix times by the host's clock; `clock` converts them to the daemon's.
     """
     measured_at_seconds = _seconds(message.measured_at_seconds, "measured_at_seconds")
     if measured_at_seconds > now_seconds + _CLOCK_SLACK_SECONDS:
@@ -186,7 +186,7 @@ def read_report(
 
 
 def _moved(message: neuron_pb2.Report, measured_at_seconds: float, clock: SteadyClock | None) -> float:
-    """How far the host's clock, as the process saw it, is from the daemon's."""
+    """Difference between the host's clock, as the process saw it, and the daemon's clock."""
     if clock is None:
         return 0.0
     if not message.HasField("measured_at_unix_seconds"):
@@ -218,7 +218,7 @@ def _core(message: neuron_pb2.ReportedCore, clock_moved_seconds: float) -> CoreR
 def _models(
     messages: Sequence[neuron_pb2.LoadedModel], core_count: int, clock_moved_seconds: float
 ) -> tuple[model.LoadedModel, ...]:
-    # Counts come first: a part of the model takes a hundred times the memory of its message.
+    # Counts are checked first: a converted part takes a hundred times the memory of its message.
     if len(messages) > MOST_MODELS:
         raise InvalidReport(f"more than {MOST_MODELS} models")
     if sum(len(message.subgraphs) for message in messages) > MOST_SUBGRAPHS:
@@ -308,7 +308,7 @@ def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAd
 
 
 def _bounded(part: Any, name: str) -> Any:
-    """The part itself; InvalidReport when one of its counts is out of range."""
+    """Returns the part. Raises InvalidReport when a count is out of range."""
     total = 0
     for field in part.__slots__:
         value = getattr(part, field)
@@ -331,11 +331,11 @@ def _seconds(value: float, name: str) -> float:
 
 
 def _moment(message: Any, name: str, clock_moved_seconds: float) -> float | None:
-    """A moment in the daemon's time, which goes on as if the clock of the host had not been set."""
+    """Converts a time to the daemon's clock."""
     if not message.HasField(name):
         return None
     seconds = _seconds(getattr(message, name), name)
     if not clock_moved_seconds:
         return seconds
-    # Whole milliseconds: what doesn't change stays the same number from report to report.
+    # Rounded to milliseconds, so that an unchanged time stays equal from report to report.
     return max(0.0, round(seconds - clock_moved_seconds, 3))

@@ -1,4 +1,4 @@
-"""A simulated instance: the devices are facts of the catalog, what happens on them is what processes report."""
+"""A simulated instance: its devices come from the catalog, their activity from reports or a synthetic load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_ECC = EccCounters(0, 0, 0, 0, 0)
 
 
 def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> HostShape:
-    """The shape of an instance type under an LNC (default: the family's); ValueError when it can't have that LNC."""
+    """The shape of an instance type under an LNC (default: the family's). Raises ValueError for an unsupported LNC."""
     family = instance_type.family
     return HostShape(
         device_count=instance_type.device_count,
@@ -48,11 +48,10 @@ def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> Host
 
 
 class SimulatedSource:
-    """The devices of an instance type, with what the allocator knows of their cores.
+    """The devices of an instance type, with the leases of their cores.
 
-    `ecc` gives the ECC counters of a device by index; without it there are no errors but those of injected faults.
-    `place` is the id of an UltraServer and which node of it the host is. Cores and devices that did not change since
-    the read before are the same objects.
+    `ecc` returns a device's ECC counters; without it only injected faults cause errors. `place` is an UltraServer id
+    and the index of this node. Unchanged cores and devices keep their objects between reads.
     """
 
     kind = SourceKind.SIMULATED
@@ -83,17 +82,17 @@ class SimulatedSource:
         )
 
     def refresh(self) -> None:
-        """Nothing: the state is in memory."""
+        """Does nothing: the state is in memory."""
 
     def read(self) -> DeviceReading:
-        """The state now."""
+        """Returns the current state."""
         self._cores = self._read_cores()
         self._devices = self._read_devices()
         if self._faults is None:
             return DeviceReading(self._devices, self._cores)
         devices, cores, lost = self._devices, self._cores, self._faults.lost_devices
         if lost:
-            # The driver lists neighbours by the number of devices, so that with one all links are gone.
+            # The driver lists neighbors by the number of devices; when one is missing, no links are known.
             devices = tuple(replace(device, connected_to=()) for device in devices if device.index not in lost)
             cores = tuple(core for core in cores if core.device_index not in lost)
         return DeviceReading(devices, cores, injected_faults=self._faults.shown)
@@ -107,7 +106,7 @@ class SimulatedSource:
         holder = self._allocator.owner(index)
         if holder is None:
             before = self._cores[index]
-            # An owner may have come, counted and left since the read before: the counters are others then.
+            # An owner may have come, counted and left since the last read, which changed the counters.
             unchanged = before.owner_pid is None and self._allocator.counters[index] is self._shown_counters[index]
             return before if unchanged and before.status is self._status(index) else self._free_core(index)
         counters = self._allocator.counters_of(index, holder)
@@ -129,7 +128,7 @@ class SimulatedSource:
         return self._faults.status(index) if self._faults is not None else None
 
     def _free_core(self, index: int) -> NeuronCore:
-        """A free core: idle for certain, its counters as the latest owner left them."""
+        """A free core: idle, with the counters of its latest owner."""
         counters = self._shown_counters[index] = self._allocator.counters[index]
         return replace(
             self._placed[index],
@@ -170,7 +169,7 @@ class SimulatedSource:
 
 
 def _placed(shape: HostShape, index: int) -> NeuronCore:
-    """Where a core is, and nothing else of it."""
+    """A core with only its position."""
     return NeuronCore(
         index=index,
         device_index=shape.device_of(index),
@@ -237,25 +236,25 @@ _CRUMBS_RATIO = 0.01
 
 @dataclass(slots=True)
 class SimulatedRank:
-    """What one invented process would report. Scenarios change it step by step; `report` tells it."""
+    """One simulated process. Scenarios change it step by step; `report` returns its report."""
 
     index: int
     random: Random
-    hbm_share_bytes: int  # its part of the HBM stack it allocates from
-    peak_flops: float  # of its core, bf16
+    hbm_share_bytes: int  # its share of the HBM stack of its core
+    peak_flops: float  # of its core, in bf16
     memory: model.DeviceMemory = model.DeviceMemory()
     busy_seconds: float = 0.0
     flop: int = 0
     executions: int = 0
     errors: model.ErrorCounters = model.ErrorCounters()
-    stuck_since_seconds: float | None = None  # since the start of the load: an execution that never ends
+    stuck_since_seconds: float | None = None  # since the start of the load: in an execution that never ends
     last_execution_seconds: float | None = None
     latency_counts: dict[int, int] = field(default_factory=dict)
     latency_seconds: float = 0.0
     _owed_executions: float = 0.0
 
     def load_model(self, constants_ratio: float) -> None:
-        """Loads the model; its constants take this share of the rank's HBM."""
+        """Loads the model, whose constants take this share of the rank's HBM."""
         self.memory = replace(
             self.memory,
             constants_bytes=int(constants_ratio * self.hbm_share_bytes),
@@ -265,17 +264,17 @@ class SimulatedRank:
         )
 
     def hold_tensors(self, ratio: float) -> None:
-        """Makes its tensors take this share of its HBM."""
+        """Sets the share of its HBM that tensors take."""
         self.memory = replace(self.memory, tensors_bytes=int(ratio * self.hbm_share_bytes))
 
     @property
     def most_tensors_ratio(self) -> float:
-        """The share of its HBM that tensors can have beside the rest, but for the crumbs that no tensor fits in."""
+        """The largest share of its HBM that tensors can take beside constants and code."""
         rest_bytes = (self.memory.total_bytes or 0) - (self.memory.tensors_bytes or 0)
         return (1 - _CRUMBS_RATIO) - rest_bytes / self.hbm_share_bytes
 
     def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
-        """Spends a step executing: so much of the time, each execution about so long."""
+        """Executes for this share of a step, with about this latency."""
         busy_seconds = step_seconds * utilization
         self.busy_seconds += busy_seconds
         self.flop += int(busy_seconds * self.peak_flops * 0.4)
@@ -290,7 +289,7 @@ class SimulatedRank:
             self.last_execution_seconds = now_seconds
 
     def report(self, now_seconds: float, started_at_unix_seconds: float, measured_at_seconds: float) -> RuntimeReport:
-        """What the process tells at `now_seconds` since the start of the load."""
+        """Returns the report at `now_seconds` since the start of the load."""
         counts = dict(sorted(self.latency_counts.items()))
         histogram = model.LatencyHistogram(tuple(counts), tuple(counts.values()), self.latency_seconds)
         last = self.last_execution_seconds
@@ -337,11 +336,11 @@ Step = Callable[[SimulatedRank, float], None]  # rank, seconds since the start o
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named scenario: a line for --help, what a rank does in a step, and what happens to a device's ECC counters."""
+    """A named scenario: its line for --help, a rank's step, and the ECC events of a device."""
 
     summary: str
-    step: Step | None  # None: no processes at all
-    ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called a step and device
+    step: Step | None  # None: no processes
+    ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called per step and device
 
 
 def _steady(rank: SimulatedRank, now_seconds: float) -> None:
@@ -353,7 +352,7 @@ def _steady(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
-    """Weights arrive for 5 s, the compiler works until 15 s, then steps get faster until 60 s."""
+    """Loads weights for 5 s, compiles until 15 s, then steps ever faster until 60 s."""
     if now_seconds < 5:
         rank.load_model(0.12 * now_seconds / 5)
         return
@@ -367,7 +366,7 @@ def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
-    """Tensors grow by 1 % of the HBM a second until it is full: allocation fails then, and the failures are counted."""
+    """Tensors grow by 1 % of the HBM per second until allocation fails; the failures are counted."""
     _steady(rank, now_seconds)
     wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
     rank.hold_tensors(min(wanted_ratio, most_ratio))
@@ -376,7 +375,7 @@ def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
-    """After 10 s the first rank begins an execution that never ends; the others wait for it."""
+    """After 10 s the first rank starts an execution that never ends, and the others wait for it."""
     if now_seconds < 10:
         _steady(rank, now_seconds)
     elif rank.index == 0:
@@ -386,7 +385,7 @@ def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _ecc_burst(random: Random, now_seconds: float, ecc: EccCounters) -> EccCounters:
-    """Bursts of 5 s every 30 s: corrected errors in HBM on one device in four, and now and then an uncorrected one."""
+    """Bursts of 5 s every 30 s, on one device in four: corrected HBM errors, and sometimes an uncorrected one."""
     if now_seconds < 10 or (now_seconds - 10) % 30 >= 5 or random.random() > 0.25:
         return ecc
     uncorrected = 1 if random.random() < 0.02 else 0
@@ -407,18 +406,18 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-# Above the highest PID Linux can give (2^22), so an invented process is never taken for a real one.
+# Above Linux's highest possible PID (2^22), so no real process has the same PID.
 FIRST_PID = 2**22 + 1
 RUNTIME_VERSION = "synthetic"
 
-# Whose the processes are, by the seed: names that nobody real has, and which fit a column of nine cells.
+# User names, chosen by the seed. No real user has them, and they fit a column of nine characters.
 USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
 
 
 class SyntheticLoad:
-    """A scenario on the cores of a allocator, a process for each logical core it uses.
+    """Runs a scenario with one process per logical core.
 
-    The state depends on the scenario, the seed and the whole steps since the start alone.
+    Its state depends only on the scenario, the seed and the number of steps since the start.
     """
 
     def __init__(
@@ -452,11 +451,10 @@ class SyntheticLoad:
         self._ecc_random = [Random(f"{seed} device {index}") for index in range(shape.device_count)]  # noqa: S311
 
     def ecc(self, device_index: int) -> EccCounters:
-        """The ECC counters of a device."""
         return self._ecc[device_index]
 
     def facts(self, lease: CoreLease) -> ProcessFacts:
-        """What the operating system would tell of an invented process."""
+        """The facts of a simulated process that the operating system would have."""
         rank = self._ranks[lease.token].index
         return ProcessFacts(
             user=self._user,
@@ -466,7 +464,7 @@ class SyntheticLoad:
         )
 
     def advance(self, now_seconds: float) -> None:
-        """Brings the load up to `now_seconds` of CLOCK_MONOTONIC and reports for every process."""
+        """Advances the load to `now_seconds` of CLOCK_MONOTONIC and reports for every process."""
         due = int((now_seconds - self._started_at_seconds) / STEP_SECONDS) + 1
         for number in range(self._steps, due):
             self._step(number * STEP_SECONDS)
@@ -476,7 +474,7 @@ class SyntheticLoad:
             report = rank.report(
                 elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds + elapsed_seconds
             )
-            # A real process may share the HBM stack and leave no room; the rank then keeps what it had.
+            # A real process may have taken the HBM stack's memory; the rank then keeps its last state.
             with contextlib.suppress(DeviceMemoryExhausted):
                 self._allocator.report(token, report)
 

@@ -1,4 +1,4 @@
-"""What every source of device state offers."""
+"""The interface of every source of device state."""
 
 from __future__ import annotations
 

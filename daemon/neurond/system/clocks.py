@@ -1,4 +1,4 @@
-"""Unix time that nobody sets, for whatever has an age."""
+"""A Unix clock that is never set, and the conversion of its times to the host's clock."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PROMPT_SECONDS = 0.001
 
 
 class SteadyClock:
-    """Unix time as the host's clock showed it when this began, gone on by CLOCK_MONOTONIC.
+    """Unix time from the host's clock at the start, continued by CLOCK_MONOTONIC.
 
-    The daemon keeps all moments in it, so that what began five minutes ago began five minutes ago, whatever becomes of
-    the host's clock; `moved_seconds` leads from it to the time that the host shows now.
+    The daemon keeps all times by this clock, so ages stay right when the host's clock is set. `moved_seconds` is the
+    difference to the host's clock now.
     """
 
     def __init__(self, unix_clock: Callable[[], float] = time.time) -> None:
@@ -26,22 +26,22 @@ class SteadyClock:
         self._offset_seconds = self._offset()
 
     def at(self, monotonic_seconds: float) -> float:
-        """The time at a moment of CLOCK_MONOTONIC."""
+        """Unix time at a moment of CLOCK_MONOTONIC."""
         return monotonic_seconds + self._offset_seconds
 
     def now(self) -> float:
-        """The time now."""
+        """Unix time now."""
         return self.at(time.monotonic())
 
     def moved_seconds(self) -> float:
-        """How far the host's clock has been set since this began: forward, or back where it is below 0."""
+        """How far the host's clock has been set since the start; negative when it was set back."""
         moved_seconds = self._offset() - self._offset_seconds
         if abs(moved_seconds - self._moved_seconds) > _TOLERANCE_SECONDS:
             self._moved_seconds = moved_seconds
         return self._moved_seconds
 
     def _offset(self) -> float:
-        """The host's clock less CLOCK_MONOTONIC; asked again where something came between the two."""
+        """Host clock minus CLOCK_MONOTONIC. Repeated when the thread was interrupted between the two."""
         offset_seconds = 0.0
         for _ in range(_ATTEMPTS):
             before = time.monotonic()
@@ -54,9 +54,9 @@ class SteadyClock:
 
 
 def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
-    """The snapshot with all its moments so much later, the ages being the same; itself where the clock has not moved.
+    """Shifts all times of a snapshot, so that ages stay the same. Returns the snapshot itself for 0 seconds.
 
-    Moments that the driver tells are by the host's clock already.
+    Times from the driver are by the host's clock already and stay.
     """
     if not moved_seconds:
         return snapshot
@@ -100,7 +100,7 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
 
 
 def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedFault:
-    """An injected fault, its moments so much later."""
+    """Shifts the times of an injected fault."""
     return replace(
         fault,
         injected_at_unix_seconds=max(0.0, fault.injected_at_unix_seconds + moved_seconds),
@@ -110,7 +110,7 @@ def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedF
 
 
 def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
-    """What has just ended, its moments so much later: in a log they stay as the clock of the host showed them."""
+    """Shifts the times of an ended process. In the log they stay as the host's clock showed them."""
     if not moved_seconds:
         return ended
     return replace(
