@@ -287,7 +287,7 @@ def _edit_filter(dashboard: DashboardState) -> None:
 
 def _edit_search(dashboard: DashboardState) -> None:
     if not dashboard.are_surroundings_shown:
-        dashboard.details_pid = None  # plots have no list
+        dashboard.details_pid = None  # plots have no list to search
     dashboard.edited_search, dashboard.search_start = "", dashboard.selected_key()
 
 

@@ -54,13 +54,13 @@ class NeuronTop(App[None]):
         self.terminal_driver: TerminalDriver | None = None  # set by the driver
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
-        self._has_next = typed_ahead is not None  # another page comes when this one is left
+        self._has_next = typed_ahead is not None  # another page follows this one
         self.board = DashboardWidget(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
         self.endings: ExitSignals | None = None
-        self.attributes_before: list[Any] | None = None  # of the terminal, before anything was changed
-        self.when_taken_over: Callable[[], object] = lambda: None  # called when the first frame is Textual's to remove
-        self.early_keys = ""  # characters typed before this application could read them
+        self.attributes_before: list[Any] | None = None  # terminal attributes before the first frame
+        self.when_taken_over: Callable[[], object] = lambda: None  # called once Textual owns the alternate screen
+        self.early_keys = ""  # characters typed before the application could read
         self._is_pending = False
         self._held = ExitStack()
         shell = dashboard.shell
@@ -101,7 +101,7 @@ class NeuronTop(App[None]):
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
-        # Back from Ctrl-Z, the screen is empty.
+        # After Ctrl-Z and fg, the screen is empty.
         self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
         exit_on_signals(self, self.endings)
         early = [(character_to_key(character), character) for character in self.early_keys]

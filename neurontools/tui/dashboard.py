@@ -39,7 +39,7 @@ class Dashboard(DashboardState):
 
     def _choose(self, choices: OpenDialog, key: str) -> bool:
         """Passes a key to the open dialog."""
-        self.open_dialog = None  # also when what was chosen fails
+        self.open_dialog = None  # closes the dialog even if the callback fails
         self.open_dialog = choices.press(key)
         return True
 
@@ -61,7 +61,7 @@ class Dashboard(DashboardState):
                 self.open_dialog.move_to(int(argument))
                 return self._choose(self.open_dialog, "enter")
             return False
-        if action == "key":  # as it is usually; where it is shown, it may be another one
+        if action == "key":  # the default key; the shown key may be rebound
             return (
                 self.edited_filter is None and self.edited_search is None and self.act(keys.BY_KEY[argument], argument)
             )

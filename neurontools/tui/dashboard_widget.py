@@ -22,7 +22,7 @@ from neurontools.tui.textual_private import forget_rendered_lines
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.lines import THEMES, Line, TextPage, width_of
 
-_LEAST_GAP = 6  # cells between two spans that are worth a cursor movement
+_LEAST_GAP = 6  # a smaller gap is cheaper to rewrite than to skip
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"
 
 
@@ -60,7 +60,7 @@ def update(
                 if start >= right:
                     break
                 first = number
-                # Spans are cut inside a run only where each of its characters is one cell.
+                # A run with wide characters is never cut: its cells and characters do not match.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
                 wanted = sgr(theme, style, color_system)
                 if wanted != current:
@@ -100,7 +100,7 @@ def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
             new_text = old_text = ""
             continue
         if len(new_text) != width_of(new_text) or len(old_text) != width_of(old_text):
-            # Wide characters: from the start of their run on, all is drawn anew.
+            # Wide characters: redraw from the start of their run.
             found.append((position, width))
             break
         length = min(len(new_text), len(old_text))
@@ -144,7 +144,7 @@ def rich_style(theme: str, name: str) -> Style:
 
 
 _WHEEL_LINES = 3
-_LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without is drawn
+_LATE_SECONDS = 0.05  # delay of a frame that was skipped because the terminal was behind
 
 
 class InteractivePage(Protocol):
@@ -172,10 +172,10 @@ class DashboardWidget(Widget, can_focus=True):
         self._typed_ahead = typed_ahead
         self.theme_name = theme_name
         self._lines: list[Line] = []
-        self._strips: list[Strip | None] = []  # None: not made from its line yet
+        self._strips: list[Strip | None] = []  # None: not rendered yet
         self._drawn_size = (0, 0)
-        self.when_drawn: Callable[[], None] | None = None  # called once, after the first drawing
-        self.is_behind: Callable[[], bool] = lambda: False  # whether the terminal has too much to show already
+        self.when_drawn: Callable[[], None] | None = None  # called once, after the first draw
+        self.is_behind: Callable[[], bool] = lambda: False  # whether the terminal still has output queued
         self._is_late = self._is_late_whole = False
         self.paint: Callable[[str], None] | None = None  # writes to the terminal; None: Textual draws
 
@@ -208,7 +208,7 @@ class DashboardWidget(Widget, can_focus=True):
             text = update(lines, before, self.theme_name, COLOR_SYSTEMS.get(self.app.console.color_system or ""), width)
             if text:
                 self.paint(text)
-                # Whenever Textual draws the board again (a palette over it, Ctrl-Z), it must not take what it kept.
+                # Textual's cached lines are stale now. It would use them after the command palette or Ctrl-Z.
                 forget_rendered_lines(self)
             return
         regions = []

@@ -34,14 +34,14 @@ def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
     """Returns the dialog: visible columns in order, then the hidden ones. The cursor is at column `at`."""
     settings = dashboard.settings
     shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
-    if COMMAND.key in shown:  # takes what is left, so it is always last
+    if COMMAND.key in shown:  # always last: it takes the remaining width
         shown = [*(key for key in shown if key != COMMAND.key), COMMAND.key]
     keys = [*shown, *(column.key for column in EVERY_COLUMN if column.key not in shown)]
 
     def toggle(number: int) -> OpenDialog:
         key = keys[number]
         changed = [each for each in shown if each != key] if key in shown else [*shown, key]
-        settings.columns = tuple(changed or shown)  # one has to stay
+        settings.columns = tuple(changed or shown)  # at least one remains
         return again(key)
 
     def mover(step: int) -> Callable[[int], OpenDialog]:
@@ -81,7 +81,7 @@ def device_text(dashboard: DashboardState) -> str:
 def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     index = dashboard.time.index
     snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
-    # Those that the command line has left out are not to be had here.
+    # Devices that --device leaves out cannot be shown.
     indices = (
         [device.index for device in dashboard.narrowing.filter_snapshot(snapshot).devices]
         if snapshot is not None
@@ -89,7 +89,7 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     )
 
     def show(hidden: frozenset[int], number: int) -> OpenDialog:
-        if len(hidden) < len(indices):  # one has to stay
+        if len(hidden) < len(indices):  # at least one remains
             dashboard.hide_devices(hidden)
         choices = device_dialog(dashboard, number)
         choices.back = opened.back
@@ -256,7 +256,7 @@ def send_signal(process: Process, name: str) -> str:
     except OSError as error:
         return f"PID {process.pid}: {error.strerror}"
     try:
-        # The handle pins the process; now its start tells whether it is the one on the screen.
+        # The pidfd pins the process. Its start time tells whether the PID was reused.
         started = _started_at_unix_seconds(process.pid)
         expected = process.started_at_unix_seconds
         if started is not None and expected is not None and abs(started - expected) > _START_TOLERANCE_SECONDS:

@@ -20,8 +20,8 @@ from neurontools.views.drawing.lines import TextPage
 from neurontools.views.fleet_hosts import HostRow, list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 
-_BEAT_SECONDS = 1.0  # ages grow
-_SOON_SECONDS = 0.2  # after which the first words of hosts are drawn
+_BEAT_SECONDS = 1.0  # ages on the screen grow
+_SOON_SECONDS = 0.2  # redraw interval until all hosts have answered
 
 
 class FleetApp(App[str]):
@@ -92,13 +92,13 @@ class FleetDashboard:
         self._filter_text = filter_text
         self._is_filter_edited = False
         self._is_grid_shown = True
-        self._chosen = ""  # the name of the host under the cursor, which moves with it
+        self._chosen = ""  # the host under the cursor; the cursor follows it
         self._top = 0
         self._room = 1
         self._drawn = TextPage()
         self._rows: list[HostRow] = []
         self._group_by = group_by
-        self._opened: set[str] = set()  # the keys of groups whose hosts are listed
+        self._opened: set[str] = set()  # keys of open groups
         self._message = ("", 0.0)
         if message:
             self.show_message(message)

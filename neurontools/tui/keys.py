@@ -12,7 +12,7 @@ class KeyAction:
     """Keys of one action. `name` is its key in ACTION_FUNCTIONS; `keys` are Textual's names of the keys."""
 
     keys: tuple[str, ...]
-    shown: str  # as help and man page spell them
+    shown: str  # spelling in help and manual page
     name: str
     text: str
     group: str
@@ -85,7 +85,7 @@ ACTIONS = (
     KeyAction(("c",), "c", "toggle_colouring", "colour devices by utilization or by memory", "Topology and history"),
     KeyAction(("l",), "l", "next_window", "time window of the plots: 1, 5, 15, 60 min", "Topology and history"),
 )
-ALWAYS = ("ctrl+c", "ctrl+z")  # in a dialog and in the filter too
+ALWAYS = ("ctrl+c", "ctrl+z")  # also in dialogs and while typing a filter
 BY_KEY = {key: action for action in ACTIONS for key in action.keys}
 
 
@@ -111,7 +111,7 @@ def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
     return tuple(lines)
 
 
-_FIXED = ("choose_tab",)  # its keys are the numbers of the tabs
+_FIXED = ("choose_tab",)  # the number keys select tabs
 _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
 
 
@@ -133,7 +133,7 @@ class KeyMap:
 
     def _with(self, changes: Mapping[str, object]) -> tuple[KeyAction, ...]:
         names = [action.name for action in ACTIONS]
-        given: dict[str, str] = {}  # Textual's name of a key: the action that it is for
+        given: dict[str, str] = {}  # action by Textual's name of the key
         shown: dict[str, list[str]] = {}
         for name, value in changes.items():
             texts = [value] if isinstance(value, str) else value

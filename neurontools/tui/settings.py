@@ -65,7 +65,7 @@ def _invalid_reason(name: str, value: object) -> str:
     """Returns why a value of the right type is invalid; "" if it is valid."""
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
-        return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # NaN is not either
+        return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # also False for NaN
     names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:
         from neurontools.views.process_table import BY_KEY

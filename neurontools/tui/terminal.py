@@ -23,7 +23,7 @@ class TerminalOutput:
         self._encoding = file.encoding
         self._on_end: Callable[[], object] | None = on_end
         self._at_once: int | None = None
-        self._handed_over = self._written = 0  # pieces that the thread got, and has written
+        self._handed_over = self._written = 0  # pieces given to the writer thread, and written by it
 
     def open(self) -> None:
         """Opens the terminal again, non-blocking. O_NONBLOCK on the inherited descriptor would also affect the
@@ -50,7 +50,7 @@ class TerminalOutput:
             data = text.encode(self._encoding, "surrogateescape")
             try:
                 count = os.write(self._at_once, data)
-            except OSError:  # it takes nothing now, or is gone: the thread will see which
+            except OSError:  # full or closed; the writer thread finds out which
                 count = 0
             text = data[count:].decode(self._encoding, "surrogateescape")
         if text:
@@ -89,7 +89,7 @@ class TypedAhead:
     """Keeps keys that are typed between two pages, from `begin` until the next page takes them. For one thread."""
 
     def __init__(self) -> None:
-        self.is_kept = False  # the page was left for another one, which is to have what is typed
+        self.is_kept = False  # the page was left, and keys belong to the next page
         self._waiting: list[TypedKey] = []
         self._unread: list[TypedKey] = []
 
@@ -133,7 +133,7 @@ def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:
     loop = asyncio.get_running_loop()
 
     def end(number: int) -> None:
-        with suppress(RuntimeError):  # the loop is closed: it has ended
+        with suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(lambda: app.exit(return_code=128 + number))
 
     endings.on_signal(end)

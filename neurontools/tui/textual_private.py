@@ -134,7 +134,7 @@ def forget_rendered_lines(widget: Widget) -> None:
 
 
 _ENTER_ALTERNATE_SCREEN = "\x1b[?1049h"
-_MOST_WAITING = 2  # pieces of output; Textual has its event loop wait for the terminal when there are thirty
+_MOST_WAITING = 2  # queued writes; at 30, Textual blocks its event loop
 
 
 class TerminalDriver(LinuxDriver):
@@ -154,9 +154,9 @@ class TerminalDriver(LinuxDriver):
         setattr(self._app, "terminal_driver", self)  # noqa: B010 - an attribute of our applications
         self._typed_ahead: TypedAhead = getattr(self._app, "typed_ahead", None) or TypedAhead()
         self._has_terminal = False
-        self._is_waiting = False  # for SIGCONT, to take the terminal over again
+        self._is_waiting = False  # until SIGCONT, to take over the terminal again
         self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
-        # Textual's handlers would do this in the midst of whatever is under way, taking the terminal over included.
+        # Textual's own handlers may interrupt any code, even the one that takes over the terminal.
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         loop.add_signal_handler(signal.SIGCONT, self._go_on)
 
@@ -168,7 +168,7 @@ class TerminalDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         if self._writer_thread is None:
-            return  # another program has the terminal
+            return  # another process has the terminal
         rest = self._output.write_at_once(data)
         if rest:
             super().write(rest)
@@ -210,7 +210,7 @@ class TerminalDriver(LinuxDriver):
         if self._has_terminal:
             self.suspend_application_mode()
         elif not self._is_waiting:
-            return  # it ends
+            return  # the application is ending
         self._must_signal_resume = True
         self.resume_application_mode()
 
@@ -276,7 +276,8 @@ class HandoverDriver(TerminalDriver):
 
 _MOST_BYTES = 4096
 _MOST_LAST_READS = 16
-_AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001  # then Esc was a key of its own
+# After this, Esc was a key press and not the start of a sequence.
+_AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001
 
 
 class TerminalInput:

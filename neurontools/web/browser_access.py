@@ -47,7 +47,7 @@ class RequestGuard:
 def _is_same_origin_request(request: HttpRequest) -> bool:
     """Whether the request comes from our own page, from direct navigation, or from a program that is no browser."""
     origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
-    # Pages that send no referrer send their forms with the origin "null", as ours do.
+    # With "Referrer-Policy: no-referrer", browsers send forms with the origin "null".
     is_own_form = origin == "null" and site == "same-origin"
     if origin and not is_own_form and not _origin_matches(origin, request.authority):
         return False
@@ -84,7 +84,7 @@ class BrowserSessions:
     def __init__(self, access: HttpAccess, now: Callable[[], float] = time.time) -> None:
         self._access = access
         self._now = now
-        # A name with this prefix can only be set over TLS, by this host, for all of it.
+        # Browsers accept the prefix __Host- only over TLS, for this host and all paths.
         self._name = "neurontools-session" if access.context is None else "__Host-neurontools-session"
 
     def admits(self, request: HttpRequest) -> bool:

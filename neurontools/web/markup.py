@@ -40,16 +40,16 @@ class RowKind(StrEnum):
 
     TITLE = "t"
     HEADING = "h"
-    COLUMNS = "c"  # the titles of a table, one a cell
-    ROW = "r"  # a row of the table whose titles are above it
-    ITEM = "i"  # of a list
+    COLUMNS = "c"  # column titles, one per cell
+    ROW = "r"  # a row of the table above
+    ITEM = "i"  # an item of a list
     LINE = "l"
-    TABS = "n"  # processes to choose from
+    TABS = "n"  # links to processes
 
 
 Row = tuple[RowKind, tuple[Cell, ...]]
 _TITLES = ("column", "column_sorted")
-_EVERYWHERE = 10_000  # the right end of targets that are a whole row
+_EVERYWHERE = 10_000  # right end of targets that span a row
 
 
 def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
@@ -58,7 +58,7 @@ def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[
     for target in page.targets:
         targets.setdefault(target.row, []).append(target)
     found: list[Row] = []
-    places: list[int] = []  # where the cells of the table begin that is open
+    places: list[int] = []  # first cell of each column of the current table
     for number, line in enumerate(page.lines):
         of_row = targets.get(number, ())
         is_listed = any(target.action == "row" for target in of_row)
@@ -77,7 +77,7 @@ def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[
     return tuple(found)
 
 
-_Piece = tuple[int, str, str, str]  # from which cell on, text, style, where it leads
+_Piece = tuple[int, str, str, str]  # first cell, text, style, URL
 
 
 def _pieces(line: Line) -> list[_Piece]:
@@ -195,7 +195,7 @@ def _column_starts(line: Line) -> list[int]:
 
 _TAGS = {RowKind.TITLE: "h1", RowKind.HEADING: "h2", RowKind.TABS: "nav"}
 _GROUPS = {RowKind.COLUMNS: "table", RowKind.ROW: "table", RowKind.ITEM: "list"}
-_PAUSE_SECONDS = 5  # between two pages without a script
+_PAUSE_SECONDS = 5  # reload interval without JavaScript
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +203,11 @@ class PageFrame:
     """What surrounds the rows of a page: navigation, options, search form and notes."""
 
     title: str
-    navigation: tuple[tuple[str, str, bool], ...]  # text, address, whether it is this page
-    options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # what is chosen, and the choices
-    search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # the filter, and what else the address has
+    navigation: tuple[tuple[str, str, bool], ...]  # text, URL, whether it is the current page
+    options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # name of the option, and its values
+    search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # the filter, and the other query fields
     notes: tuple[str, ...] = ()
-    name: str = ""  # of the host, where there are many
+    name: str = ""  # host name, among many hosts
 
 
 def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str, columns: int) -> bytes:
@@ -337,7 +337,7 @@ footer{margin-top:1rem;max-width:80ch}footer p{margin:.2rem 0}
 [class^=_],[class*=" _"]{display:inline-block;vertical-align:top;height:1.25em;overflow:hidden}
 """
 _MAX_CELLS = max(PAGE_WIDTHS)
-_CELL_EM = 0.602  # the width of a cell of common fonts
+_CELL_EM = 0.602  # cell width of common fonts, in em
 
 
 @cache

@@ -20,19 +20,19 @@ class PageQuery:
 
     page: str
     columns: int = 120
-    first: int = 0  # of many hosts: how many are passed over
-    pid: int | None = None  # the process of the tab; None: all
+    first: int = 0  # many hosts: number of hosts skipped
+    pid: int | None = None  # process of the tab; None: all
     details: int | None = None  # the process whose details are shown
     device: int = 0
     core: int | None = None
-    window: int = 60  # seconds, of plots
+    window: int = 60  # time window of the plots, in seconds
     sort: str = ""
     descending: int = 0
     filter: str = ""
-    group: str = ""  # of many hosts: by what they are together
-    open: str = ""  # the job whose processes are listed, or the group whose hosts are
-    tree: int = 0  # 1: the memory tree, in place of its summary
-    time: int = 0  # 1: where the time of a process goes, in place of its details
+    group: str = ""  # many hosts: property to group by
+    open: str = ""  # the open job or group
+    tree: int = 0  # 1: memory tree instead of summary
+    time: int = 0  # 1: time breakdown of the process instead of plots
 
     def query(self, **changes: object) -> str:
         """Returns the query string with some changes: "?…", or "" if every option has its default."""

@@ -26,7 +26,7 @@ from neurontools.web.page_query import MAX_TEXT_LENGTH, WINDOWS_SECONDS, PageQue
 from neurontools.web.privacy_filter import PrivacyFilter
 
 PAGE_NAMES = tuple(page.name for page in PAGES)
-_DEFAULT_LINES = 50  # of a page whose lists are short
+_DEFAULT_LINES = 50  # lines of a page with short lists
 _MAX_LINES = 2000
 
 
@@ -228,7 +228,7 @@ def _no_link(_target: ClickTarget) -> str:
     return ""
 
 
-_MAX_HOSTS_PER_PAGE = 500  # on a page
+_MAX_HOSTS_PER_PAGE = 500  # hosts per page
 _MIN_REDRAW_SECONDS = 1.0
 
 
@@ -292,9 +292,9 @@ class FleetView:
             notes=(*self._troubles[:1], *self._feed.notes),
             glyphs=BLOCKS,
         )
-        # The rows of hosts, and as much room for what is above them as it takes on a large screen.
+        # Enough lines for all rows and the header of a large screen.
         page = fleet_page(scene, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
-        del page.lines[-1:]  # keys
+        del page.lines[-1:]  # the key bar
 
         def link(target: ClickTarget) -> str:
             if target.action != "row" or int(target.argument) >= len(shown):

@@ -18,12 +18,12 @@ from neurontools.web.page_query import PageQuery
 
 MAX_VIEWERS = 32
 _MAX_PAGES = 64
-_HEARTBEAT_SECONDS = 10.0  # a stream is never silent for longer, so that a viewer knows when it is dead
-_ROUND_SECONDS = 1.0  # between two looks at what is to be drawn
-_EARLY_FRACTION = 0.85  # of a pause: news may come a little early, and shall not wait for the next round
-_MAX_REDRAWS_PER_ROUND = 8  # pictures; the others take turns
-_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0  # for those who come, beside the rounds
-_IDLE_SECONDS = 30.0  # after which a view that nobody asked for is let go
+_HEARTBEAT_SECONDS = 10.0  # maximum silence of a stream; a longer one means a dead connection
+_ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
+_EARLY_FRACTION = 0.85  # fraction of the interval: data that arrives early need not wait for the next round
+_MAX_REDRAWS_PER_ROUND = 8  # pages per round; the others take turns
+_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0  # renderings for new viewers: rate limit and burst
+_IDLE_SECONDS = 30.0  # an unused renderer frees its resources after this
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class RenderCache:
     async def _events(
         self, view: PageRenderer, choice: PageQuery, picture: RenderedPage, since: str
     ) -> AsyncGenerator[bytes, None]:
-        if self.viewers >= MAX_VIEWERS:  # since it was asked for
+        if self.viewers >= MAX_VIEWERS:  # the limit may be reached since the request
             return
         self._ask(view)
         picture = self._pictures.setdefault((view, choice), picture)
@@ -160,7 +160,7 @@ class RenderCache:
             self._has_news.clear()
             for view in self._asked_at:
                 view.follow()
-            # Those that wait longest come first.
+            # The oldest pages come first.
             watched = [
                 picture
                 for (view, _), picture in self._pictures.items()
@@ -171,10 +171,10 @@ class RenderCache:
                 try:
                     picture.redraw(began)
                 except Exception:
-                    # A fault in one picture must not stop the others; its viewers keep the one before.
+                    # A fault in one page must not stop the others. Its viewers keep the old version.
                     picture.drawn_at_seconds = began
                     _log.exception("a picture could not be drawn")
-                await asyncio.sleep(0)  # others are answered between two
+                await asyncio.sleep(0)  # lets other requests run
             self._let_rest()
             await asyncio.sleep(max(0.0, _EARLY_FRACTION * _ROUND_SECONDS - (self._now() - began)))
             with contextlib.suppress(TimeoutError):
@@ -207,8 +207,8 @@ class RenderedPage:
     def __init__(self, draw: Callable[[], tuple[str, tuple[Row, ...]]]) -> None:
         self._draw = draw
         self._epoch = f"{_EPOCH}{secrets.token_hex(3)}"
-        self._changed_at: list[int] = []  # the version in which each row is as it is
-        self._whole_since = 0  # the version since which rows only changed, each in its place
+        self._changed_at: list[int] = []  # version of the last change of each row
+        self._whole_since = 0  # version of the last change of the number or shape of rows
         self._events: dict[int, bytes] = {}
         self._changed = asyncio.Event()
         self._page: tuple[int, CompressibleDocument] | None = None

@@ -26,7 +26,7 @@ def choose_daemon(
     Returns (None, None) if neither is configured. UserError if both are given or the socket is invalid. With
     `reads_only`, a daemon that serves over TLS is reached through a local socket.
     """
-    if given:  # else there is nothing to exclude, and neuron-ls has not loaded what reads options
+    if given:  # without options, neuron-ls does not load the parser
         from neurontools.cli.line.options import exclude_each_other
 
         exclude_each_other(given, "simulate", "socket")
@@ -54,7 +54,7 @@ def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]"
     failure = None
     for candidate in socket_path.candidate_sockets(environment):
         if _is_absent(candidate):
-            continue  # before anything is imported to ask
+            continue  # saves the import of rpc.ask
         from neurontools.rpc.ask import NoDaemon
 
         try:
@@ -73,7 +73,7 @@ def _is_absent(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):
-        pass  # whoever asks will say what is wrong
+        pass  # connecting reports the error
     return False
 
 
@@ -100,7 +100,7 @@ def ask_or_start_daemon(
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return ask(socket_path.candidate_sockets(os.environ)[0])  # which says what is missing
+            return ask(socket_path.candidate_sockets(os.environ)[0])  # raises NoDaemon with the reason
     from neurontools.cli.daemon.private import PrivateDaemon
 
     own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)
@@ -121,7 +121,7 @@ def attach_observer(socket_path: str) -> _socket.socket | None:
     try:
         connection.settimeout(_PATIENCE_SECONDS)
         connection.connect(attach_socket(socket_path))
-        # The daemon knows this process when it has sent the token, a line.
+        # The daemon has registered this process once it sends the token, a line.
         token = b""
         while b"\n" not in token and len(token) < _LONGEST_TOKEN_BYTES:
             part = connection.recv(_LONGEST_TOKEN_BYTES)

@@ -19,7 +19,7 @@ from neurontools.util.signals import defer_signals
 
 START_SECONDS = 60.0  # a start took up to 24 s at load 20
 STOP_SECONDS = 2.0
-REMOVE_TREE_SECONDS = 20.0  # an exported tree has thousands of files to remove
+REMOVE_TREE_SECONDS = 20.0  # an exported tree has thousands of files
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_BASE_BYTES = LONGEST_PATH_BYTES - len("/neurontools-XXXXXXXX/neurond.sock.attach")
 
@@ -67,7 +67,7 @@ class PrivateDaemon:
                     signal.signal(number, end_on_signal)
                     self._handled.append(number)
         try:
-            # Socket paths are short: a deep TMPDIR can't be used.
+            # A socket path has at most 107 bytes, so a long TMPDIR does not fit.
             base = tempfile.gettempdir()
             with defer_signals():
                 self._directory = tempfile.mkdtemp(
@@ -90,7 +90,7 @@ class PrivateDaemon:
             with open(f"{self._directory}/stderr", "wb") as narration, defer_signals():  # noqa: PTH123
                 self._child = subprocess.Popen(
                     [
-                        # -P: the current directory is no place to import from.
+                        # -P: never import from the current directory.
                         *(sys.executable, "-P", "-m", "neurond"),
                         *(("--simulate", self._instance_type) if self._instance_type else ()),
                         *("--socket", self.socket_path),
@@ -103,7 +103,7 @@ class PrivateDaemon:
                     stdout=subprocess.DEVNULL,
                     stderr=narration,
                     pass_fds=(tell_ready,),
-                    start_new_session=True,  # Ctrl-C is for the command, which then ends the daemon
+                    start_new_session=True,  # Ctrl-C must reach only the command
                 )
             os.close(tell_ready)
             tell_ready = -1

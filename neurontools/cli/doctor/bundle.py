@@ -126,10 +126,10 @@ def _kernel_log_excerpt(place: DoctorContext) -> str:
 
 
 COMMAND = "<command>"
-_SHORTEST = 3  # shorter names stand by chance in other words
+_SHORTEST = 3  # shorter names also occur inside other words
 _MOST_WORDS = 5000
 _NOT_REDACTED = frozenset({"root", "nobody", "localhost", "default", "python", "python3", "neurond", "neuron"})
-# Fields of a snapshot whose value is a name, and what that is called.
+# Snapshot fields with names, and the kind of each name.
 _NAME_FIELDS = {
     "user": "user",
     "tag": "tag",

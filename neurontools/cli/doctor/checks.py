@@ -49,8 +49,8 @@ class CheckLevel(StrEnum):
     """Severity of a check result."""
 
     OK = "ok"
-    NOTE = "note"  # worth knowing; may be meant so
-    PROBLEM = "problem"  # something will not work
+    NOTE = "note"  # may be intended
+    PROBLEM = "problem"  # something does not work
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class DoctorContext:
 
     environment: Mapping[str, str]
     roots: Roots
-    socket: str | None = None  # the one that was named; None: wherever daemons listen
+    socket: str | None = None  # None: all default sockets
 
     @classmethod
     def here(cls, socket: str | None) -> DoctorContext:
@@ -203,7 +203,7 @@ def _is_ours(path: str) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(_MOST_HEAD_BYTES)
     except OSError:
-        return True  # who can't be read is not accused
+        return True  # an unreadable file is taken for ours
     return b"neurontools" in head or b"neurond" in head
 
 

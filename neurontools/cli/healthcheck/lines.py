@@ -67,5 +67,5 @@ def severity_word(verdict: HostVerdict) -> str:
 
 
 def _one_line(text: str) -> str:
-    """One line, whatever is in it."""
+    """Escapes control characters, so that the text is one line."""
     return escape_controls(text)

@@ -1,7 +1,7 @@
-"""What the verdict means to Slurm: as its HealthCheckProgram, drain this node with a reason, or undrain it.
+"""Slurm HealthCheckProgram: drains this node with a reason, or undrains it.
 
-Slurm does nothing by itself with what such a program finds (slurm.conf(5), HealthCheckProgram), and kills it after
-60 seconds. What others have drained is never touched: a node is this program's when its reason begins with MARK.
+Slurm only runs the program (slurm.conf(5), HealthCheckProgram) and kills it after 60 seconds. It never touches nodes
+drained by others: its own drain reasons begin with MARK.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}
 
 
 class ScriptQuery:
-    """One question of a script; `answer` is asked with the socket of a daemon."""
+    """Query of a script; `answer` receives the socket of a daemon."""
 
     interval_seconds: float | None = None  # at which a daemon of its own would have to look
 
@@ -84,7 +84,7 @@ class ScriptQuery:
             self._timeout_seconds = _parse_timeout(given.get("timeout"))
 
     def answer(self, path: str) -> str:
-        """What goes to standard output; `exit_code` is 5 or 7 afterwards when --health finds something, or can't."""
+        """Returns the output. Afterwards `exit_code` is 5 if --health finds a problem, 7 if health is unknown."""
         snapshots = DaemonSnapshots(path)
         try:
             if "query" in self._given:
@@ -98,7 +98,7 @@ class ScriptQuery:
             snapshots.close()
 
     def answer_from_devices(self) -> str | None:
-        """As `answer` for this host's own devices, by a daemon of our own; None where there are none."""
+        """Returns the answer of a private daemon for this host's devices; None if there are none."""
         if not Roots.from_environment(os.environ).has_devices:
             return None
         with PrivateDaemon(None, interval_seconds=self.interval_seconds) as daemon:
@@ -109,7 +109,7 @@ class ScriptQuery:
         return query_text(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
 
     def _rows(self, snapshot: Snapshot, device_indices: tuple[int, ...]) -> list[QueryRow]:
-        """What the fields of the query are read from; no `device_indices`: of all devices."""
+        """Returns the rows of the query. Empty `device_indices` select all devices."""
         lnc = _supported_lnc(self._lnc, snapshot)
         of_cores = any(field.is_of_core for field in self._fields)
         peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
@@ -133,7 +133,7 @@ class ScriptQuery:
         )
 
     def _wait_free(self, snapshots: DaemonSnapshots) -> str:
-        """A value for NEURON_RT_VISIBLE_CORES. Nothing is reserved: whoever starts first has them."""
+        """Returns a value for NEURON_RT_VISIBLE_CORES. Reserves nothing: the first script to start gets the cores."""
         try:
             found = free_cores.wait(
                 self._count,
@@ -146,7 +146,7 @@ class ScriptQuery:
         return f"{found}\n"
 
     def _device_indices(self, snapshot: Snapshot) -> tuple[int, ...]:
-        """The devices that --device chose; () for all."""
+        """Returns the devices of --device; () for all."""
         by_bdf = {device.bdf: device.index for device in snapshot.devices if device.bdf}
         there = {device.index for device in snapshot.devices}
         for index in self._devices.indices:
@@ -161,7 +161,7 @@ class ScriptQuery:
 
 
 def _supported_lnc(lnc: int | None, snapshot: Snapshot) -> int | None:
-    """An LNC that the hardware can't have counts as none, as in the list of devices."""
+    """Returns the LNC if the hardware supports it, else None."""
     return lnc if lnc in snapshot.instance.logical_neuroncore_configs else None
 
 
@@ -191,7 +191,7 @@ _LONGEST_SECONDS = 100 * 365 * 86_400.0
 
 
 class EndedQuery:
-    """One question after what has ended; `answer` is asked with the socket of a daemon."""
+    """Query for ended processes; `answer` receives the socket of a daemon."""
 
     exit_code = 0
     interval_seconds: float | None = None  # at which a daemon of its own would have to look
@@ -210,7 +210,7 @@ class EndedQuery:
         self._age_seconds = parse_age(given["since"]) if "since" in given else None
 
     def answer(self, path: str) -> str:
-        """What goes to standard output."""
+        """Returns the output."""
         asked_since = 0.0 if self._age_seconds is None else max(0.0, time.time() - self._age_seconds)
         with Client(path) as client:
             ended = client.ended(asked_since)
@@ -224,7 +224,7 @@ class EndedQuery:
         return ended_text(report, is_wide=self._is_wide)
 
     def answer_from_devices(self) -> str | None:
-        """Devices alone tell nothing of what has ended."""
+        """Raises UserError: only a daemon knows ended processes."""
         raise UserError(
             "--ended: no monitor daemon answers, and it alone knows what has ended; start neurond before the jobs",
             EXIT_NO_DAEMON,
@@ -235,7 +235,7 @@ class EndedQuery:
 
 
 def parse_age(text: str) -> float:
-    """An age: a number and s, m, h, d or w; seconds without a unit. UserError for anything else."""
+    """Parses an age: a number with s, m, h, d or w; seconds without a unit. UserError if it is invalid."""
     digits, unit_seconds = (text[:-1], _UNIT_SECONDS[text[-1]]) if text[-1:] in _UNIT_SECONDS else (text, 1.0)
     try:
         seconds = float(digits) * unit_seconds if digits.isascii() and len(digits) <= 20 else -1.0
@@ -255,9 +255,9 @@ _LOOP_STDOUT = 1
 
 
 class LoopQuery(ScriptQuery):
-    """A question that is asked again and again; `answer` prints by itself until it has done so often enough.
+    """Repeated query; `answer` prints the rows itself.
 
-    A daemon that goes away is waited for, without end: whoever looks at rows ends it himself.
+    Waits forever for a lost daemon; the user ends the command.
     """
 
     def __init__(self, given: dict[str, str]) -> None:
@@ -276,7 +276,7 @@ class LoopQuery(ScriptQuery):
         self._chosen: tuple[int, ...] | None = None
 
     def answer(self, path: str) -> str:
-        """Prints rows until `--count` is reached; NoDaemon or UserError where not even the first can be had."""
+        """Prints rows until --count is reached. Raises NoDaemon or UserError if the first request fails."""
         is_lost = False
         with Client(path) as client:
             while True:
@@ -312,7 +312,7 @@ class LoopQuery(ScriptQuery):
         self._done += 1
 
     def _wants_header(self, lines: int) -> bool:
-        """At the beginning; on a terminal again whenever the last one would leave it."""
+        """Whether to print the header: at first, and on a terminal before the last one scrolls away."""
         before = self._lines_since_header
         if before is not None:
             before += lines

@@ -1,4 +1,4 @@
-"""`neuron-ls --relay`: standard input and output become a connection to the daemon, for views on another host."""
+"""`neuron-ls --relay`: connects standard input and output to the daemon, for viewers on another host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 class RelayQuery:
-    """Copies between the two until one of them ends; nothing is kept, and who doesn't read is waited for."""
+    """Copies in both directions until one side ends. Keeps nothing, and blocks on a slow reader."""
 
     exit_code = 0
     interval_seconds: float | None = None
@@ -23,7 +23,7 @@ class RelayQuery:
         del given
 
     def answer(self, path: str) -> str:
-        """Nothing more for standard output, once the connection has ended; NoDaemon."""
+        """Relays until the connection ends; returns "". Raises NoDaemon."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             try:
                 connection.connect(path)
@@ -39,7 +39,7 @@ class RelayQuery:
         return ""
 
     def answer_from_devices(self) -> str | None:
-        """A view needs a daemon."""
+        """Raises NoDaemon."""
         raise NoDaemon("no monitor daemon on this host; start neurond", EXIT_NO_DAEMON, is_absent=True)
 
 

@@ -1,6 +1,6 @@
-"""`neuron-monitor`: a JSON document a line, for as long as standard output is open.
+"""`neuron-monitor`: prints one JSON record per line until standard output closes.
 
-It may run for months beside a training, so it keeps to small means: one connection, one thread, no grpcio.
+It may run for months beside a training job, so it uses one connection, one thread and no grpcio.
 """
 
 from __future__ import annotations
@@ -76,13 +76,12 @@ EXIT_CODES = (
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
-_LATE_SECONDS = 0.02  # a snapshot is asked for a little after the daemon takes it
-_AGAIN_SECONDS = 0.05  # and again until there is a new one
-_PATIENCE_INTERVALS = 2.0  # but no longer than this
+_LATE_SECONDS = 0.02  # delay of the request after the daemon's sample
+_AGAIN_SECONDS = 0.05  # retry interval until there is a new snapshot
+_PATIENCE_INTERVALS = 2.0  # then the old snapshot is used
 
 
 def main() -> None:
-    """Run the command and end the process."""
     run_command(_COMMAND, _run_monitor)
 
 
@@ -123,14 +122,14 @@ def _run_monitor(arguments: list[str]) -> int:
 
 
 class RecordOutput:
-    """Records on standard output, one a line, and narration on standard error as far as it is wanted."""
+    """Writes records to standard output, and messages up to a verbosity to standard error."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
         self.written = 0
 
     def write(self, record: Record) -> None:
-        """Writes a record, whole, at once; ReaderGone when nobody reads any more."""
+        """Writes a record unbuffered. Raises ReaderGone if the reader has gone."""
         line = json_text(record).encode() + b"\n"
         write_document(line)
         self.written += 1
@@ -139,13 +138,13 @@ class RecordOutput:
         )
 
     def write_stderr(self, verbosity: int, text: str) -> None:
-        """A line of narration from this level on."""
+        """Writes a message if the verbosity is at least this level."""
         if self._verbosity >= verbosity:
             write_stderr(f"{_COMMAND}: {text}")
 
 
 def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput, count: int | None) -> int:
-    """Writes the records of a recording, by its own clock and without waiting; the exit code."""
+    """Writes the records of a recording, by its own clock, without waiting. Returns the exit code."""
     from neurontools.client.recording import RecordingReader
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
@@ -157,7 +156,7 @@ def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput,
             if count is not None and output.written >= count:
                 return 0
             snapshot = from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
-            if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host was started again
+            if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host rebooted
                 recorder = MonitorRecorder(configuration, snapshot.taken_at_seconds)
             last_seconds = snapshot.taken_at_seconds
             if recorder.fits(snapshot):
@@ -169,7 +168,7 @@ def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput,
 
 
 class RecordStream:
-    """The records of a configuration from a daemon, written to standard output one a line."""
+    """Writes the records of a configuration from a daemon."""
 
     def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, output: RecordOutput) -> None:
         self._snapshots = snapshots
@@ -178,7 +177,7 @@ class RecordStream:
         self._is_lost = False
 
     def run(self, first: Snapshot, count: int | None) -> None:
-        """Writes `count` records (None: without end), the first at once; raises ReaderGone when nobody reads."""
+        """Writes `count` records, without end for None, the first at once. Raises ReaderGone."""
         recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
             past = self._past(period_seconds)
@@ -217,7 +216,7 @@ class RecordStream:
             return None
 
     def _fitting(self, recorder: MonitorRecorder, interval_seconds: float) -> Snapshot:
-        """The snapshot for the next record; an old one when the daemon makes none in time."""
+        """Returns the snapshot for the next record; the old one if the daemon makes none in time."""
         deadline = monotonic() + _PATIENCE_INTERVALS * interval_seconds
         while True:
             latest = self._snapshots.latest()
@@ -235,9 +234,9 @@ class RecordStream:
 
 
 def _connect(given: dict[str, str], stack: ExitStack, interval_seconds: float) -> tuple[DaemonSnapshots, Snapshot]:
-    """Where the snapshots come from, and the first; what has to be ended later is on the stack.
+    """Returns the connection and the first snapshot; the stack closes the connection.
 
-    A private daemon, where there is to be one, takes them at this interval.
+    A private daemon takes snapshots at this interval.
     """
     return ask_or_start_daemon(
         lambda path: _open_snapshots(path, stack), given, stack, interval_seconds=interval_seconds
@@ -245,7 +244,7 @@ def _connect(given: dict[str, str], stack: ExitStack, interval_seconds: float) -
 
 
 def _interval_seconds(configuration: MonitorConfiguration) -> float:
-    """The interval that a daemon for this configuration should have: that of the shortest period, 0.05 to 1 s."""
+    """Returns the daemon interval for a configuration: the shortest period, within 0.05 to 1 s."""
     shortest_seconds = min((seconds for _, seconds in group_periods(configuration)), default=1.0)
     return min(1.0, max(0.05, shortest_seconds))
 
@@ -257,7 +256,7 @@ def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snaps
 
 
 def _sleep_until(seconds: float) -> None:
-    """Sleep until a moment of CLOCK_MONOTONIC; ReaderGone as soon as the reader closes its end."""
+    """Sleeps until a CLOCK_MONOTONIC time. Raises ReaderGone as soon as the reader closes its end."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # POLLERR comes unasked
     while (remaining_seconds := seconds - monotonic()) > 0:

@@ -1,6 +1,6 @@
-"""`neuron-profile capture`: profiles of running processes, which their runtimes make when they are asked.
+"""`neuron-profile capture`: profiles running processes through their runtimes.
 
-The processes write to sockets; files are made here, by this user and in the directory that was named.
+The processes write to sockets. This command creates the files, as this user and in the given directory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
-_SILENT_SECONDS = 120.0  # a process says something each second once it has begun
+_SILENT_SECONDS = 120.0  # a capturing process reports every second
 _MAX_NAMES = 5
 
 
 @dataclass(slots=True)
 class _IncomingProfile:
-    """The profile of a process on its way into a file."""
+    """A profile that a process is sending, and its file."""
 
     asked: RequestedProfile
     draft: Path
@@ -46,7 +46,7 @@ class _IncomingProfile:
     heard_at: float = field(default_factory=time.monotonic)
 
     def take(self) -> bool:
-        """Takes what there is; False when that was the last. OSError where it can't be written."""
+        """Writes the next chunk. Returns False after the last one. Raises OSError if writing fails."""
         try:
             part = self.asked.read(0)
         except TimeoutError:
@@ -66,7 +66,7 @@ class _IncomingProfile:
 
 
 def capture(given: dict[str, str]) -> int:
-    """Takes the profiles; the exit code."""
+    """Captures the profiles and returns the exit code."""
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
     pids = options.requested_pids(given) or _pids_of_job(at, given["job"])
@@ -85,7 +85,7 @@ def _check_daemon(at: str) -> str:
 
 
 def _pids_of_job(at: str, wanted: str) -> list[int]:
-    """The processes of the job of this name, or the one job that has it in its name."""
+    """Returns the PIDs of the job with this name, or of the only job whose name contains it."""
     with Client(at) as daemon:
         jobs = _pids_by_job(daemon.snapshot())
     shown = excerpt(wanted, 60)
@@ -109,12 +109,12 @@ def _pids_by_job(snapshot: Snapshot) -> dict[str, list[int]]:
 def _start_captures(
     at: str, pids: Sequence[int], directory: Path, given: dict[str, str], stack: ExitStack
 ) -> list[_IncomingProfile]:
-    """Has all processes begin, or none; the files are there before anybody is asked."""
+    """Starts all captures or none. Creates the files first."""
     arriving = []
     try:
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            stack.callback(_try_remove, directory.rmdir)  # where nothing gets into it
+            stack.callback(_try_remove, directory.rmdir)  # fails, and keeps it, if it has files
         drafts = []
         for pid in pids:
             draft = directory / f".capture-{pid}.{os.urandom(6).hex()}{SUFFIX}"
@@ -134,7 +134,7 @@ def _start_captures(
 
 
 def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> None:
-    """Writes what comes, until all have ended or say nothing any more."""
+    """Writes the profiles until all processes have ended or fall silent."""
     open_ = list(arriving)
     while open_:
         poll = select.poll()
@@ -158,7 +158,7 @@ def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> 
 
 
 def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run: str) -> int:
-    """Gives the files their names, and writes those of the viewers; the exit code."""
+    """Renames the files, writes the viewer files and returns the exit code."""
     exit_code, profiles = 0, []
     for each in arriving:
         profile, path = _keep_profile(each, directory, run)
@@ -189,7 +189,7 @@ def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run:
 
 
 def _keep_profile(arrived: _IncomingProfile, directory: Path, run: str) -> tuple[Profile | None, Path]:
-    """The profile in a file of its own name; None where nothing came that can be read."""
+    """Moves a profile to its final name; None if it is empty or unreadable."""
     if not arrived.size_bytes:
         return None, directory
     try:

@@ -92,7 +92,7 @@ def write_html_report(where: str, given: dict[str, str]) -> int:
     return reading.exit_code
 
 
-_PLUGIN = ("plugins", "profile")  # below the directory of logs, where both viewers look
+_PLUGIN = ("plugins", "profile")  # where both viewers look below the log directory
 
 
 def run_viewer(where: str, port: int) -> NoReturn:

@@ -1,8 +1,8 @@
-"""Waiting for free NeuronCores: `neuron-run --wait`.
+"""`neuron-run --wait`: waits for free NeuronCores.
 
-Several commands that wait for the same daemon take turns: whoever's turn it is looks for free cores, starts its script,
-and gives the turn on when the script has them. So two of them never start on the same core, and two with several
-workers never end up with half of the cores each.
+Commands that wait for the same daemon take turns. Each one waits for free cores, starts its script, and ends its turn
+when the script has the cores. So two commands never start on the same core, and commands with several workers never get
+half of their cores each.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
-_BY_SIGNAL = 128  # exit codes of the dashboard above it tell the signal that ended it
+_BY_SIGNAL = 128  # an exit code above this is 128 + signal
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _NOT_WITH_SERVE = (
     "once",
@@ -185,7 +185,7 @@ def _run_dashboard(
         if snapshot is not None:
             options.check_device_filter(narrowing, snapshot)
             _paint_first_frame(terminal, snapshot, narrowing, settings, theme, filter_text)
-        with DeferredSignals():  # what is raised in the midst of an import may be lost
+        with DeferredSignals():  # an exception during an import may be lost
             import_asyncio()
             import_shutil()
             from neurontools.tui.app import NeuronTop
@@ -216,7 +216,7 @@ def _run_dashboard(
     if code > _BY_SIGNAL:
         raise EndedBySignal(code - _BY_SIGNAL)
     if not feed.is_live and feed.status.text:
-        raise UserError(feed.status.text)  # the recording is not whole
+        raise UserError(feed.status.text)  # the recording is incomplete
     return code
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
-_PAST_SECONDS = 5.0  # what a daemon has not told of its past by then is left out
+_PAST_SECONDS = 5.0  # time limit for the backfill
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ def _write_csv(source: SnapshotSource, count: int | None, filter_text: str) -> N
     for snapshot in source.snapshots(count or default):
         write_text(header + top_csv(source.document(snapshot, filter_text)))
         header = ""
-    if header and not source.exit_code:  # a recording that is whole and has nothing in it
+    if header and not source.exit_code:  # a complete but empty recording
         write_text(header)
 
 
@@ -255,7 +255,7 @@ def _snapshot_scene(
         verdicts=health.verdicts(part),
         ended=narrowing.filter_ended(ended, part),
     )
-    if scene.page == "processes":  # each of them, as in the other formats
+    if scene.page == "processes":  # lists every process, as the other formats do
         scene.unfolded = frozenset(map(job_key, scene.figures.jobs))
     return scene
 

@@ -19,9 +19,9 @@ from neurontools.views.drawing.lines import THEMES, Style, TextPage
 
 _STDIN, _STDOUT = 0, 1
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-# The terminal's ground colour, and its attributes: whoever doesn't know the first question answers the second.
+# Asks for the background colour and the device attributes. Every terminal answers the second question.
 _ASK_BACKGROUND = "\x1b]11;?\x1b\\\x1b[c"
-# Every terminal answers the second question. One that does so later would type the answer into the dashboard.
+# A later answer would arrive in the dashboard as typed keys.
 _PATIENCE_SECONDS = 0.4
 _ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -45,10 +45,10 @@ class FirstFrameTerminal:
         rows = "".join(f"\x1b[{row};1H{line_ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
-        # Stopped before Textual can handle that, it would leave the picture to the shell.
+        # Ctrl-Z before Textual handles it would leave the alternate screen to the shell.
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with _hangup_on_error(), defer_signals():
-            # What is typed from now on must not be echoed into the picture.
+            # No echo of typed characters into the frame.
             tty.setcbreak(_STDIN, termios.TCSANOW)
             self._is_painted = True
             os.write(_STDOUT, text.encode("utf-8", "replace"))

@@ -38,7 +38,7 @@ _HOST_OPTIONS = ("theme", "ascii", "color", "read-only", "page")
 def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: ShowHost) -> int:
     """Shows the page until the user leaves it. Returns the exit code. `look_at` shows one host."""
     feed.start()
-    with DeferredSignals():  # what is raised in the midst of an import may be lost
+    with DeferredSignals():  # an exception during an import may be lost
         import_asyncio()
         from neurontools.tui.fleet import FleetApp, FleetDashboard
         from neurontools.tui.terminal import TypedAhead
@@ -89,7 +89,8 @@ _USUAL_SIZE = (120, 50)
 
 def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
     """Shows or prints many hosts. Returns 12 if no host answered. `look_at` shows one host."""
-    options.check_options({name: value for name, value in given.items() if name != "filter"})  # here these are words
+    # A filter of hosts has another syntax.
+    options.check_options({name: value for name, value in given.items() if name != "filter"})
     interval = options.interval_option(given) if "interval" in given else None
     feed, troubles = open_fleet_feed(given, interval)
     if given.get("group-by") == USER:

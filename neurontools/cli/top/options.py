@@ -28,7 +28,7 @@ SUMMARY = (
     "Show what happens on the Neuron devices of this host, live or from a recording.\n"
     "Without a terminal, or with --once, one screen is printed as plain text."
 )
-# Those of neurond's load/scenarios.py, which no command may import.
+# A copy of neurond's scenario names: no command may import neurond.
 LOADS = ("idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst")
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
 PAGE_NAMES = ("overview", "processes", "topology", "history", "heatmap", "health", "usage", "host")
@@ -204,6 +204,6 @@ def chosen_theme(wanted: str, given: dict[str, str], environment: Mapping[str, s
         return "mono"
     if wanted != "auto":
         return wanted
-    # "15;0": colours of text and ground, as rxvt and others tell them.
+    # rxvt and others set COLORFGBG to text and background colour, as in "15;0".
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if ground in ("7", "15") else "dark"

@@ -31,7 +31,7 @@ from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
 from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
 
-MOST_MOMENTS = 600  # that are read for a mean; more of them are thinned out evenly
+MOST_MOMENTS = 600  # snapshots per mean; a longer span is downsampled
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 _DAY_SECONDS = 86400.0
 _MOST_DAYS = 400
@@ -49,7 +49,7 @@ class DiffSide:
     def of(cls, text: str) -> DiffSide:
         """`FILE`, `FILE@MOMENT`, `FILE@FROM..TO` or the same of the daemon, without a file."""
         file, at, moment = text.rpartition("@")
-        # Names with an @ in them are names first.
+        # An existing file whose name contains @ wins.
         if not at or Path(text).exists():
             file, moment = text, ""
         elif not moment:
@@ -149,7 +149,7 @@ def _unix_seconds(wanted: DiffSide, text: str, times: list[float]) -> float:
             of_day = time.strptime(text, clock)
         except ValueError:
             continue
-        # On the day on which that is in it; the first of several.
+        # The first day of the recording that contains this time.
         days = range(min(_MOST_DAYS, int((times[-1] - times[0]) / _DAY_SECONDS) + 2))
         found = [_on_day(times[0] + day * _DAY_SECONDS, of_day) for day in days]
         return next((at for at in found if times[0] - 1 < at <= times[-1] + 1), found[0])
@@ -213,7 +213,7 @@ def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str])
             check_device_filter(narrowed, snapshot)
         file.write(trace.add_snapshot(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
         before = neuron_pb2.Snapshot()
-        before.CopyFrom(message)  # the reader changes the one that it has given
+        before.CopyFrom(message)  # the reader reuses its message object
     file.write(trace.end())
     return trace
 

@@ -95,7 +95,7 @@ async def _serve_pages(
             ended.set_result(number)
 
     def tell_end(number: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(end, number)
 
     endings.on_signal(tell_end)
@@ -103,7 +103,7 @@ async def _serve_pages(
     hiding = PrivacyFilter(settings.show_commands, settings.show_users)
 
     def tell_news() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(gallery.news)
 
     places = _page_router(feed, hiding, interval_seconds, tell_news, troubles)
