@@ -80,11 +80,11 @@ def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: i
     for group in shown:
         names = [printable(state.place.name, 40) for state in group.states[:_MOST_NAMES]]
         more = len(group.states) - len(names)
-        told = ", ".join(names) + (f" and {more} more" if more else "")
+        shown_text = ", ".join(names) + (f" and {more} more" if more else "")
         drawn = device_cells(group.states, glyphs)
         gap = " " * (cells - sum(len(text) for text, _ in drawn))
         head = f" {len(group.states):>5} x {printable(group.instance_type, 40):<16.16} "
-        lines.append(fit_marked(((head, "label"), *drawn, (f"{gap}  {told}", "dim")), width))
+        lines.append(fit_marked(((head, "label"), *drawn, (f"{gap}  {shown_text}", "dim")), width))
     if len(shown) < len(groups):
         rest = sum(len(group.states) for group in groups[len(shown) :])
         lines.append(
@@ -147,8 +147,8 @@ def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened:
         return [HostRow(state, state.place.name) for state in ordered]
     made = {id(state := combine_group(group)): (state, group) for group in group_hosts(ordered, by)}
     rows: list[HostRow] = []
-    for told in sort([state for state, _ in made.values()]):
-        state, group = made[id(told)]
+    for shown_text in sort([state for state, _ in made.values()]):
+        state, group = made[id(shown_text)]
         if by == ALIKE and len(group.states) == 1:
             rows.append(HostRow(group.states[0], group.states[0].place.name))
             continue

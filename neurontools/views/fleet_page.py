@@ -240,7 +240,7 @@ def _key_bar(context: FleetContext, width: int) -> TextPage:
 
 
 @dataclass(frozen=True, slots=True)
-class _JobColumn:
+class _FleetJobColumn:
     title: str
     width: int
     read: Callable[[FleetJob], str]
@@ -250,11 +250,11 @@ class _JobColumn:
 
 def _user_text(job: FleetJob) -> str:
     """Returns the user of a job, or the number of users; "?" or "+" if there may be more."""
-    told, count = len(job.users), job.user_count
-    if told == 1 and count in (1, None):
+    shown_text, count = len(job.users), job.user_count
+    if shown_text == 1 and count in (1, None):
         return printable(job.users[0], 40) + " + ?" * (count is None)
     if count is None:
-        return f"{told}+ users" if told else units.UNKNOWN
+        return f"{shown_text}+ users" if shown_text else units.UNKNOWN
     return f"{count} user{'s' * (count != 1)}"
 
 
@@ -283,14 +283,14 @@ def _step_time_text(job: FleetJob) -> str:
 
 
 _JOB_COLUMNS = (
-    _JobColumn("USER", 10, _user_text, 120, is_right=False),
-    _JobColumn("HOSTS", 5, _hosts_text),
-    _JobColumn("RANKS", 9, _ranks_text),
-    _JobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
-    _JobColumn("STEPS/S", 7, _steps_text),
-    _JobColumn("STEP", 7, _step_time_text, 132),
-    _JobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
-    _JobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
+    _FleetJobColumn("USER", 10, _user_text, 120, is_right=False),
+    _FleetJobColumn("HOSTS", 5, _hosts_text),
+    _FleetJobColumn("RANKS", 9, _ranks_text),
+    _FleetJobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
+    _FleetJobColumn("STEPS/S", 7, _steps_text),
+    _FleetJobColumn("STEP", 7, _step_time_text, 132),
+    _FleetJobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
+    _FleetJobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
 )
 
 
@@ -325,7 +325,7 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
     return lines[: max(0, height)]
 
 
-def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_JobColumn], name_width: int, width: int) -> Line:
+def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_FleetJobColumn], name_width: int, width: int) -> Line:
     is_stuck = job.state == JobState.STUCK
     is_short = is_stuck or bool(job.missing_rank_count) or (job.severity or Severity.OK) >= Severity.WARNING
     mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else (glyphs.good, "good")

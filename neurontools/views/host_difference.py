@@ -385,8 +385,8 @@ def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
     if len(same) == len(found):
         lines.append("no differences")
     counts = [_unchanged_text(sum(each.kind == kind for each in same), kind) for kind in ("job", "device")]
-    told = " and ".join(count for count in counts if count)
-    lines += ["", f"{f'{told} unchanged; ' if told else ''}left out: differences below 5 %"]
+    shown_text = " and ".join(count for count in counts if count)
+    lines += ["", f"{f'{shown_text} unchanged; ' if shown_text else ''}left out: differences below 5 %"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

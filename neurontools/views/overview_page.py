@@ -172,10 +172,10 @@ def _usage_note(context: RenderContext, width: int) -> str:
 
 def _power_texts(context: RenderContext) -> tuple[str, ...]:
     """Returns the device with the highest average power of the last full minute; () if no device reports power."""
-    told = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
-    if not told:
+    shown_text = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
+    if not shown_text:
         return ()
-    ratio, negative_index = max(told)
+    ratio, negative_index = max(shown_text)
     return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index})",)
 
 
@@ -275,10 +275,10 @@ def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) ->
         parts.append(f"{alone} process{'es' * (alone != 1)}")
     free = context.figures.free.values()
     unknown = sum(each is None for each in free)
-    told = f"{sum(each is True for each in free)} of {len(free)} cores free" + (
+    shown_text = f"{sum(each is True for each in free)} of {len(free)} cores free" + (
         f", {unknown} unknown" if unknown else ""
     )
-    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, told)
+    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, shown_text)
 
 
 @dataclass(frozen=True, slots=True)

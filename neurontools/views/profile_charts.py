@@ -35,7 +35,7 @@ def stacked_column_chart(
 ) -> Markup:
     """Draws stacked columns; `titles` are their tooltips.
 
-    If few columns are far higher than the others, these are cut and marked, so that the others stay visible.
+    If few columns are far higher than the others, the high ones are cut and marked. So the others stay visible.
     """
     highest = _chart_top([sum(column) for column in columns])
     plot = height - _TOP - _BOTTOM
@@ -107,12 +107,12 @@ def share_bars(rows: Sequence[tuple[str, float, str]], kind: int) -> Markup:
     highest = max((value for _, value, _ in rows), default=0.0) or 1.0
     room, height = WIDTH - 400.0, 20.0
     drawn = []
-    for number, (label, value, told) in enumerate(rows):
+    for number, (label, value, shown_text) in enumerate(rows):
         top = number * height
         width = room * value / highest
         drawn.append(element("text", label, x=150, y=top + 14, text_anchor="end"))
         drawn.append(element("rect", x=160, y=top + 3, width=max(width, 0.5), height=height - 6, class_=f"s{kind}"))
-        drawn.append(element("text", told, x=166 + width, y=top + 14, class_="dim"))
+        drawn.append(element("text", shown_text, x=166 + width, y=top + 14, class_="dim"))
     return _svg(height * max(1, len(rows)), drawn)
 
 
@@ -180,13 +180,13 @@ def _frame_shapes(frame: FlameFrame, whole: float, left: float, level: int) -> I
     if width < _LEAST_FRAME_WIDTH or level >= _MOST_LEVELS:
         return
     top = level * _FRAME_HEIGHT
-    told = (
+    shown_text = (
         f"{frame.name}: {duration_text(frame.seconds)}, {percent_text(frame.seconds / whole, 1)}; "
         f"{flop_text(frame.flops)}, {bytes_text(frame.bytes)}"
     )
     kind = "backward" if frame.name.endswith(" (backward)") else f"f{sum(frame.name.encode('utf-8', 'replace')) % 6}"
     parts = [
-        element("title", told),
+        element("title", shown_text),
         element("rect", x=left, y=top, width=width, height=_FRAME_HEIGHT, class_=f"frame {kind}"),
     ]
     letters = min(_MOST_LETTERS, int((width - 6) / _LETTER_WIDTH))
@@ -209,9 +209,9 @@ def lane_chart(timeline: StepTimeline) -> Markup:
         drawn.append(element("text", _lane_name(lane), x=_LANE_LEFT - 8, y=top + 12, text_anchor="end"))
         drawn.append(element("rect", x=_LANE_LEFT, y=top, width=WIDTH - _LANE_LEFT, height=_LANE_HEIGHT, class_="lane"))
         drawn += _piece_shapes(lane, top, timeline.start_ns, (WIDTH - _LANE_LEFT) / span)
-    told = duration_text(span / NS_PER_SECOND)
+    shown_text = duration_text(span / NS_PER_SECOND)
     drawn.append(element("text", "0 s", x=_LANE_LEFT, y=height - 4, class_="dim"))
-    drawn.append(element("text", told, x=WIDTH, y=height - 4, text_anchor="end", class_="dim"))
+    drawn.append(element("text", shown_text, x=WIDTH, y=height - 4, text_anchor="end", class_="dim"))
     return element("figure", element("svg", *drawn, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img"))
 
 

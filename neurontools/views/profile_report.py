@@ -79,9 +79,9 @@ def section_heading(text: str, note: str, width: int, glyphs: Glyphs) -> Line:
     runs: list[Run] = [(f"{glyphs.rule} ", "rule"), (text, "heading"), (" ", "rule")]
     room = width - line_width(runs) - 3
     if note and room > 0:
-        told = clip(note, room, mark=True)
-        gap = glyphs.rule * max(1, room - len(told))
-        runs += [(gap, "rule"), (f" {told} ", "dim")]
+        shown_text = clip(note, room, mark=True)
+        gap = glyphs.rule * max(1, room - len(shown_text))
+        runs += [(gap, "rule"), (f" {shown_text} ", "dim")]
     runs.append((glyphs.rule * max(0, width - line_width(runs)), "rule"))
     return fit_marked(runs, width)
 
@@ -145,15 +145,15 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     if times:
         middle, high = max(each.p50_seconds for each in times), max(each.p99_seconds for each in times)
         longest = max(each.longest_seconds for each in times)
-        told = f"p50 {duration_text(middle)}, p99 {duration_text(high)}, longest {duration_text(longest)}"
+        shown_text = f"p50 {duration_text(middle)}, p99 {duration_text(high)}, longest {duration_text(longest)}"
         whose = " (of the slowest rank)" if is_several else ""
-        lines.append(labelled("per step", [(told, "text"), (whose, "dim")], width))
+        lines.append(labelled("per step", [(shown_text, "text"), (whose, "dim")], width))
     else:
         lines.append(text_line("no steps counted (no optimizer ran); times cover the whole profile", width, "dim"))
     for (part, seconds), style in zip(split.parts(), _PART_STYLES, strict=True):
         ratio = split.ratio(seconds)
-        told, a_step = percent_text(ratio, 1), duration_text(seconds / report.split_steps)
-        shown = cell(told, 7, right=True) + cell(a_step, 12, right=True)
+        shown_text, a_step = percent_text(ratio, 1), duration_text(seconds / report.split_steps)
+        shown = cell(shown_text, 7, right=True) + cell(a_step, 12, right=True)
         lines.append(labelled(part, [*bar(ratio, _BAR_CELLS, glyphs, style), (shown, "text")], width))
     firsts = [rank.first_step for rank in report.ranks if rank.first_step is not None]
     if firsts:
@@ -164,8 +164,10 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     engines = seconds_by_engine(report.operators)
     whole = sum(engines.values())
     if whole:
-        told = ", ".join(f"{ENGINE_NAMES[engine]} {percent_text(time / whole, 1)}" for engine, time in engines.items())
-        lines.append(labelled("engines", [(told, "text"), (" (inferred from operators' names)", "dim")], width))
+        shown_text = ", ".join(
+            f"{ENGINE_NAMES[engine]} {percent_text(time / whole, 1)}" for engine, time in engines.items()
+        )
+        lines.append(labelled("engines", [(shown_text, "text"), (" (inferred from operators' names)", "dim")], width))
     return lines
 
 
@@ -353,19 +355,21 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     if found is None:
         return [*lines, text_line("time of the peak not recorded", width, "dim")]
     if found.highest_bytes > found.bytes:
-        told = f"peak details were discarded; this is the highest retained level, {bytes_text(found.bytes)}"
-        lines.append(text_line(told, width, "warn"))
+        shown_text = f"peak details were discarded; this is the highest retained level, {bytes_text(found.bytes)}"
+        lines.append(text_line(shown_text, width, "warn"))
     categories = sorted(found.by_category.items(), key=lambda each: -each[1])
-    told = ", ".join(f"{category_text(key)} {bytes_text(size)}" for key, size in categories if size)
-    lines.append(labelled("categories", [(told, "text")], width))
+    shown_text = ", ".join(f"{category_text(key)} {bytes_text(size)}" for key, size in categories if size)
+    lines.append(labelled("categories", [(shown_text, "text")], width))
     columns = fitting_columns(_SHARE_COLUMNS, width)
     if found.shares:
         lines.append(title_line(columns, width))
     lines += [row_line(columns, share, width) for share in found.shares[:most]]
     rest = found.shares[most:]
     if rest:
-        told = f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {bytes_text(sum(share.bytes for share in rest))}"
-        lines.append(text_line(told, width, "dim"))
+        shown_text = (
+            f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {bytes_text(sum(share.bytes for share in rest))}"
+        )
+        lines.append(text_line(shown_text, width, "dim"))
     return lines
 
 
@@ -381,8 +385,8 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
     straggler = report.straggler
     if straggler is not None:
         ratio = percent_text(straggler.split.ratio(straggler.split.collective_seconds), 1)
-        told = f"straggler: rank {straggler.number} waits least in collectives ({ratio} of its time)"
-        lines.append(text_line(told, width, "warn"))
+        shown_text = f"straggler: rank {straggler.number} waits least in collectives ({ratio} of its time)"
+        lines.append(text_line(shown_text, width, "warn"))
     return lines
 
 

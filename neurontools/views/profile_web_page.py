@@ -100,8 +100,8 @@ def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
         ("HBM peak", bytes_text(report.highest.hbm_peak_bytes)),
         ("graphs", count_text(len(report.graphs))),
     ]
-    told = (element("div", element("span", name), element("b", value)) for name, value in facts)
-    yield element("div", *told, class_="facts")
+    shown_text = (element("div", element("span", name), element("b", value)) for name, value in facts)
+    yield element("div", *shown_text, class_="facts")
 
 
 def _step_section(report: RunReport) -> Iterator[Markup]:
@@ -118,25 +118,25 @@ def _step_section(report: RunReport) -> Iterator[Markup]:
     yield part_bar([seconds for _, seconds in parts], shares)
     yield colour_key(shares)
     for rank in report.ranks[:_MOST_RANK_CHARTS]:
-        made = group_steps(rank.steps, _MOST_STRETCHES)
-        if not made:
+        groups = group_steps(rank.steps, _MOST_STRETCHES)
+        if not groups:
             continue
-        length = made[0].last_step - made[0].first_step + 1
+        length = groups[0].last_step - groups[0].first_step + 1
         mean = f", each column the mean of {counted(length, 'step')}" if length > 1 else ""
-        told = f"{_rank_name(report, rank)}steps in order{mean}; cut columns are marked"
-        yield element("p", told, class_="dim")
+        shown_text = f"{_rank_name(report, rank)}steps in order{mean}; cut columns are marked"
+        yield element("p", shown_text, class_="dim")
         titles = [
             f"{_steps_text(each.first_step, each.last_step)}: {duration_text(each.mean.total_seconds)}; "
             + ", ".join(f"{name} {duration_text(seconds)}" for name, seconds in each.mean.parts())
-            for each in made
+            for each in groups
         ]
         yield stacked_column_chart(
-            [[seconds for _, seconds in each.mean.parts()] for each in made],
+            [[seconds for _, seconds in each.mean.parts()] for each in groups],
             titles,
             height=180.0,
             value_text=duration_text,
-            left_text=f"step {count_text(made[0].first_step)}",
-            right_text=f"step {count_text(made[-1].last_step)}",
+            left_text=f"step {count_text(groups[0].first_step)}",
+            right_text=f"step {count_text(groups[-1].last_step)}",
         )
     for rank, first in firsts[:_MOST_RANK_CHARTS]:
         yield element("p", f"{_rank_name(report, rank)}{_slow_text(first)}")
@@ -148,11 +148,11 @@ def _step_section(report: RunReport) -> Iterator[Markup]:
 
 
 def _timeline_section(report: RunReport) -> Iterator[Markup]:
-    made = latest_steps_timeline(report.profiles[:_MOST_RANK_CHARTS], _SHOWN_STEPS)
-    if made is None:
+    timeline = latest_steps_timeline(report.profiles[:_MOST_RANK_CHARTS], _SHOWN_STEPS)
+    if timeline is None:
         return
-    yield element("h2", f"The latest steps, {_steps_text(made.first_step, made.last_step)}, on one clock")
-    yield lane_chart(made)
+    yield element("h2", f"The latest steps, {_steps_text(timeline.first_step, timeline.last_step)}, on one clock")
+    yield lane_chart(timeline)
     yield colour_key(PART_NAMES)
 
 
@@ -188,8 +188,8 @@ def _operator_section(report: RunReport) -> Iterator[Markup]:
     yield flame_graph(build_flame_tree(report.profiles))
     engines = seconds_by_engine(report.operators)
     whole = sum(engines.values()) or 1.0
-    told = [f"{ENGINE_NAMES[engine]} {percent_text(seconds / whole, 1)}" for engine, seconds in engines.items()]
-    yield element("p", f"engines, inferred from operators' names: {', '.join(told)}", class_="dim")
+    shown_text = [f"{ENGINE_NAMES[engine]} {percent_text(seconds / whole, 1)}" for engine, seconds in engines.items()]
+    yield element("p", f"engines, inferred from operators' names: {', '.join(shown_text)}", class_="dim")
     orders: tuple[tuple[str, Callable[[OperatorUse], float]], ...] = (
         ("time", lambda use: use.seconds),
         ("FLOPs", lambda use: use.flops),
@@ -333,7 +333,9 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> Markup
     """Returns a table; each title is aligned like its column."""
     kinds = [kind.partition(" ")[0] for _, kind in rows[0]] if rows else [""] * len(titles)
     head = element("tr", *(element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)))
-    body = join_markup(element("tr", *(element("td", told, class_=kind) for told, kind in row)) for row in rows)
+    body = join_markup(
+        element("tr", *(element("td", shown_text, class_=kind) for shown_text, kind in row)) for row in rows
+    )
     return element("div", element("table", head, body), class_="scroll")
 
 
