@@ -62,12 +62,12 @@ def choose_device_name(
                 f"{DEVICE_VARIABLE}={wanted!r}: no such device name; set it to xla or neuron, or unset it"
             )
         return DeviceNameChoice(wanted, f"{DEVICE_VARIABLE}={wanted}")
-    for found in (*_of_arguments(arguments), *_of_configurations(arguments)):
+    for found in (*_names_in_arguments(arguments), *_names_in_configurations(arguments)):
         return found
-    return DeviceNameChoice("xla", "nothing names neuron") if script is None else _of_script(Path(script))
+    return DeviceNameChoice("xla", "nothing names neuron") if script is None else _name_for_script(Path(script))
 
 
-def _of_arguments(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
+def _names_in_arguments(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
     for index, argument in enumerate(arguments):
         key, has_value, value = argument.partition("=")
         if not has_value and argument.startswith("-") and index + 1 < len(arguments):
@@ -77,7 +77,7 @@ def _of_arguments(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
             yield DeviceNameChoice(match[1], f"the command line has {argument if has_value else f'{argument} {value}'}")
 
 
-def _of_configurations(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
+def _names_in_configurations(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
     for argument in arguments:
         path = Path(argument.partition("=")[2] or argument)
         if path.suffix.lower() not in _CONFIGURATIONS:
@@ -96,7 +96,7 @@ def _of_configurations(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
                     yield DeviceNameChoice(match[2], f"{path.name} has {match[1]}: {match[2]}")
 
 
-def _of_script(script: Path) -> DeviceNameChoice:
+def _name_for_script(script: Path) -> DeviceNameChoice:
     try:
         if script.stat().st_size > _LARGEST_SCRIPT_BYTES:
             return DeviceNameChoice("xla", f"{script.name} is too large to be looked through")

@@ -255,7 +255,7 @@ class InMemoryProfile:
                 if name != "steps":
                     self._dropped[name] = self._dropped.get(name, 0) + len(columns[0])
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Drops all events so far."""
         self._ring.drain()
         self._totals = ProfileTotals()
@@ -269,7 +269,7 @@ class InMemoryProfile:
         self._ring.stop(self)
         return self._profile()
 
-    def so_far(self) -> Profile:
+    def read_profile(self) -> Profile:
         """Returns the profile of the events so far."""
         self._ring.drain()
         return self._profile()

@@ -59,16 +59,16 @@ def build_batch(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], f
     return EventBatch(
         executions=columns,
         operator_ns=operator_ns,
-        spans=_event_columns(Span._fields, spans, offset_ns),
-        levels=_event_columns(MemoryLevels._fields, levels, offset_ns),
-        allocations=_event_columns(Allocation._fields, _expand_outputs(allocations), offset_ns),
-        steps=_event_columns(TrainingStep._fields, steps, offset_ns, times=("start_ns", "end_ns")),
+        spans=_to_columns(Span._fields, spans, offset_ns),
+        levels=_to_columns(MemoryLevels._fields, levels, offset_ns),
+        allocations=_to_columns(Allocation._fields, _expand_outputs(allocations), offset_ns),
+        steps=_to_columns(TrainingStep._fields, steps, offset_ns, times=("start_ns", "end_ns")),
         failures=failures,
         sums=sums,
     )
 
 
-def _event_columns(
+def _to_columns(
     fields: tuple[str, ...],
     rows: list[Any],
     offset_ns: int,

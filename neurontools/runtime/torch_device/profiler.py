@@ -94,7 +94,7 @@ def _start_trace(original: Any, self: Any) -> None:
     original(self)
     window = _windows.get(self)
     if window is not None:
-        window.begin_anew()
+        window.restart()
 
 
 def _exit(original: Any, self: Any, *error: Any) -> Any:
@@ -189,7 +189,7 @@ def _record_memory_history(
             _open_windows.pop().stop()
         return
     if _open_windows and clear_history:
-        _open_windows[0].begin_anew()
+        _open_windows[0].restart()
     elif not _open_windows:
         _open_windows.append(open_window())
 
