@@ -99,7 +99,7 @@ def _names_in_configurations(arguments: Sequence[str]) -> Iterator[DeviceNameCho
 def _name_for_script(script: Path) -> DeviceNameChoice:
     try:
         if script.stat().st_size > _LARGEST_SCRIPT_BYTES:
-            return DeviceNameChoice("xla", f"{script.name} is too large to be looked through")
+            return DeviceNameChoice("xla", f"{script.name} is too large to be searched")
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return DeviceNameChoice("xla", f"{script.name} can't be read")
@@ -161,6 +161,6 @@ def other_name_message(error: BaseException, choice: DeviceNameChoice) -> str | 
     if match is None or next(filter(None, match.groups())).lower() != other:
         return None
     return (
-        f"torch takes one name for the device in a process, and here it is {choice.name!r}, because {choice.reason}; "
+        f"torch allows one name for the device in a process; here it is {choice.name!r}, because {choice.reason}; "
         f"set {DEVICE_VARIABLE}={other} to use {other!r}"
     )

@@ -240,6 +240,6 @@ def warn_of_other_torch(version: str) -> None:
     if version.split(".")[:2] != SUPPORTED_TORCH.split("."):
         warn_once(
             "torch version",
-            f"torch {version} is not the torch {SUPPORTED_TORCH} that the device is made for; should something fail, "
+            f"torch {version} is not the supported version {SUPPORTED_TORCH}; if something fails, "
             f"install torch=={SUPPORTED_TORCH}.*",
         )

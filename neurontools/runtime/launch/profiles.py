@@ -57,14 +57,14 @@ class ProfileCaptures:
         with self._lock:
             capture = None
             if self._running is not None:
-                _send_refusal(channel, "a profile of it is being taken already; try again when that is done")
+                _send_refusal(channel, "another profile of it is running; try again when that has ended")
             elif not device.taken:
-                _send_refusal(channel, "it is only beginning and has no NeuronCores yet; try again")
+                _send_refusal(channel, "it has just started and has no NeuronCores yet; try again")
             else:
                 self._running = capture = _Capture(request, self._done)
         if capture is not None and not capture.start():
             self._done()
-            _send_refusal(channel, "the system refuses it one more thread; end some")
+            _send_refusal(channel, "the system refuses it another thread; end other processes")
 
     def end(self) -> None:
         """Ends the running capture and sends the rest of its profile; called when the process ends."""
@@ -264,9 +264,7 @@ class ProfileSession:
         recorder.finish(_exception_name())
         self._writer.close()
         if recorder.failure is not None:
-            _print_line(
-                f"it ends here: {self._path}: {recorder.failure.strerror}; free space, or give another directory"
-            )
+            _print_line(f"incomplete: {self._path}: {recorder.failure.strerror}; free space, or give another directory")
         else:
             self._closed = recorder, self._writer
 
@@ -300,7 +298,7 @@ class ProfileSession:
         except OSError as error:
             self._is_over = True
             where = error.filename or directory
-            _print_line(f"none is made: {where}: {error.strerror}; give a directory that can be written")
+            _print_line(f"not written: {where}: {error.strerror}; give a writable directory")
             return
         self._recorder = ProfileRecorder(ring, self._writer, worker.living, worker.peaks)
         with buffers.lock:
@@ -321,7 +319,7 @@ def begin_requested_profile(environment: Mapping[str, str]) -> None:
     try:
         wanted = ProfileConfig.from_environment(environment)
     except InvalidProfileSteps as error:
-        _print_line(f"none is made: {error}")
+        _print_line(f"not written: {error}")
         return
     if wanted is not None:
         ring.is_eager = device.eager

@@ -154,7 +154,7 @@ def test_a_second_capture_is_refused_and_one_whose_asker_dies_ends(
     code, told, complained = captured(daemon, "--pid", training.pid, "-o", tmp_path / "second")
     assert (code, told) == (1, "")
     assert complained == (
-        f"neuron-profile: PID {training.pid}: a profile of it is being taken already; try again when that is done\n"
+        f"neuron-profile: PID {training.pid}: another profile of it is running; try again when that has ended\n"
     )
     assert not (tmp_path / "second").exists()
     first.kill()

@@ -161,8 +161,8 @@ def test_a_place_where_no_profile_can_be_costs_a_line_and_the_training_goes_on(t
     (tmp_path / "script.py").write_text(TWELVE_STEPS)
     run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--profile", where, "script.py")
     assert run.returncode == 0, run.stderr
-    (line,) = [line for line in run.stderr.splitlines() if "profile: none is made" in line]
-    assert "give a directory that can be written" in line
+    (line,) = [line for line in run.stderr.splitlines() if "profile: not written" in line]
+    assert "give a writable directory" in line
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ print("trained", flush=True)
     run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--profile", "made", "script.py")
     assert run.returncode == 0, run.stderr
     assert "trained" in run.stdout
-    assert [line for line in run.stderr.splitlines() if "it ends here" in line and "free space" in line]
+    assert [line for line in run.stderr.splitlines() if "incomplete" in line and "free space" in line]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 

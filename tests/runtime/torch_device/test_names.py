@@ -143,10 +143,10 @@ def test_the_error_for_the_other_name_says_the_variable_and_the_reason(run_scrip
         run = run_script(script, "--where", where, exit_code=1, NEURONTOOLS_DEVICE="")
         assert f"device type at start of device string: {where}" in run.stderr
         if reason is None:
-            assert "torch takes one name" not in run.stderr
+            assert "torch allows one name" not in run.stderr
             continue
         assert run.stderr.splitlines()[-1] == (
-            "neurontools: torch takes one name for the device in a process, and here it is 'xla', because "
+            "neurontools: torch allows one name for the device in a process; here it is 'xla', because "
             f"{reason}; set NEURONTOOLS_DEVICE=neuron to use 'neuron'"
         )
     assert choose_device_name({"NEURONTOOLS_DEVICE": "xla"}, None).reason == "NEURONTOOLS_DEVICE=xla"
@@ -166,8 +166,8 @@ def test_another_torch_is_told_in_a_line_and_tried(run_python: Run, version: str
     done = run_python("-c", OF_ANOTHER_VERSION, version)
     said = [line for line in done.stderr.splitlines() if "install torch" in line]
     line = (
-        f"neurontools: torch 2.14.0a0 is not the torch {SUPPORTED_TORCH} that the device is made for; should something "
-        f"fail, install torch=={SUPPORTED_TORCH}.*"
+        f"neurontools: torch 2.14.0a0 is not the supported version {SUPPORTED_TORCH}; if something fails, "
+        f"install torch=={SUPPORTED_TORCH}.*"
     )
     assert (done.returncode, done.stdout, said) == (0, "2.0\n", [line] if version == "2.14.0a0" else []), done.stderr
 
