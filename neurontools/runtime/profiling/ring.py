@@ -377,9 +377,9 @@ class ProfileRing:
     def _forget(self) -> None:
         for each in (self._executions, self._spans, self._levels, self._allocations, self._steps, self._failures):
             each.clear()
-        self._begun = self._so_far()
+        self._begun = self._read_clock()
 
-    def _so_far(self) -> tuple[int, ...]:
+    def _read_clock(self) -> tuple[int, ...]:
         """Returns the moment, the time by part, and the counts of executions and FLOPs."""
         return (*self.clock(), *self._counts)
 
@@ -441,7 +441,7 @@ class ProfileRing:
 
     def end_step(self) -> None:
         """Ends a step, or lets the next execution end it if operators are pending."""
-        now = self._so_far()
+        now = self._read_clock()
         if self._done is not None:
             self._end_step(self._done)
         self._done = now
@@ -462,7 +462,7 @@ class ProfileRing:
         if self._flushing_all:
             return
         if self._done is not None:
-            self._end_step(self._so_far())
+            self._end_step(self._read_clock())
         for call in tuple(self.flush_hooks):
             call()
 

@@ -224,7 +224,7 @@ def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
 def _current_profile() -> Profile:
     device.flush_all("Snapshot")
     if _open_windows:
-        return _open_windows[0].so_far()
+        return _open_windows[0].read_profile()
     window = open_window()
     return window.stop()
 
