@@ -1,4 +1,4 @@
-"""Operators that can't wait in a graph: they run on the host, at once, on the bytes of the device."""
+"""Runs operators eagerly on the host, on the bytes of the device, if they can't wait in a graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neurontools.runtime.tensors.device import device
 
 
 def host_alias(tensor: Tensor) -> Tensor:
-    """A CPU tensor that shares the bytes of a device tensor, whose core must have nothing pending."""
+    """Returns a CPU tensor that shares the bytes of a device tensor. Its core must have no pending graph."""
     value = alias(buffers.of(tensor), layouts.layout_of(tensor), int(tensor.storage_offset()))
     if layouts.has_complex:
         if tensor.is_conj():
@@ -28,7 +28,7 @@ def host_alias(tensor: Tensor) -> Tensor:
 
 
 def host_value(tensor: Tensor) -> Tensor:
-    """A CPU tensor with the value of a device tensor in its visible type; executes what is pending."""
+    """Executes the pending graph, then returns the value of a device tensor as a CPU tensor of its visible type."""
     with buffers.lock:
         device.flush(device.core_of(tensor), "Read")
         value = host_alias(tensor)
@@ -36,7 +36,7 @@ def host_value(tensor: Tensor) -> Tensor:
 
 
 def device_tensor(value: Tensor, core: Core) -> Tensor:
-    """A device tensor over the bytes of a CPU tensor that nobody else uses.
+    """Returns a device tensor that takes over the bytes of an unshared CPU tensor.
 
     NotImplementedError for one that has no strides: sparse, quantized, of oneDNN.
     """
@@ -68,7 +68,7 @@ def refuse_unstrided(value: Tensor) -> None:
 
 
 def reserve(core: Core, nbytes: int) -> None:
-    """Takes HBM for a tensor. When it runs short, the pending graph is executed first if that gives back much."""
+    """Allocates HBM for a tensor. If HBM is short, first executes the pending graph to free its dead inputs."""
     buffers.drain()
     memory = core.memory
     if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes and _dead_bytes(core) * 8 > memory.limit_bytes:
@@ -81,18 +81,18 @@ def reserve(core: Core, nbytes: int) -> None:
 
 
 def check_room(core: Core, nbytes: int) -> None:
-    """OutOfDeviceMemory for what a core could never hold: before the host tries to make it."""
+    """Raises OutOfDeviceMemory for a size above the limit of the core, before the host allocates it."""
     if nbytes > core.memory.limit_bytes:
         raise core.memory.refusal(Category.TENSORS, nbytes)
 
 
 def _dead_bytes(core: Core) -> int:
-    """What the pending graph holds on to although nobody else can see it any more."""
+    """Returns the bytes that only the pending graph still holds."""
     return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and not b.is_alive)
 
 
 def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target: torch.device) -> Any:
-    """A factory that got a device tensor and makes its result elsewhere, as torch.zeros_like(x, device="cpu")."""
+    """Runs a factory whose result is on another device, such as torch.zeros_like(x, device="cpu")."""
     host = [_map_tensors(a, host_value) for a in arguments]
     return operator.op(*host, **{name: _map_tensors(a, host_value) for name, a in keywords.items()}, device=target)
 
@@ -100,7 +100,7 @@ def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target:
 def run_eager(
     operator: DeviceOperator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
 ) -> Any:
-    """An operator whose results' sizes depend on values, or that can't be trusted to a graph. Counted as fallback.
+    """Runs an operator that depends on values, or whose meta kernel is wrong. Counted as a fallback.
 
     `results` gets what the CPU returned, one entry a result.
     """
@@ -149,7 +149,7 @@ def run_eager(
 
 
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
-    """An `out=` call whose target has another size, or is not known before: computes anew, then copies or re-points."""
+    """Runs an `out=` call that may resize its target: computes a new result, then copies it or re-points the target."""
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
         core = device.core_of(next(iter(targets.values())))
@@ -170,7 +170,7 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
 
 
 def _view_of(owner: Tensor, value: Tensor) -> Tensor:
-    """A view of a device tensor's storage that lies in it as a CPU tensor lies in its own."""
+    """Returns a view of a device tensor's storage with the size, strides and offset of a CPU tensor."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
     view: Tensor = torch.ops.aten.as_strided.default.redispatch(
         keys, owner, list(value.shape), list(value.stride()), value.storage_offset()
@@ -179,7 +179,7 @@ def _view_of(owner: Tensor, value: Tensor) -> Tensor:
 
 
 def point_at(target: Tensor, source: Tensor) -> Tensor:
-    """Makes one device tensor a view of the whole of another one."""
+    """Makes `target` a view of all of `source`."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         keys, target, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
@@ -192,7 +192,7 @@ def _host_or_same(tensor: Tensor) -> Tensor:
 
 
 def _shared_storages(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
-    """Where the bytes of the arguments are on the host, with the device tensor they belong to."""
+    """Maps host addresses of the arguments' storages to their device tensors."""
     shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
     for tensor in tensors:
         value = buffers.of(tensor).value

@@ -1,4 +1,4 @@
-"""Records operators on device tensors into the pending graph of their core instead of computing them."""
+"""Records operators on device tensors into the pending graph of their core; the graph computes them later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _young_layouts = layouts.young
 
 
 class _CallKey:
-    """One call of an operator, taken apart: what identifies its signature, and its inputs.
+    """The key of an operator call, which identifies its signature, and the inputs of the call.
 
     This is the hot path of training: `add_tensor` runs for each tensor of each operator.
     """
@@ -104,7 +104,7 @@ class _CallKey:
 
 
 def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
-    """The kernel that torch calls for an operator on device tensors."""
+    """Returns the kernel that torch calls for an operator on device tensors."""
     has_device, has_generator, outs = operator.has_device, operator.has_generator, operator.out_names
     returns = operator.returns
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
@@ -179,7 +179,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
 def _verify(
     first: Unverified, operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
 ) -> Any:
-    """Runs a call at once; from the next one on its like are recorded if the CPU returned what was announced."""
+    """Runs a call eagerly. If its meta kernel was right, later calls of this signature are recorded."""
     results: list[Any] = []
     result = eager.run_eager(operator, arguments, keywords, core, results)
     if first.signature.agrees_with(results):
@@ -192,7 +192,7 @@ def _verify(
 def record(
     operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
 ) -> tuple[Core, OperatorSignature]:
-    """Adds a call to the pending graph of its core; the lock is held. The caller makes the results.
+    """Adds a call to the pending graph of its core. The caller holds the lock and creates the results.
 
     Raises NotRecordable or NeedsResize when the call has to run at once; then nothing is recorded.
     """
@@ -240,7 +240,7 @@ def record(
 
 
 def new_result(layout: TensorLayout, core: Core) -> Tensor:
-    """A device tensor that the operator recorded last will compute."""
+    """Creates a result tensor of the last recorded operator."""
     tensor, buffer = buffers.create(layout, None, core)
     core.pending.add_result(buffer)
     return tensor

@@ -1,9 +1,9 @@
-"""Following a step that came before instead of recording it anew; what is a surprise goes back to recording.
+"""Replays the trace of an earlier step instead of recording the step again.
 
-After a graph was executed that is known, the one that came after it the last time is expected again. The first time its
-calls are observed while they are recorded, and become a Trace; from then on they are compared with it, one by one. The
-graph of the core stays empty meanwhile: who asks for it, or does something else than expected, makes it be written down
-as if it had been recorded, and recording goes on from there.
+After a known graph was executed, the replayer expects the graph that came next the last time. The first time, it
+observes the calls while the recorder records them, and makes a Trace of them. From then on it compares each call with
+the trace; the pending graph of the core stays empty meanwhile. On a different call, or when other code needs the graph,
+it bails out: it writes the graph as if all calls had been recorded, and recording continues.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIN_CALLS = 4
 
 
 class TraceCacheEntry:
-    """What is known of a program for following: its trace, and the entry of the program that ran after it."""
+    """The trace of one program, and the entry of the program that ran after it."""
 
     __slots__ = ("after", "is_traceable", "trace")
 
@@ -35,10 +35,10 @@ class TraceCacheEntry:
 
 
 class TraceReplayer:
-    """Where the process stands in a step that came before. Everything happens under the lock of the buffers.
+    """The state of the replay in this process. The caller holds the lock of the buffers.
 
-    `ahead` is the call that is expected next, None when none is. `observed` are the calls of a step that will be
-    followed later, None when nobody watches.
+    `ahead` is the next expected call, or None. `observed` has the calls of a step that will be replayed later; it is
+    None while nothing is observed.
     """
 
     __slots__ = ("_entries", "_known_count", "_last", "_observed_core", "ahead", "observed", "trace")
@@ -53,7 +53,7 @@ class TraceReplayer:
         self._entries: deque[TraceCacheEntry] = deque()
 
     def bind(self, trace: Trace, number: int, address: int) -> bool:
-        """Takes the storage at an address as an input of the graph, if it is one that can be this input."""
+        """Binds the storage at an address to an input of the graph. Returns whether it matches that input."""
         buffer = buffers.by_address.get(address)
         core = trace.core
         if (
@@ -71,7 +71,7 @@ class TraceReplayer:
         return True
 
     def output(self, trace: Trace, number: int) -> Tensor:
-        """A result that somebody will have when the step ends."""
+        """Creates the tensor of a result that is still alive at the end of the step."""
         core = trace.core
         tensor, buffer = buffers.create(trace.layouts[number], None, core)
         buffer.index = number
@@ -88,7 +88,7 @@ class TraceReplayer:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> None:
-        """After a call was recorded: takes it down, unless it is one that can't be compared."""
+        """Adds a recorded call to the observed ones; stops observing if the call can't be compared."""
         observed = self.observed
         graph = core.pending
         if observed is None or core is not self._observed_core:
@@ -105,12 +105,12 @@ class TraceReplayer:
         self._known_count = len(graph.buffers)
 
     def is_replaying(self, core: Core) -> bool:
-        """Whether a part of a step has been followed on a core."""
+        """Returns whether at least one call of a trace was replayed on a core."""
         trace, ahead = self.trace, self.ahead
         return trace is not None and trace.core is core and ahead is not None and ahead.position > 0
 
     def bail_out(self) -> None:
-        """Writes the graph of what came so far, as if it had been recorded; nothing is expected any more."""
+        """Stops the replay and writes the graph of the replayed calls, as if they had been recorded."""
         with buffers.lock:
             if self.trace is not None and self.ahead is not None:
                 self._write_graph(self.trace, self.ahead.position)
@@ -136,7 +136,7 @@ class TraceReplayer:
             trace.release_slots()
 
     def _make_temporary(self, trace: Trace, number: int) -> Buffer:
-        """The buffer of a result for which there was none."""
+        """Creates the buffer of a temporary result, which has none during a replay."""
         buffer = Buffer()
         buffer.slot, buffer.address = trace.slots[number], trace.addresses[number]
         buffer.layout, buffer.core = trace.layouts[number], trace.core
@@ -145,7 +145,7 @@ class TraceReplayer:
         return buffer
 
     def take_finished_trace(self, core: Core) -> Trace | None:
-        """The trace that came again to its end, with all that lives then; None for anything else."""
+        """Returns the trace if it was replayed to its end with the same live tensors; otherwise bails out."""
         trace = self.trace
         if trace is None or trace.core is not core or self.ahead is trace.first:
             return None
@@ -159,21 +159,21 @@ class TraceReplayer:
         return trace
 
     def take_observed_calls(self, core: Core) -> list[ObservedCall] | None:
-        """What was observed of the graph of a core, which ends here; None where nobody watched."""
+        """Ends the observation of a core's graph. Returns its calls, or None if this core was not observed."""
         if core is not self._observed_core:
             return None
         observed, self.observed, self._observed_core = self.observed, None, None
         return [] if observed is None else observed
 
     def stop_observing(self) -> None:
-        """A call was not recorded to its end: what was observed is no whole graph."""
+        """Drops the observed calls after a call whose recording failed: they are not a whole graph."""
         self.bail_out()
         self.observed = self._observed_core = None
 
     def keep_trace(
         self, core: Core, observed: list[ObservedCall], graph: Graph, alive: bytes, entry: TraceCacheEntry, program: Any
     ) -> None:
-        """Keeps what was observed of a graph that has come again, to follow it."""
+        """Makes a trace of the observed calls of a graph that was executed before."""
         if len(observed) != len(graph.signatures):
             entry.is_traceable = False  # some call was none that can be compared
         elif len(observed) >= _MIN_CALLS:
@@ -185,7 +185,7 @@ class TraceReplayer:
                 self.drop_trace(self._entries.popleft())
 
     def expect_next(self, core: Core, entry: TraceCacheEntry) -> None:
-        """After a program was executed: expects what came after it the last time."""
+        """After an execution, starts the replay of the program that ran next the last time."""
         last = self._last.get(core.local_index)
         if last is not None:
             last.after = entry
@@ -207,7 +207,7 @@ class TraceReplayer:
             core.bail_out = self.bail_out
 
     def drop_trace(self, entry: TraceCacheEntry) -> None:
-        """The program of a entry is not there any more, or its calls do something else now."""
+        """Drops the trace of an entry: its program was unloaded, or its calls have another effect now."""
         trace, entry.trace = entry.trace, None
         if trace is not None:
             if trace is self.trace:
@@ -215,7 +215,7 @@ class TraceReplayer:
             trace.release_slots()
 
     def drop_all_traces(self) -> None:
-        """What calls do has changed: nothing that was observed before holds any more."""
+        """Drops all traces and observed calls, because operators behave differently from now on."""
         self.bail_out()
         self.observed = None
         while self._entries:
@@ -227,7 +227,7 @@ buffers.write_graphs = replayer.bail_out
 
 
 def mark_eager_only(operator: DeviceOperator) -> None:
-    """From here on the operator runs at once: its meta kernel announced what the CPU does not return."""
+    """Runs an operator eagerly from now on, because its meta kernel and its CPU kernel disagree. Warns once."""
     if not operator.dynamic:
         operator.dynamic = True
         metrics.increment(f"WrongMetaKernel:{operator.name}")

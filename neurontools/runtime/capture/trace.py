@@ -1,8 +1,8 @@
-"""A step that came before, as the functions that recognize it when it comes again.
+"""Traces: an earlier step as functions that recognize its calls when they come again.
 
-Each call of it becomes a function that compares what comes with what came then: the layouts of the tensors by torch's
-own guard, their storages by their addresses, everything else by value. What agrees is neither taken apart nor recorded.
-The source of such a function says only of what kinds the arguments are, so that calls of a kind share one.
+Each call becomes one function. It compares tensor layouts with torch's own guard, storages by address, and all other
+arguments by value. A call that matches is neither parsed nor recorded. The source of a function depends only on the
+kinds of the arguments, so calls of the same kinds share one compiled function.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor
 from neurontools.runtime.tensors.storages import NAME, SlotRange, capsule_of, from_dlpack, storages
 
 MISS = object()
-"""What a call's function returns when something else came."""
+"""The result of a call's function when the call differs from the trace."""
 _Guard: Any = torch._C._dynamo.guards.TensorGuards
 _EXACT = frozenset({torch.dtype, torch.layout, torch.memory_format, str, torch.device, int, bool})
 
 
 class NotTraceable(Exception):
-    """A call that can't be recognized by comparing; the step it is in is recorded each time."""
+    """A call can't be recognized by comparison, so its step is recorded each time."""
 
 
 class ExpectedCall:
-    """A call that is expected next."""
+    """The next expected call of a replay."""
 
     __slots__ = ("match", "operator", "position")
 
@@ -42,7 +42,7 @@ class ExpectedCall:
 
 @dataclass(slots=True)
 class ObservedCall:
-    """A call as it was recorded: its text with the kinds of its arguments, and the values that belong to them."""
+    """A recorded call: the source of its comparisons, and the values to compare with."""
 
     operator: DeviceOperator
     signature: OperatorSignature
@@ -59,7 +59,7 @@ class ObservedCall:
     written: dict[str | int, str] = field(default_factory=dict)
 
     def value(self, value: Any) -> str:
-        """The name by which a value is known in the function."""
+        """Adds a constant and returns its name in the generated function."""
         self.values.append(value)
         return f"k{len(self.values) - 1}"
 
@@ -73,7 +73,7 @@ def observe_call(
     known_count: int,
     first_result: int,
 ) -> ObservedCall:
-    """Takes a recorded call apart.
+    """Turns a recorded call into comparisons.
 
     `indices` are the numbers of its tensors in the graph; those from `known_count` on came with this call.
     NotFollowable for one that has anything but device tensors, numbers and constants.
@@ -102,7 +102,7 @@ def observe_call(
 
 
 class _Reader:
-    """Writes down the comparisons for the arguments of one call."""
+    """Writes the comparisons for the arguments of one call."""
 
     def __init__(self, call: ObservedCall, indices: Any, known_count: int) -> None:
         self.call = call
@@ -221,7 +221,7 @@ class Trace:
         self.first = next_call
 
     def prepare(self) -> None:
-        """Makes it ready to be followed once."""
+        """Resets the trace for one replay."""
         self.scalars.clear()
         self.buffers[:] = [None] * len(self.buffers)
         if self.range is None and self.temporaries:
@@ -233,7 +233,7 @@ class Trace:
                 self.slots[number], self.addresses[number], self.pointers[number] = slot, address, pointer
 
     def has_same_liveness(self) -> bool:
-        """Whether of all that it made and got just the same lives as when it came before."""
+        """Returns whether the same inputs and results are alive as at the end of the recorded step."""
         words = storages.words
         listed: Any = self.buffers
         return (self.range is None or storages.is_dead(self.range)) and self.living_pattern == [
@@ -241,7 +241,7 @@ class Trace:
         ]
 
     def release_slots(self) -> None:
-        """Its temporaries become storages as others: somebody may still have them."""
+        """Turns its temporaries into ordinary storages, because the script may still hold them."""
         if self.range is not None:
             storages.give_up_range(self.range)
             self.range = None
@@ -299,7 +299,7 @@ def _result_numbers(call: ObservedCall) -> range:
 
 
 def _ends(observed: list[ObservedCall], key: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Before each call, and at the end: the lengths of the graph's key, buffers and scalars."""
+    """Returns the lengths of the graph's key, buffers and scalars before each call and at the end."""
     key_ends, buffer_counts, scalar_counts = [0], [0], [0]
     position = 0
     for call in observed:
@@ -345,6 +345,6 @@ def _source_of_call(call: ObservedCall, results: str) -> str:
 def _compile_call(source: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"MISS": MISS, "NAME": NAME, "capsule_of": capsule_of, "from_dlpack": from_dlpack}
     # The source is made of kinds and numbers; nothing in it comes from a file or from the script.
-    exec(compile(source, "<a call of a trace>", "exec"), names)  # noqa: S102
+    exec(compile(source, "<traced call>", "exec"), names)  # noqa: S102
     made: Callable[..., Any] = names["make"]
     return made

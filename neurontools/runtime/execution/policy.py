@@ -1,4 +1,10 @@
-"""Policy of executions: environment settings, deadline, target check, NaN check, and the errors they raise."""
+"""Policy of executions: environment settings, deadline, target check, NaN check, and the errors they raise.
+
+NEURON_RT_EXEC_TIMEOUT sets the deadline. A CPU kernel can't be interrupted, so a timeout is noticed between two
+kernels, or at once in a collective, where executions hang. A wrong --target fails when the NEFF is loaded, not when it
+is compiled. inf2, trn1 and trn1n load each other's NEFFs, since they have the same NeuronCores; this is inferred, not
+documented.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Module parameters: their memory category, and their identity when a module moves to the device."""
+"""Module parameters: their memory category, and their identity when a module moves to the device.
+
+Parameters and buffers of modules count as constants, as the Neuron runtime counts weights. Gradients, optimizer state,
+inputs, results and copies outside modules count as tensors.
+
+torch can't give a parameter new memory on a Python backend. It swaps whole tensors, unless a weak reference or a graph
+holds the parameter, and swaps the attributes too. Here only the values are swapped, as on other devices. A graph from
+before the swap computes with the old values; its backward raises an error when it reaches the parameter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""torch.profiler, the memory history and the input wait, as PyTorch scripts see them."""
+"""torch.profiler with NeuronCore tracks, the memory history, and the input wait.
+
+torch 2.13 takes device activities from C++ only. So they are added afterwards: to the written JSON file, and to the
+function events behind the tables.
+"""
 
 from __future__ import annotations
 

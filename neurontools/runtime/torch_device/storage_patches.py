@@ -1,4 +1,8 @@
-"""Saving, sharing and resizing storages of the device."""
+"""Saving, sharing and resizing storages of the device.
+
+FSDP2 frees unused parameters with `storage.resize_(0)` and later resizes them back. The storage keeps its address and
+tensors; its HBM is freed and allocated again, without content. Other sizes need an allocator in C++.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Changes to PyTorch functions that decide by the device type and would decide wrongly, or fail, for this device."""
+"""Changes to PyTorch functions that decide by device type and would be wrong, or fail, for this device.
+
+torch.distributed.fsdp and torch.distributed.tensor take long to import and few scripts use them, so they are changed
+when a script imports them. FullyShardedDataParallel resizes storages in C++, which a Python backend can't follow.
+`fully_shard` resizes in Python, which works, but needs a DeviceMesh; under the name `xla` torch leaves that to
+torch_xla's SPMD. Unsupported uses raise an error at once, rather than abort in backward.
+"""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_an_interrupt_is_raised_after_torch_has_asked_for_the_guard(xla: Any, op
     assert operator(weight, weight).sum().item() > 0
 
 
-_RECORDING = ("/capture/", "/tensors/", "/operators/", "<a call of a course>")
+_RECORDING = ("/capture/", "/tensors/", "/operators/", "<traced call>")
 
 
 def _interrupted_at(line: int, do: Callable[[], Any]) -> bool:
