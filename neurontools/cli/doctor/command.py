@@ -24,18 +24,18 @@ OPTIONS = (
     Option("json-output", "print what was found as JSON", short="j", aliases=("json",)),
     Option(
         "bundle",
-        "write it all to this file for a report, redacted; what it holds is listed first",
+        "write a redacted support bundle to this file, after listing its contents",
         value="FILE.tar.gz",
         completes=FILES,
     ),
     Option("yes", "with --bundle: write it without asking", short="y"),
-    Option("socket", "look at the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("socket", "check only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),
     Option("help", "print this text", short="h", ends=True),
 )
 USAGE = "neuron-doctor [options]"
-SUMMARY = "Says what of the Neuron tools, driver and daemon is there on this host, what is wrong, and what to do."
+SUMMARY = "Checks the Neuron tools, driver and daemon of this host, and says what to do about problems."
 NOTES = """\
 Nothing is changed and no device is opened.
 

@@ -24,8 +24,8 @@ LEVELS = ("notice", "warning", "critical")
 PROBLEMS = ("node", "user", "all")
 
 OPTIONS = (
-    Option("format", "whose form the verdict has; default: text", value="FORMAT", words=FORMATS),
-    Option("level", "from where on a finding counts; default: warning", value="LEVEL", words=LEVELS),
+    Option("format", "the format of the verdict; default: text", value="FORMAT", words=FORMATS),
+    Option("level", "the lowest severity that counts; default: warning", value="LEVEL", words=LEVELS),
     Option(
         "problems",
         "whose problems count; default: all, with --format npd or slurm node",
@@ -38,9 +38,9 @@ OPTIONS = (
     Option(
         "node", "with --format slurm: the name of this node; default: SLURMD_NODENAME, else the host's", value="NAME"
     ),
-    Option("no-undrain", "with --format slurm: leave it to others to undrain the node"),
-    Option("dry-run", "with --format slurm: say what would be done, and don't"),
-    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("no-undrain", "with --format slurm: never undrain the node"),
+    Option("dry-run", "with --format slurm: print the action without doing it"),
+    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),
     Option("help", "print this text", short="h", ends=True),
@@ -57,8 +57,8 @@ Environment:
 EXIT_CODES = (
     (0, "the host is well; for Nagios also a notice; for Slurm: what was to be done is done"),
     (1, "something is wrong; for Nagios a warning; for Slurm: scontrol failed"),
-    (2, "that is not known, or an option can't be meant; for Nagios: critical"),
-    (3, "for Nagios: that is not known, or an option can't be meant"),
+    (2, "the health is unknown, or an option is invalid; for Nagios: critical"),
+    (3, "for Nagios: the health is unknown, or an option is invalid"),
     (70, "a defect of the command"),
     (130, "interrupted"),
 )

@@ -31,7 +31,7 @@ OPTIONS = (
     Option("wait-free", "wait until N NeuronCores in a row are free, and print which", value="N"),
     Option("timeout", "of --wait-free: give up after so many seconds, with exit code 124", value="SECONDS"),
     Option("health", "print what is wrong with the devices; exit code 5 when something is, 7 when that is not known"),
-    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option(
         "simulate",
         "show a simulated, idle host of this instance type; needs no daemon",

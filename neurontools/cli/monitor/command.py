@@ -34,12 +34,12 @@ OPTIONS = (
     Option(
         "config-file", "which metric groups, of which processes, how often", short="c", value="FILE", completes=FILES
     ),
-    Option("verbose", "how much to tell on standard error; default: 0, nothing", value="0..4", words=VERBOSE_WORDS),
+    Option("verbose", "verbosity of standard error; default: 0, nothing", value="0..4", words=VERBOSE_WORDS),
     Option("count", "end after so many records", short="n", value="N"),
     Option("once", "print one record and end", short="1"),
     Option("check-config", "check the configuration, print the outcome and end"),
     Option("json-schema", "print the JSON Schema of the records and end"),
-    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option(
         "simulate",
         "records of a simulated, idle host of this instance type; needs no daemon",

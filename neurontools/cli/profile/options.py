@@ -38,7 +38,7 @@ OPTIONS = (
     Option("job", "capture: profile all processes of this job, by a part of its name", value="NAME"),
     Option("seconds", "capture: for so many seconds (5; with --steps 60)", short="s", value="SECONDS"),
     Option("steps", "capture: for so many whole steps, if they take no longer than --seconds", value="N"),
-    Option("socket", "capture: ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("socket", "capture: use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("json-schema", "print the JSON Schema of the document of show", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True

@@ -43,9 +43,9 @@ OPTIONS = (
     Option("calibrate", "narrow the estimate by the measured rows in this file", value="FILE", completes=FILES),
     Option("prices", "estimate with the prices in this file too", value="FILE", completes=FILES),
     Option("samples", "samples of an epoch, for its cost", value="N"),
-    Option("advise", "say all that could be better, with sources"),
+    Option("advise", "print all performance advice, with sources"),
     Option("ignore", "leave out this advice, such as float32,nan", value="RULES"),
-    Option("no-advice", "say nothing of what could be better"),
+    Option("no-advice", "print no performance advice"),
     Option("quiet", "neither progress nor summary", short="q"),
     Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
@@ -53,7 +53,7 @@ OPTIONS = (
     Option("help", "print this text", short="h", ends=True),
 )
 USAGE = "neuron-run [options] script.py [arguments …]"
-SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and says how it went."
+SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and prints a summary."
 NOTES = """\
 Options of neuron-run come before the script; what follows it is the script's.
 
