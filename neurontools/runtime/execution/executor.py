@@ -64,7 +64,7 @@ _TOUCH_EVERY = 64  # executions after which a program that is followed counts as
 
 
 class Executor:
-    """Programs of all cores and how they run. Everything here happens under the lock of the buffers."""
+    """The programs of all cores. The caller of its methods holds the lock of the buffers."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.monitor: Monitor = NotMonitored()
@@ -87,14 +87,14 @@ class Executor:
 
     @property
     def policy(self) -> ExecutionPolicy:
-        """The variables that hold for all executions; read at the first one, because scripts set them after imports."""
+        """The settings of all executions. Read at the first execution, because scripts set variables after imports."""
         if self._policy is None:
             self._policy = ExecutionPolicy.from_environment(self.environment)
         return self._policy
 
     @property
     def flags(self) -> CompilerFlags:
-        """NEURON_CC_FLAGS as it is now; scripts set it after the imports."""
+        """The current NEURON_CC_FLAGS; scripts set the variable after imports."""
         text = self.environment.get(CC_FLAGS, "")
         if text != self._flags_text:
             self._flags = parse_compiler_flags(text)
@@ -102,7 +102,7 @@ class Executor:
         return self._flags
 
     def flush(self, core: Core, reason: str) -> None:
-        """Executes what is pending on a core."""
+        """Executes the pending graph of a core."""
         with buffers.lock:
             buffers.drain()
             trace = replayer.take_finished_trace(core)
@@ -126,7 +126,7 @@ class Executor:
                 ring.end_flush()
 
     def _execute(self, core: Core, graph: Graph, observed: list[ObservedCall] | None) -> None:
-        """Executes a graph as it was recorded; `observed` is what was seen of its calls meanwhile."""
+        """Executes a recorded graph; `observed` has its calls if the replayer observed them."""
         queued = time.perf_counter()
         words = storages.words
         alive = bytes([words[buffer.slot] == buffer.address for buffer in graph.buffers])
@@ -146,7 +146,7 @@ class Executor:
         replayer.expect_next(core, loaded.cache_entry)
 
     def _execute_again(self, core: Core, trace: Trace) -> None:
-        """Executes a graph that nobody recorded, because all of it came before."""
+        """Executes a replayed graph, which was not recorded."""
         loaded: LoadedProgram = trace.program
         metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
@@ -163,7 +163,7 @@ class Executor:
         hosts: Sequence[Tensor],
         queued: float,
     ) -> None:
-        """Runs a program on the buffers that its graph lists; None is one that the program makes and drops."""
+        """Runs a program on the buffers of its graph; None stands for a temporary of the program."""
         known: Any = listed
         compiled = loaded.program.compiled
         memory = core.memory
@@ -243,7 +243,7 @@ class Executor:
     def _note(
         self, core: Core, loaded: LoadedProgram, entry: GraphEntry, known: Any, queued_ns: int, times: Any
     ) -> None:
-        """Tells the profile of an execution, while all that it had is still there."""
+        """Adds an execution to the profile, before its buffers are released."""
         index = core.global_index
         ring.record_memory_levels(index, core.memory.levels)
         ring.record_output_allocations(
@@ -252,7 +252,7 @@ class Executor:
         ring.record_execution(entry, index, loaded.flops, queued_ns, times)
 
     def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool, ended: float) -> None:
-        """Reports the outcome and raises what the variables ask to raise."""
+        """Reports the outcome. Raises ExecutionFailed on NaN if NEURON_FAIL_ON_NAN is set."""
         status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if bad else NrtStatus.SUCCESS
         if bad:
             core.statistics.numerical_errors_total += 1
@@ -365,7 +365,7 @@ class Executor:
         return loaded
 
     def _grow_scratchpad(self, core: Core, nbytes: int) -> None:
-        """The scratchpad is shared by the models of a core: it is as large as the largest needs."""
+        """Grows the scratchpad, which all models of a core share, to the largest need."""
         missing = nbytes - core.memory.levels[Category.SCRATCHPAD]
         if missing > 0:
             core.memory.allocate(Category.SCRATCHPAD, missing)
@@ -384,12 +384,12 @@ class Executor:
             self._operator_times.settle(loaded)
 
     def operators(self) -> tuple[OperatorTime, ...]:
-        """Where the time of all executions went so far; any thread may ask, and never waits for an execution."""
+        """Returns the time of each operator in all executions so far. Any thread may call it; it never blocks."""
         loaded = [program for programs in list(self.loaded.values()) for program in list(programs.values())]
         return self._operator_times.so_far(loaded)
 
     def work(self) -> ExecutionWork:
-        """What all executions so far asked of the device; any thread may ask."""
+        """Returns the total work of all executions so far. Any thread may call it."""
         total = ExecutionWork()
         with buffers.lock:
             total.add(self._work_unloaded, 1)
@@ -399,7 +399,7 @@ class Executor:
 
 
 def _forget(listed: Sequence[Buffer | None]) -> None:
-    """Ends the relation of buffers to a graph that has run; storages that died meanwhile give their bytes back."""
+    """Detaches buffers from an executed graph and frees the storages that are no longer alive."""
     words = storages.words
     for buffer in listed:
         if buffer is not None:
@@ -409,7 +409,7 @@ def _forget(listed: Sequence[Buffer | None]) -> None:
 
 
 def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
-    """A graph that will not run: what it should have computed has no value, everything else stays as it is."""
+    """Detaches buffers from a graph that failed; its results keep the error instead of a value."""
     for buffer in listed:
         if buffer is not None and buffer.value is None:
             buffer.failure = error
@@ -420,7 +420,7 @@ _MOST_PREPARED = 16  # a training has few that it executes again and again
 
 
 class LoadedProgram:
-    """A program on a core, with the HBM it takes and what the daemon knows it by."""
+    """A program on a core, with its HBM and its handle at the daemon."""
 
     __slots__ = (
         "cache_entry",
@@ -467,11 +467,11 @@ class LoadedProgram:
 
     @property
     def may_sample(self) -> bool:
-        """Whether its operators can be timed one by one without another way of computing."""
+        """Whether its operators can be timed one by one without changing the computation."""
         return self.native is None or not self.native.is_native
 
 
 def prepare_profile(programs: Iterable[LoadedProgram]) -> None:
-    """Makes what a profile executes of the last of these, so that no step of it has the time that takes."""
+    """Prepares the timed form of the latest programs, so that no profiled step includes that time."""
     for loaded in list(programs)[-_MOST_PREPARED:]:
         loaded.program.prepare_timed()
