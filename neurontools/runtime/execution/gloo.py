@@ -2,7 +2,8 @@
 
 Group 0 has all ranks. A sent tensor waits in the rendezvous store, so a sender never waits for a receiver; a channel
 keeps the order of its tensors. gloo does not report waiting time. So in every 61st collective, and in the 1st, 2nd,
-4th, 8th and so on, the ranks meet first: the time until then is waiting, the rest is the collective's own work. Other collectives waited for the excess over it.
+4th, 8th and so on, the ranks meet first: the time until then is waiting, the rest is the collective's own work. Other
+collectives waited for the excess over it.
 """
 
 from __future__ import annotations
