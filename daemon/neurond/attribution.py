@@ -62,7 +62,7 @@ class KubeletWatcher:
         """A warning when the kubelet does not answer properly."""
         if not self._trouble:
             return ()
-        shown = "pods are shown as it said last" if self._answered_at_seconds is not None else "pods may have no names"
+        shown = "pods are shown as last reported" if self._answered_at_seconds is not None else "pods may have no names"
         return (f"the kubelet at unix:{self._socket} doesn't list its pods ({self._trouble}): {shown}",)
 
     def start(self) -> None:

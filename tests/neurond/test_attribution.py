@@ -290,7 +290,7 @@ async def test_one_bad_answer_after_the_other_changes_nothing(kubelet: Kubelet) 
     async def fails(trouble: str) -> None:
         await watcher.ask_once()
         assert trouble in watcher.warnings[0]
-        assert watcher.warnings[0].endswith("pods are shown as it said last")
+        assert watcher.warnings[0].endswith("pods are shown as last reported")
 
     kubelet.fault = grpc.StatusCode.INTERNAL
     await fails("INTERNAL: no pods today")
@@ -335,7 +335,7 @@ async def test_a_host_without_a_kubelet_is_no_trouble_and_one_that_does_not_answ
     watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(reply_seconds=0.05))
     assert await watcher.ask_once() == 10.0
     assert (watcher.warnings, heard) == ((), [])
-    start = f"the kubelet at unix:{kubelet.path} doesn't tell its pods"
+    start = f"the kubelet at unix:{kubelet.path} doesn't list its pods"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(kubelet.path))
         assert await watcher.ask_once() == 1.0
@@ -374,7 +374,7 @@ def test_a_daemon_names_the_pods_of_processes_once_the_kubelet_answers_well(
             tree.write(f"proc/{pid}/environ", environment.read_text() + "HOSTNAME=the-node\0")
             tree.write(f"proc/{pid}/cgroup", f"0::{POD}\n")
         daemon = start_daemon(*tree.flags, "--config", str(configuration), "--interval", "0.05")
-        told = f"the kubelet at unix:{kubelet.path} doesn't tell its pods"
+        told = f"the kubelet at unix:{kubelet.path} doesn't list its pods"
         wait_until(lambda: any(warning.startswith(told) for warning in daemon.snapshot().warnings))
         assert pod_of(daemon, 4711) == (None, None)
         kubelet.reply = reply_of(TRAINER, pod("claims", "ml", "main", claimed=["neuron.aws.com/neuron-device-3"]))
