@@ -77,7 +77,7 @@ class StatusCounters:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
-    """Latency percentiles of one period in seconds, with the relative error of `LatencyHistogram` (1 %)."""
+    """Latency percentiles of one period in seconds, to the precision of `LatencyHistogram`."""
 
     p0_seconds: float
     p1_seconds: float
@@ -92,7 +92,7 @@ class LatencyPercentiles:
 class LatencyHistogram:
     """Histogram of all latencies of a process. `bucket_seconds` converts a bucket index to a latency.
 
-    Lists only non-empty buckets, by ascending index. Subtracting two gives the latencies between two snapshots.
+    Lists only non-empty buckets, by ascending index. The difference of two histograms has the latencies between them.
     """
 
     bucket_indices: tuple[int, ...] = ()

@@ -102,7 +102,7 @@ class UltraServerNode:
     """The host as a node of an UltraServer: several hosts whose devices NeuronLink connects.
 
     `links` is "ring" or "switched". In a ring, each device connects to the devices with its index on the previous and
-    the next node. In a switched UltraServer, all devices are one hop apart. `Device.connected_to` omits these links.
+    the next node. In a switched UltraServer, any two devices are one hop apart. `Device.connected_to` omits such links.
     """
 
     index: int | None  # of this node, from 0

@@ -1,4 +1,4 @@
-"""Jobs: which processes work together, and which of them the others wait for."""
+"""Jobs: cooperating processes of a host, their state, stalled collectives and stragglers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from neurontools.model.representation import repr_of_fields
 from neurontools.model.snapshot import Snapshot
 from neurontools.util.units import mean_known, sum_known
 
-_MOST_RANKS_HERE = 1024  # more cores than any host has
+_MOST_RANKS_HERE = 1024  # bounds the ranks that a process can claim; no host has more cores
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a job, with the cores it holds."""
+    """One process of a job, with its cores."""
 
     process: Process
     cores: tuple[NeuronCore, ...]  # physical
@@ -28,92 +28,92 @@ class Rank:
 
     @property
     def number(self) -> int | None:
-        """Its rank in the job, on all hosts; None: not known."""
+        """Global rank in the job. None: unknown."""
         return self.process.job.rank if self.process.job is not None else None
 
     @property
     def utilization_ratio(self) -> float | None:
-        """The mean of its cores; None when it is unknown for all of them."""
+        """Mean over its cores. None if unknown for all."""
         return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Optimizer steps; None where its runtime tells none."""
+        """Optimizer steps per second. None: not reported."""
         counters, rates = self.process.training, self.process.training_rates
         return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
-        """The end of the latest finished execution on its cores."""
+        """End of the last finished execution on its cores."""
         return _latest(core.last_execution_at_unix_seconds for core in self.cores)
 
     @property
     def compiling_since_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC since when it waits for a program; None: for none, or nobody tells now."""
+        """CLOCK_MONOTONIC since when it waits for a program. None: not waiting, or not reporting."""
         counters = self.process.training if self.process.reporting else None
         return None if counters is None else counters.compiling_since_seconds
 
     @property
     def last_step_at_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC of the end of its latest step; None: there is none, or nobody tells."""
+        """CLOCK_MONOTONIC of the end of its last step. None: no step yet, or not reported."""
         counters = self.process.training
         return None if counters is None else counters.last_step_at_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """Processes of this host that work together, or one that works alone. None is unknown."""
+    """The processes of one job on this host, or a single process without a job. None: unknown."""
 
-    name: str | None  # as in `Job`; None: a process of which no job is known
-    ranks: tuple[Rank, ...]  # at least one; by rank, those without one last, by PID
-    findings: tuple[Finding, ...] = ()  # what the daemon found wrong with its processes, gravest first
+    name: str | None  # as in `Job`; None: a process without a known job
+    ranks: tuple[Rank, ...]  # at least one, sorted by rank, then by PID
+    findings: tuple[Finding, ...] = ()  # on its processes, highest severity first
 
     __repr__ = repr_of_fields("name", "ranks")
 
     @property
     def is_several(self) -> bool:
-        """Whether more than one process of it is on this host."""
+        """Whether several of its processes are on this host."""
         return len(self.ranks) > 1
 
     @property
     def cores(self) -> tuple[NeuronCore, ...]:
-        """The physical cores that its processes hold."""
+        """Physical cores of its processes."""
         return tuple([core for rank in self.ranks for core in rank.cores])
 
     @property
     def neuroncore_indices(self) -> tuple[int, ...]:
-        """The same as logical cores, ascending, each under the LNC of its process."""
+        """Logical cores of its processes, ascending, each under the LNC of its process."""
         return tuple(sorted({index for rank in self.ranks for index in rank.process.neuroncore_indices}))
 
     @property
     def device_indices(self) -> tuple[int, ...]:
-        """The devices of these cores."""
+        """Devices of its processes, ascending."""
         return tuple(sorted({index for rank in self.ranks for index in rank.process.device_indices}))
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Who runs it, as far as that is known."""
+        """Known users of its processes."""
         return tuple(sorted({rank.process.user for rank in self.ranks if rank.process.user is not None}))
 
     @property
     def world_size(self) -> int | None:
-        """Its ranks on all hosts."""
+        """Number of ranks on all hosts. None: unknown."""
         return world_size(rank.process for rank in self.ranks)
 
     @property
     def run_id(self) -> str | None:
-        """As in `Job`; None too where its processes are of several runs."""
+        """As in `Job`. None also if its processes belong to several runs."""
         told = {rank.process.job.run_id if rank.process.job is not None else None for rank in self.ranks}
         return told.pop() if len(told) == 1 else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its ranks are on this host, as far as anybody tells."""
+        """Whether all its ranks are on this host. True also if the world size is unknown."""
         return self.world_size is None or len(self.ranks) >= self.world_size
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks that its launcher started on this host and that hold no cores; () where it does not tell."""
+        """Ranks that the launcher started on this host but that hold no cores. Empty if not reported."""
         there = {rank.number for rank in self.ranks}
         started: set[int] = set()
         for rank in self.ranks:
@@ -124,61 +124,61 @@ class RunningJob:
 
     @property
     def recent_steps(self) -> JobSteps | None:
-        """What the latest steps of its ranks took; None where not all of them tell."""
+        """Durations of its ranks' recent steps. None unless all ranks report them."""
         return recent_steps([rank.process for rank in self.ranks])
 
     @property
     def utilization_ratio(self) -> float | None:
-        """The mean of its cores."""
+        """Mean over its cores. None if unknown for all."""
         return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def flops_per_second(self) -> float | None:
-        """The sum over its cores."""
+        """Sum over its cores. None if unknown for all."""
         return sum_known(core.flops_per_second for core in self.cores)
 
     def mfu_ratio(self, peak_flops_per_core: float | None) -> float | None:
-        """FLOPS of its cores as a share of their peak; None where either is not known."""
+        """Returns the FLOPS of its cores as a ratio of their peak. None if either is unknown."""
         flops, count = self.flops_per_second, len(self.cores)
         return flops / (peak_flops_per_core * count) if flops is not None and peak_flops_per_core and count else None
 
     @property
     def device_memory_bytes(self) -> int | None:
-        """The sum over its cores."""
+        """Sum over its cores. None if unknown for all."""
         return sum_known(core.memory.total_bytes for core in self.cores)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Optimizer steps of the slowest rank that tells them: ranks in step all have the same."""
+        """Optimizer steps per second of the slowest reporting rank. Synchronized ranks have the same rate."""
         return min((steps for rank in self.ranks if (steps := rank.steps_per_second) is not None), default=None)
 
     @property
     def executions_per_second(self) -> float | None:
-        """The sum over its processes."""
+        """Sum over its processes. None if unknown for all."""
         return sum_known(rank.process.executions_per_second for rank in self.ranks)
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
-        """The end of the latest finished execution on its cores."""
+        """End of the last finished execution on its cores."""
         return _latest(rank.last_execution_at_unix_seconds for rank in self.ranks)
 
     @property
     def compiling_since_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC since when one of its ranks waits for a program, of several the longest; None: none does."""
+        """CLOCK_MONOTONIC since when the longest-waiting rank waits for a program. None: no rank waits."""
         return _earliest(rank.compiling_since_seconds for rank in self.ranks)
 
     @property
     def last_step_at_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC by when all its ranks that tell steps had ended their latest one."""
+        """CLOCK_MONOTONIC of the last step of the rank that is furthest behind. None: not reported."""
         return _earliest(rank.last_step_at_seconds for rank in self.ranks)
 
     def since_last_step_seconds(self, now_seconds: float) -> float | None:
-        """How long ago that was at `now_seconds` of CLOCK_MONOTONIC."""
+        """Returns the seconds since `last_step_at_seconds`."""
         return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
 def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
-    """All jobs of a host, by their lowest PID. Processes that only watch have none."""
+    """Returns all jobs of a host, by lowest PID, without observers."""
     found = snapshot.health.findings if snapshot.health is not None else ()
     return tuple(
         RunningJob(
@@ -191,13 +191,13 @@ def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
 
 
 def world_size(processes: Iterable[Process]) -> int | None:
-    """The ranks on all hosts of the job of these processes; None: nobody tells, or they don't say the same."""
+    """Returns the world size that the processes report. None if none does, or if they disagree."""
     told = {process.job.world_size for process in processes if process.job is not None} - {None}
     return told.pop() if len(told) == 1 else None
 
 
 def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
-    """What the latest steps of the ranks of a job took; None where not all of them tell."""
+    """Combines the ranks' recent steps. None unless all ranks report them."""
     told = []
     for process in processes:
         steps = process.recent_steps
@@ -209,7 +209,7 @@ def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
 
 
 def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
-    """The processes that work together; one of which no job is known is alone."""
+    """Groups processes by job. A process without a known job forms its own group."""
     found: dict[str | int, list[Process]] = {}
     for process in processes:
         found.setdefault(process.pid if process.job is None else process.job.name, []).append(process)
@@ -217,12 +217,12 @@ def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
 
 
 def uses_cores(process: Process) -> bool:
-    """Whether it holds cores or has the runtime; any other process only watches."""
+    """Whether the process holds cores or has loaded the runtime. Otherwise it is an observer."""
     return bool(process.core_indices) or process.runtime_version is not None
 
 
 def sort_by_rank(processes: Iterable[Process]) -> list[Process]:
-    """In the order of ranks; those without one last, by PID."""
+    """Sorts by rank. Processes without a rank come last, by PID."""
 
     def place(process: Process) -> tuple[bool, int, int]:
         rank = process.job.rank if process.job is not None else None
@@ -244,13 +244,13 @@ def _earliest(moments: Iterable[float | None]) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-LEAST_RATIO = 0.1  # of a step: less is not worth a word
-_IN_STEP_RATIO = 0.8  # of the longest steps: whose are shorter is not held up by those who make these
+LEAST_RATIO = 0.1  # of a step: a smaller delay is not reported
+_IN_STEP_RATIO = 0.8  # shortest to longest mean step; below it, the ranks do not wait for each other
 
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """What the latest steps of one rank took, seconds a step; `RecentSteps` tells more of the fields."""
+    """Recent steps of one rank, in seconds per step. The fields are those of `RecentSteps`."""
 
     rank: int | None
     pid: int
@@ -266,26 +266,26 @@ class RankSteps:
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """What the latest steps of the ranks of a job on one host took, all of which tell; seconds a step."""
+    """Recent steps of all ranks of a job on one host, in seconds per step."""
 
     rank_count: int
-    part_seconds: tuple[float, ...]  # the mean of its ranks, in the order of STEP_PARTS
-    least_step_seconds: float  # of its ranks, the shortest steps
+    part_seconds: tuple[float, ...]  # mean over the ranks, in the order of STEP_PARTS
+    least_step_seconds: float  # of the fastest rank
     median_step_seconds: float
     most_step_seconds: float
-    busiest: RankSteps  # who waits least
-    others_wait_seconds: float | None  # that each of the others waits at least; None: there are no others
+    busiest: RankSteps  # the rank that waits least
+    others_wait_seconds: float | None  # shortest wait of the other ranks; None: no others
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
     """The rank that the others wait for.
 
-    `gain_seconds`: by how much each step of the job would be shorter if this rank were as quick as the next slowest;
-    `gain_ratio` is its share of a step. `part` is the name in STEP_PARTS of what takes it longer; None: all a little.
+    `gain_seconds` is the time each step would save if this rank were as fast as the next slowest. `gain_ratio` is the
+    same as a ratio of a step. `part` is the part of step time (STEP_PARTS) that takes longer. None: no single part.
     """
 
-    index: int  # of its host, in what was compared
+    index: int  # of its host, in the list of hosts
     rank: RankSteps
     part: str | None
     gain_seconds: float
@@ -293,7 +293,7 @@ class Straggler:
 
 
 def combine_rank_steps(ranks: Sequence[RankSteps]) -> JobSteps:
-    """The ranks of one host together; at least one."""
+    """Combines the ranks of one host. `ranks` may not be empty."""
     busiest = min(ranks, key=lambda rank: rank.most_wait_seconds)
     steps = sorted(rank.step_seconds for rank in ranks)
     return JobSteps(
@@ -308,9 +308,10 @@ def combine_rank_steps(ranks: Sequence[RankSteps]) -> JobSteps:
 
 
 def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
-    """The rank that holds up the others, of all ranks of a job, by host.
+    """Finds the straggler among the ranks of a job on all hosts.
 
-    None where none clearly does in each of two spans, where the ranks are not in step, or where there is only one.
+    Returns None if no rank clearly delays the others in both spans, if the ranks are not synchronized, or if there is
+    only one.
     """
     if sum(host.rank_count for host in hosts) < 2:
         return None
@@ -327,7 +328,7 @@ def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
 
 
 def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> str | None:
-    """The part that takes this rank longer than the mean of the others; half of what they wait, at least."""
+    """Returns the part in which the straggler exceeds the mean of the others by at least half their wait."""
     count = sum(host.rank_count for host in hosts)
     longer = {}
     for position, part in enumerate(STEP_PARTS):
@@ -342,16 +343,16 @@ def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> s
 
 @dataclass(frozen=True, slots=True)
 class StalledCollective:
-    """Ranks of one host, of which at least one waits in a collective. One that does not report has not come."""
+    """Ranks of one host, some of which wait in a collective. A rank that does not report counts as absent."""
 
-    collective: str  # in which most of them wait: "all_reduce"; "" where they don't tell
+    collective: str  # the most common one, "all_reduce"; "" if not reported
     waiting: tuple[Process, ...]
     absent: tuple[Process, ...]
-    since_seconds: float  # CLOCK_MONOTONIC since when the last of those that wait has been waiting
+    since_seconds: float  # CLOCK_MONOTONIC when the last waiting rank arrived
 
 
 def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective | None:
-    """How it stands with the ranks of a job; None where none of them is known to be in a collective."""
+    """Splits the ranks of a job into waiting and absent ones. None if no rank is in a collective."""
     since = {process.pid: at for process in processes if (at := in_collective_since(process)) is not None}
     if not since:
         return None
@@ -366,15 +367,15 @@ def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective |
 
 
 def in_collective_since(process: Process) -> float | None:
-    """CLOCK_MONOTONIC since when it is in a collective; None: it is in none, or nobody tells now."""
+    """Returns the CLOCK_MONOTONIC since when the process is in a collective. None: not in one, or not reporting."""
     counters = process.training if process.reporting else None
     return None if counters is None else counters.collective_since_seconds
 
 
 def mean_step_seconds(process: Process) -> float | None:
-    """How long its steps take; None: it has made none, or does not tell.
+    """Returns the mean duration of the process's steps. None: no steps, or not reported.
 
-    Where its latest ones are not known by themselves it is the mean since it began, which its start is a part of.
+    Without recent steps, returns the mean since the process began to count, which includes its start-up.
     """
     counters, began = process.training, process.counted_since_seconds
     if process.recent_steps is not None:
@@ -384,31 +385,31 @@ def mean_step_seconds(process: Process) -> float | None:
     return max(0.0, counters.last_step_at_seconds - began) / counters.steps_total
 
 
-_WAITING_STEPS = 4.0  # steps as long as the latest ones: who has made none for so long does something else
-_WAITING_SECONDS = 10.0  # at least: less is no news
+_WAITING_STEPS = 4.0  # recent step durations without a step, after which the job counts as waiting
+_WAITING_SECONDS = 10.0  # lower bound of the same
 
 
 class JobState(StrEnum):
-    """What is first counts for a job whose ranks differ; a newer daemon may know more."""
+    """State of a job. If its ranks differ, the first state here wins. A newer daemon may send others."""
 
     COMPILING = "compiling"
     STUCK = "stuck"
-    WAITING = "waiting"  # it has trained, and makes no step: evaluation, a checkpoint, its input, or for other ranks
+    WAITING = "waiting"  # no step lately: evaluation, checkpoint, input or other ranks
     STARTING = "starting"  # no step yet
     TRAINING = "training"
-    UNKNOWN = "unknown"  # nobody tells its steps
+    UNKNOWN = "unknown"  # steps are not reported
 
 
 @dataclass(frozen=True, slots=True)
 class JobActivity:
-    """A state, and since how many seconds: of training and waiting since the last step; None: not known."""
+    """State of a job and its age; for TRAINING and WAITING, the time since the last step. None: unknown."""
 
     state: JobState
     seconds: float | None
 
 
 def job_activity(job: RunningJob, snapshot: Snapshot) -> JobActivity:
-    """What a job of this snapshot does."""
+    """Returns what a job of the snapshot is doing."""
     now = snapshot.taken_at_seconds
     since_step = job.since_last_step_seconds(now)
     stuck = [finding.began_at_unix_seconds for finding in job.findings if finding.kind == FindingKind.STUCK]

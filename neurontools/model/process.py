@@ -1,4 +1,4 @@
-"""Processes and their training, and the pods and jobs they belong to."""
+"""Processes on the devices: what they hold, execute and train, and their container, pod and job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neurontools.util.units import sum_known
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """The part of a loaded model that lies on one logical NeuronCore; its memory is part of the core's."""
+    """The part of a loaded model on one logical NeuronCore. The core's memory includes its memory."""
 
     index: int
     neuroncore_index: int  # logical, on the host, under the LNC of the process
@@ -26,22 +26,22 @@ class Subgraph:
 class LoadedModel:
     """One model (NEFF) that a process has loaded."""
 
-    model_id: int  # given by the process; unique in it
+    model_id: int  # assigned by the process
     name: str
     uuid: str  # 32 hexadecimal digits
-    running: bool  # executed within the last reporting period
+    running: bool  # executed in the last reporting period
     subgraphs: tuple[Subgraph, ...] = ()
     executions_total: int = 0
     last_execution_at_unix_seconds: float | None = None
-    busy_seconds_total: float | None = None  # in executions; None: nobody tells
-    busy_ratio: float | None = None  # the same, of the last seconds
+    busy_seconds_total: float | None = None  # in executions; None: not reported
+    busy_ratio: float | None = None  # in the last few seconds
 
     __repr__ = repr_of_fields("model_id", "name", "running", "executions_total")
 
 
 @dataclass(frozen=True, slots=True)
 class CoreWork:
-    """What a process has done on one logical NeuronCore since it began to count, whoever else has had the core."""
+    """Work of a process on one logical NeuronCore since it began to count, without other owners' work."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -49,9 +49,10 @@ class CoreWork:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that is attached to the host's devices.
+    """A process that has devices of the host open.
 
-    One that holds no cores is an observer (a monitor); the original shows those under `neuron-ls --show-all-procs`.
+    A process without cores is an observer, such as a monitor. The original `neuron-ls` shows observers with
+    `--show-all-procs`.
     """
 
     pid: int
@@ -62,67 +63,68 @@ class Process:
     runtime_version: str | None  # None for a process that does not use the runtime
     started_at_unix_seconds: float | None
     attached_at_unix_seconds: float | None
-    synthetic: bool  # invented by a synthetic load: there is no such process
+    synthetic: bool  # part of a synthetic load, no real process
     logical_neuroncore_config: int  # physical cores per logical core, as this process sees it
     core_indices: tuple[int, ...] = ()  # physical cores held
     neuroncore_indices: tuple[int, ...] = ()  # the same as logical cores under its own LNC
-    device_indices: tuple[int, ...] = ()  # devices of these cores; for an observer, those it watches
+    device_indices: tuple[int, ...] = ()  # devices of these cores; for an observer, its open devices
     host_memory: HostMemory = HostMemory()
     resident_bytes: int | None = None
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
     models: tuple[LoadedModel, ...] = ()
-    executions: ExecutionCounters | None = ExecutionCounters()  # None where nobody tells whose they are
+    executions: ExecutionCounters | None = ExecutionCounters()  # None: the driver's counts cannot be attributed
     errors: ErrorCounters | None = ErrorCounters()
-    total_latency_histogram: LatencyHistogram = LatencyHistogram()  # queueing and execution
+    total_latency_histogram: LatencyHistogram = LatencyHistogram()  # queueing plus execution
     device_latency_histogram: LatencyHistogram = LatencyHistogram()  # execution alone
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of its last report; None before the first
-    reporting: bool = False  # False while no report has arrived in time: numbers are old
-    vcpu_user_ratio: float | None = None  # share of one vCPU; 2.0 is two vCPUs busy
+    reporting: bool = False  # False: its report is overdue, so its numbers are old
+    vcpu_user_ratio: float | None = None  # 2.0 is two busy vCPUs
     vcpu_system_ratio: float | None = None
     executions_per_second: float | None = None
-    total_latency: LatencyPercentiles | None = None  # of the last period; None when nothing ran
+    total_latency: LatencyPercentiles | None = None  # in the last period; None: no executions
     device_latency: LatencyPercentiles | None = None
-    attribution: Attribution | None = None  # None: it runs in no container, pod or job that is known
-    training: TrainingCounters | None = None  # None: its runtime does not count these
+    attribution: Attribution | None = None  # None: no known container, pod or job
+    training: TrainingCounters | None = None  # None: not counted by its runtime
     training_rates: TrainingRates | None = None  # of the last period
-    inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices where it alone has the whole device open
+    inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices if only this process has the device open
     counted_since_seconds: float | None = None
-    """CLOCK_MONOTONIC since when executions, errors, latencies, models' executions and training are counted: since the
-    process itself began to, whatever daemon it is attached to. None: it has not told. See `neurontools.model.snapshot`.
+    """CLOCK_MONOTONIC since when the process counts executions, errors, latencies and training. None: not reported.
+
+    A restart of the daemon does not change it. `neurontools.model.snapshot.counters_continue` compares it.
     """
 
     job: Job | None = None
     core_work: tuple[CoreWork, ...] = ()
-    """What it has done on each of `neuroncore_indices`, since `counted_since_seconds`; () where nothing tells."""
+    """Work on each of `neuroncore_indices` since `counted_since_seconds`. Empty: not reported."""
 
-    operators: tuple[OperatorTime, ...] = ()  # what takes most first, the rest last; () where nothing tells, or not yet
-    advice: tuple[ScriptAdvice, ...] = ()  # what costs most first
-    recent_steps: RecentSteps | None = None  # None: too few, or it does not tell for what it waits
+    operators: tuple[OperatorTime, ...] = ()  # longest first, the rest last; empty: not reported
+    advice: tuple[ScriptAdvice, ...] = ()  # highest cost first
+    recent_steps: RecentSteps | None = None  # None: too few steps, or wait times not reported
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What a process runs in, from its cgroup and environment and from the kubelet; None where there is none.
+    """Container, pod and job of a process, from its cgroup, its environment and the kubelet. None: not in one.
 
-    The pod's name and namespace are known where the kubelet tells them, or the process's environment does.
+    The pod's name and namespace come from the kubelet or the process's environment.
     """
 
-    container_id: str | None = None  # 64 hexadecimal digits, as the container runtime has it
+    container_id: str | None = None  # 64 hexadecimal digits
     container_name: str | None = None
     pod_uid: str | None = None
     pod_name: str | None = None
     pod_namespace: str | None = None
     slurm_job_id: str | None = None
     slurm_step_id: str | None = None
-    pod_group: str | None = None  # the JobSet, Job or leader of pods that work together, where their environment has it
+    pod_group: str | None = None  # JobSet, Job or leader of cooperating pods, from their environment
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job that a process is part of: processes that work together, here or on several hosts."""
+    """The job of a process: cooperating processes on one or several hosts."""
 
     name: str
     """Its name on this host: "Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711",
@@ -131,16 +133,15 @@ class Job:
     rank: int | None = None
     world_size: int | None = None  # ranks on all hosts
     run_id: str | None = None
-    """12 hexadecimal digits that are the same on all hosts of one run, and of no other; None: it is of this host alone,
-    as far as its launcher tells."""
+    """12 hexadecimal digits that identify the run across hosts. None: the launcher reports a single-host run."""
 
-    first_rank_here: int | None = None  # of those that its launcher started on this host, in a row
-    ranks_here: int | None = None  # how many these are
+    first_rank_here: int | None = None  # first of the consecutive ranks that the launcher started here
+    ranks_here: int | None = None  # number of these ranks
 
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """What the kubelet has given to a container of a pod, used or not."""
+    """Devices that the kubelet allocated to a container, used or not."""
 
     pod_name: str
     pod_namespace: str
@@ -151,52 +152,51 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCounters:
-    """Counters in the count of one process. None where the runtime has not seen such a thing, as samples where
-    the script does not use the loader, or where nobody tells, as collectives of a script that reports by itself."""
+    """Training counters of a process. None: not seen (samples without MpDeviceLoader) or not reported."""
 
     steps_total: int = 0  # calls of an optimizer's step
-    samples_total: int | None = None  # along the first dimension of the batches of MpDeviceLoader
-    compilations_total: int | None = None  # graphs compiled; those found in the cache are not
+    samples_total: int | None = None  # first dimension of MpDeviceLoader's batches
+    compilations_total: int | None = None  # compiled graphs, without cache hits
     compile_seconds_total: float | None = None
     collectives_total: int | None = None
-    collective_seconds_total: float | None = None  # part of the busy time: a core that waits for its peers is in use
-    collective_bytes_total: int | None = None  # that this process put in
+    collective_seconds_total: float | None = None  # part of busy time: a waiting core is busy
+    collective_bytes_total: int | None = None  # contributed by this process
     to_device_bytes_total: int | None = None
     from_device_bytes_total: int | None = None
-    input_wait_seconds_total: float | None = None  # that the script waited for its loader's batches
+    input_wait_seconds_total: float | None = None  # waiting for the loader's batches
     checkpoints_total: int | None = None  # written
-    checkpoint_seconds_total: float | None = None  # that the script took to write them
+    checkpoint_seconds_total: float | None = None  # spent writing them
     host_seconds_total: float | None = None
-    """With input wait and the four below the parts of step time: together the time since the process began to count,
-    each moment in one of them. The host's is that in none of the others: tracing, Python, whatever the script does."""
+    """Step time splits into host, input wait and the four fields below. They sum to the time since the process began to
+    count. Host time is the remainder: tracing, Python and the script itself."""
 
-    compile_wait_seconds_total: float | None = None  # for a program: made, by another worker too, or read, and loaded
-    transfer_seconds_total: float | None = None  # copying between host and device, while the script waits for it
-    compute_seconds_total: float | None = None  # executing, what collectives move and reduce included
-    collective_wait_seconds_total: float | None = None  # part of collective_seconds_total: until the others came too
-    compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it waits for no program now, or nobody tells
-    last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC of the end of the latest step; None: none yet
-    collective_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it is in no collective, or nobody tells
-    latest_collective: str | None = None  # "all_reduce": the one it is in, else its last; None: none yet
-    checkpointing_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it writes none now, or nobody tells
+    compile_wait_seconds_total: float | None = None  # waiting for a program to be compiled or read, and loaded
+    transfer_seconds_total: float | None = None  # copies between host and device that the script waits for
+    compute_seconds_total: float | None = None  # executing, including data movement of collectives
+    collective_wait_seconds_total: float | None = None  # part of collective_seconds_total: until all ranks arrived
+    compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not waiting, or not reported
+    last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC; end of the last step; None: none yet
+    collective_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not in one, or not reported
+    latest_collective: str | None = None  # current or last one, "all_reduce"; None: none yet
+    checkpointing_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not writing, or not reported
 
     def compiling_for_seconds(self, now_seconds: float) -> float | None:
-        """How long it waits for a program at `now_seconds` of CLOCK_MONOTONIC; None: for none, or nobody tells."""
+        """Returns how long the process has waited for a program. None: not waiting, or not reported."""
         return age_seconds(self.compiling_since_seconds, now_seconds)
 
     def since_last_step_seconds(self, now_seconds: float) -> float | None:
-        """How long ago its latest step ended; None: there is none, or nobody tells."""
+        """Returns the time since the last step. None: no step yet, or not reported."""
         return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
 def age_seconds(at_seconds: float | None, now_seconds: float) -> float | None:
-    """How long ago a moment of CLOCK_MONOTONIC was; None for an unknown one."""
+    """Returns the seconds since a time of CLOCK_MONOTONIC. None stays None."""
     return None if at_seconds is None else max(0.0, now_seconds - at_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRates:
-    """The same over the last period; None is unknown."""
+    """The rates of TrainingCounters in the last period. None: unknown."""
 
     steps_per_second: float | None = None
     samples_per_second: float | None = None
@@ -204,7 +204,7 @@ class TrainingRates:
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
-    input_wait_ratio: float | None = None  # of the time, as those below
+    input_wait_ratio: float | None = None  # of the time, as the fields below
     host_ratio: float | None = None
     compile_wait_ratio: float | None = None
     transfer_ratio: float | None = None
@@ -214,7 +214,7 @@ class TrainingRates:
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """A part of step time: its name, and the fields of TrainingCounters and TrainingRates that have it."""
+    """A part of step time, with its fields in TrainingCounters and TrainingRates."""
 
     name: str
     counter: str
@@ -229,39 +229,39 @@ STEP_PARTS = (
     StepPart("transfer", "transfer_seconds_total", "transfer_ratio"),
     StepPart("compile", "compile_wait_seconds_total", "compile_wait_ratio"),
 )
-WAIT_PART = 1  # where among them the waiting for other ranks is
+WAIT_PART = 1  # index of "collective wait" in STEP_PARTS
 
 
 @dataclass(frozen=True, slots=True)
 class RecentSteps:
-    """What the latest steps of a rank took, in two spans of some steps each."""
+    """Mean durations of a rank's recent steps, measured in two spans of several steps."""
 
     steps: int
-    part_seconds: tuple[float, ...]  # a step, in the order of STEP_PARTS; what it does not tell is in host
-    least_wait_seconds: float  # a step in collective wait, in the span where they were fewer
-    most_wait_seconds: float  # in the other span
+    part_seconds: tuple[float, ...]  # per step, in the order of STEP_PARTS; unreported time is in host
+    least_wait_seconds: float  # collective wait per step, in the span with less
+    most_wait_seconds: float  # collective wait per step, in the other span
 
     @property
     def step_seconds(self) -> float:
-        """How long a step took."""
+        """Mean duration of a step."""
         return sum(self.part_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """The operators of one kind that a process has executed."""
+    """Time of all executions of one operator in a process."""
 
-    name: str  # "aten::mm"; "" for all that are not listed, or not told apart yet
-    seconds_total: float  # in the count of the process, by samples of its executions
+    name: str  # "aten::mm"; "" for all unlisted operators
+    seconds_total: float  # estimated from sampled executions
     executions_total: int
-    ratio: float | None = None  # of the last seconds
+    ratio: float | None = None  # in the last few seconds
 
     __repr__ = repr_of_fields("name", "seconds_total")
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptAdvice:
-    """One thing that a training script could do better, as its runtime judges it; texts come from the process."""
+    """Advice of the runtime on a training script. The texts come from the process, so they are untrusted."""
 
     rule: str  # "host-read"
     measured: str
@@ -277,16 +277,16 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class EndedProcess:
-    """A process that has ended, or has let its NeuronCores go, and what it used while it held them.
+    """A process that ended or released its NeuronCores, and what it used.
 
-    What it counts goes back to when it began to count, whichever daemon it was attached to. A process that attaches
-    again after it has let its cores go is one of these for each time.
+    Its counters go back to when it began to count, across restarts of the daemon. A process that attaches again after
+    releasing its cores gets one record per attachment.
     """
 
     pid: int
     uid: int | None
     user: str | None
-    command: str  # its beginning; "" when it could not be read
+    command: str  # truncated; "" if unreadable
     tag: str
     job: str | None  # "Slurm job 17", "pod default/train-0", "process group 4711"
     synthetic: bool
@@ -295,43 +295,43 @@ class EndedProcess:
     neuroncore_count: int  # logical, under its own LNC
     logical_neuroncore_config: int
     device_indices: tuple[int, ...] = ()
-    busy_seconds_total: float | None = None  # summed over its logical cores
+    busy_seconds_total: float | None = None  # sum over its logical cores
     flop_total: int | None = None
-    utilization_ratio: float | None = None  # of the time of its cores
-    mfu_ratio: float | None = None  # of the peak for catalog.PEAK_DTYPE of its cores
-    peak_device_memory_bytes: int | None = None  # the most that was seen
+    utilization_ratio: float | None = None  # of its core time
+    mfu_ratio: float | None = None  # of its cores' peak for catalog.PEAK_DTYPE
+    peak_device_memory_bytes: int | None = None  # highest sample
     executions: ExecutionCounters | None = None
     errors: ErrorCounters | None = None
     steps_total: int | None = None  # calls of an optimizer's step
-    exit_status: int | None = None  # as subprocess has it: a code, or the negative number of a signal
-    lives_on: bool = False  # the process went on, without cores
+    exit_status: int | None = None  # as in subprocess: a code, or a negative signal number
+    lives_on: bool = False  # the process continued without cores
     inferred_fields: tuple[str, ...] = ()  # as in Process: neuroncore_count
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_count", "exit_status")
 
     @property
     def held_seconds(self) -> float:
-        """How long it held its cores."""
+        """Seconds for which it held its cores."""
         return max(0.0, self.ended_at_unix_seconds - self.began_at_unix_seconds)
 
     @property
     def neuroncore_hours(self) -> float:
-        """Hours of logical NeuronCores that it held."""
+        """Logical NeuronCores times the hours for which it held them."""
         return self.neuroncore_count * self.held_seconds / SECONDS_PER_HOUR
 
     @property
     def failed_executions_total(self) -> int | None:
-        """Executions that did not complete; None: not known."""
+        """Executions that did not complete. None: unknown."""
         return None if self.executions is None else _sum_fields(self.executions) - self.executions.completed_total
 
     @property
     def errors_total(self) -> int | None:
-        """Errors of every kind; None: not known."""
+        """Errors of all kinds. None: unknown."""
         return None if self.errors is None else _sum_fields(self.errors)
 
     @property
     def how(self) -> str:
-        """How it ended, in a few words: "ok", "exit 7", "signal 9", "let go"; "-" where nobody knows."""
+        """How it ended: "ok", "exit 7", "signal 9" or "let go"; "-" if unknown."""
         if self.lives_on:
             return "let go"
         status = self.exit_status
@@ -342,15 +342,15 @@ class EndedProcess:
 
 @dataclass(frozen=True, slots=True)
 class EndedTotal:
-    """What several ended processes used together; a mean is by NeuronCore hours, of those where it is known."""
+    """Total usage of several ended processes. Means are weighted by NeuronCore hours and skip unknown values."""
 
-    name: str | None  # the user or the job; None: not known
+    name: str | None  # user or job; None: unknown
     process_count: int
-    failed_count: int  # ended with another code than 0, or by a signal
+    failed_count: int  # non-zero exit code, or a signal
     neuroncore_hours: float
     utilization_ratio: float | None
     mfu_ratio: float | None
-    peak_device_memory_bytes: int | None  # of one process
+    peak_device_memory_bytes: int | None  # highest of any process
     executions_completed_total: int | None
     failed_executions_total: int | None
     errors_total: int | None
@@ -358,12 +358,12 @@ class EndedTotal:
 
 
 def total_by_user(ended: Iterable[EndedProcess]) -> list[EndedTotal]:
-    """A sum for each user, the largest use first."""
+    """Returns the totals by user, most NeuronCore hours first."""
     return _totals(ended, lambda process: process.user if process.uid is None else process.user or str(process.uid))
 
 
 def total_by_job(ended: Iterable[EndedProcess]) -> list[EndedTotal]:
-    """A sum for each job, the largest use first; processes of no known job are together."""
+    """Returns the totals by job, most NeuronCore hours first. Processes without a job form one group."""
     return _totals(ended, lambda process: process.job)
 
 
