@@ -1,6 +1,6 @@
-"""Environment variables: those of the Neuron runtime, and those that say where the driver's trees are.
+"""Environment variables of the Neuron runtime, and the directories of the driver's files.
 
-Imports little, because `neuron-ls` waits for it.
+Imports almost nothing, because it delays the start of `neuron-ls`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEV_ROOT = "NEURONTOOLS_DEV_ROOT"
 
 
 class Roots:
-    """The directories that stand for /sys, /proc and /dev. Paths below them are made here and nowhere else."""
+    """The directories to use as /sys, /proc and /dev, and the driver's paths below them."""
 
     __slots__ = ("dev", "proc", "sys")
 
@@ -29,7 +29,7 @@ class Roots:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Roots:
-        """The roots that NEURONTOOLS_SYSFS_ROOT, _PROC_ROOT and _DEV_ROOT name, else the real ones."""
+        """Reads NEURONTOOLS_SYSFS_ROOT, _PROC_ROOT and _DEV_ROOT; defaults to the real directories."""
         return cls(
             environment.get(SYSFS_ROOT, "") or "/sys",
             environment.get(PROC_ROOT, "") or "/proc",
@@ -38,12 +38,12 @@ class Roots:
 
     @property
     def devices(self) -> str:
-        """The directory that holds a directory for each Neuron device."""
+        """Directory with one subdirectory per Neuron device."""
         return f"{self.sys}/devices/virtual/neuron_device"
 
     @property
     def device_class(self) -> str:
-        """The directory of the device class: links to the devices, and what concerns the host as a whole."""
+        """Directory of the device class: links to the devices, and files about the whole host."""
         return f"{self.sys}/class/neuron_device"
 
     @property
@@ -53,17 +53,17 @@ class Roots:
 
     @property
     def driver_version(self) -> str:
-        """The file with the version of the driver."""
+        """File with the driver version."""
         return f"{self.sys}/module/neuron/version"
 
     @property
     def dmi(self) -> str:
-        """The directory with what the firmware says of the machine."""
+        """Directory with the firmware's data on the host (DMI)."""
         return f"{self.sys}/class/dmi/id"
 
     @property
     def pci_devices(self) -> str:
-        """The directory that holds a directory for each PCI device, named by its address."""
+        """Directory with one subdirectory per PCI address."""
         return f"{self.sys}/bus/pci/devices"
 
 
@@ -80,11 +80,11 @@ PROFILE_STEPS = "NEURONTOOLS_PROFILE_STEPS"
 
 
 class InvalidCoreRequest(ValueError):
-    """An environment variable asks for cores in a way that can't be meant; the text names it, the cause, the cure."""
+    """An environment variable requests cores in an invalid way. The message names it, the cause and the remedy."""
 
 
 def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
-    """The LNC that the environment sets, 1 or 2; None when it sets none. Raises InvalidCoreRequest."""
+    """Returns the LNC that the environment sets, 1 or 2. None: not set. Raises InvalidCoreRequest."""
     for name in (LNC, LNC_ALIAS):
         text = environment.get(name, "").strip()
         if text:
@@ -97,5 +97,5 @@ def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
 
 
 def quote_value(text: str) -> str:
-    """The value of a variable in an error: quoted, and cut where it is long."""
+    """Quotes and truncates a value for an error message."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -14,7 +14,7 @@ _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """One record. `microseconds` since boot; `level` is that of syslog, 3 for errors; facility 0 is the kernel."""
+    """One record of /dev/kmsg. `microseconds` since boot; `level` as in syslog; facility 0 is the kernel."""
 
     sequence: int
     microseconds: int
@@ -23,13 +23,13 @@ class KernelRecord:
     facility: int = 0
 
     def line(self) -> bytes:
-        """As a reader of /dev/kmsg gets it, with its newline."""
+        """Formats the record as /dev/kmsg does, with its newline."""
         priority = self.facility * _LEVELS + self.level
         return b"%d,%d,%d,-;%s\n" % (priority, self.sequence, self.microseconds, _escaped(self.text))
 
 
 def parse_kernel_record(line: bytes) -> KernelRecord | None:
-    """The record that begins with this line; None for a variable of the one before, and for what is none."""
+    """Parses the first line of a record. None for a continuation line (KEY=value) or an invalid line."""
     head, separator, text = line.rstrip(b"\n").partition(b";")
     fields = head.split(b",")
     if not separator or len(fields) < 3 or not all(field.isdigit() and len(field) <= 20 for field in fields[:3]):
@@ -53,9 +53,9 @@ def _unescaped(text: bytes) -> str:
 
 
 class DriverEvent(StrEnum):
-    """What a line tells."""
+    """Events in the driver's log lines."""
 
-    STARTED = "started"  # the driver was loaded: what was told before is of another life of the devices
+    STARTED = "started"  # the driver was loaded, so earlier events no longer apply
     RESET_DONE = "reset_done"
     RESET_FAILED = "reset_failed"
     DMA_TIMEOUT = "dma_timeout"
@@ -63,7 +63,7 @@ class DriverEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DriverMessage:
-    """What a line of the driver tells, and of which device; None: of all."""
+    """An event in a log line of the driver, and its device. None: all devices."""
 
     told: DriverEvent
     device_index: int | None = None
@@ -80,7 +80,7 @@ _FORMS = (
 
 
 def parse_driver_line(text: str) -> DriverMessage | None:
-    """What the text of a record tells of the driver's devices; None when it tells nothing of that."""
+    """Parses the text of a record. None if it reports no known event."""
     for form, told in _FORMS:
         found = form.search(text)
         if found is not None:
@@ -93,10 +93,10 @@ NEURONCORE_ERROR = "NC_UNCORRECTABLE_ERROR"
 HBM_ERROR = "HBM_UNCORRECTABLE_ERROR"
 DMA_ERROR = "DMA_ERROR"
 HARDWARE_ERRORS = (SRAM_ERROR, NEURONCORE_ERROR, HBM_ERROR, DMA_ERROR)
-"""The names that node agents know; no others are public."""
+"""Error names that node agents know. AWS publishes no others."""
 
 TERMINATE_INSTANCE = "TERMINATE_INSTANCE"
-"""The only action that is public."""
+"""The only action that AWS publishes."""
 
 _MARK = "NEURON_HW_ERR"
 _FIELD = re.compile(r"(?<![\w-])([\w-]+)=(\S*)")
@@ -104,10 +104,7 @@ _FIELD = re.compile(r"(?<![\w-])([\w-]+)=(\S*)")
 
 @dataclass(frozen=True, slots=True)
 class HardwareError:
-    """An error of the hardware as the kernel's log tells it; None is a field that the line lacks.
-
-    `core_index` is the NeuronCore on its device.
-    """
+    """A NEURON_HW_ERR line of the kernel log. None: the line lacks the field. `core_index` counts on its device."""
 
     name: str
     device_index: int | None = None
@@ -118,7 +115,7 @@ class HardwareError:
     action: str | None = None
 
     def text(self, origin: str = "kernel:") -> str:
-        """The line. Node agents want a blank before the mark and after the name, hence a word goes before it."""
+        """Formats the line. Node agents match only if a space precedes NEURON_HW_ERR and follows the error name."""
         fields = (
             ("instance-id", self.instance_id),
             ("hostname", self.hostname),
@@ -132,7 +129,7 @@ class HardwareError:
 
 
 def parse_hardware_error(text: str) -> HardwareError | None:
-    """What the text of a record says of an error of the hardware; None when it says nothing of one."""
+    """Parses the text of a record. None if it reports no hardware error."""
     fields = dict(_FIELD.findall(text))
     name = fields.get(_MARK)
     if not name:

@@ -1,4 +1,7 @@
-"""The Neuron runtime: which cores it gives a process, its status codes, its errors and its log."""
+"""The Neuron runtime: core requests, status codes, error texts and log format.
+
+Sources: nrt_status.h, the Neuron SDK documentation (nrt-troubleshoot) and issues such as aws-neuron-sdk#851.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from neurontools.driver.environment import (
 
 
 class NrtStatus(IntEnum):
-    """What a call of the Neuron runtime returns."""
+    """Status codes of the Neuron runtime (nrt_status.h)."""
 
     SUCCESS = 0
     FAILURE = 1
@@ -51,7 +54,7 @@ class NrtStatus(IntEnum):
 
 
 def cores_not_available(first: int, last: int, available: int, logical_neuroncore_config: int) -> str:
-    """The runtime's words when a range of cores is held by others; the newer ones where cores are logical."""
+    """Returns the runtime's error text for a range of cores that others hold. With LNC 2 it has a newer form."""
     if logical_neuroncore_config == 1:
         return f"NeuronCore(s) not available - Requested:nc{first}-nc{last} Available:{available}"
     return (
@@ -61,7 +64,7 @@ def cores_not_available(first: int, last: int, available: int, logical_neuroncor
 
 
 def core_count_not_available(count: int, available: int, logical_neuroncore_config: int) -> str:
-    """The runtime's words when so many contiguous cores are not free."""
+    """Returns the runtime's error text if that many contiguous cores are not free."""
     if logical_neuroncore_config == 1:
         return f"NeuronCore(s) not available - Requested:{count} Available:{available}"
     return (
@@ -73,16 +76,16 @@ def core_count_not_available(count: int, available: int, logical_neuroncore_conf
 CORES_NOT_CONTIGUOUS = "Neuron cores are not contiguous"
 
 
-HIGHEST_CORE = 65535  # far above any host; bounds what a typing error can ask for
+HIGHEST_CORE = 65535  # far above any host; bounds the effect of a typing error
 _MAX_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CoreRequest:
-    """A request for logical cores; `first` and `count` are None when they don't matter.
+    """A process's request for logical cores.
 
-    first and count: this range (NEURON_RT_VISIBLE_CORES). count alone: so many contiguous ones, wherever they are free
-    (NEURON_RT_NUM_CORES). Neither: all cores of the host. `logical_neuroncore_config` None: the host's default.
+    With `first` and `count`: that range (NEURON_RT_VISIBLE_CORES). With `count` alone: any contiguous free cores
+    (NEURON_RT_NUM_CORES). With neither: all cores of the host. `logical_neuroncore_config` None: the host's default.
     """
 
     first: int | None = None
@@ -91,7 +94,7 @@ class CoreRequest:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> CoreRequest:
-        """The request that a process with this environment makes; VISIBLE_CORES beats NUM_CORES."""
+        """Reads the request from an environment. VISIBLE_CORES takes precedence over NUM_CORES."""
         lnc = logical_neuroncore_config(environment)
         visible = environment.get(VISIBLE_CORES, "").strip()
         if visible:
@@ -109,7 +112,7 @@ class CoreRequest:
 
 
 def parse_visible_cores(text: str) -> tuple[int, int]:
-    """First core and count of a NEURON_RT_VISIBLE_CORES value such as `3`, `3-6`, `3,4,5` or `3-5,6`.
+    """Parses a NEURON_RT_VISIBLE_CORES value such as `3`, `3-6`, `3,4,5` or `3-5,6` into first core and count.
 
     Raises InvalidCoreRequest unless the cores are contiguous and increasing.
     """
@@ -151,7 +154,7 @@ _COMPONENT_WIDTH, _FUNCTION_WIDTH = 5, 40
 
 
 def runtime_error_line(function: str, text: str, pid: int, at_unix_seconds: float) -> str:
-    """A line at the level ERROR; `function` with its component, "TDRV:exec_request_process_errors"."""
+    """Formats a log line at level ERROR. `function` includes the component: "TDRV:exec_request_process_errors"."""
     component, _, name = function.partition(":")
     second = time.strftime("%Y-%b-%d %H:%M:%S", time.gmtime(at_unix_seconds))
     moment = f"{second}.{int(at_unix_seconds % 1 * 1e6):06d}"
@@ -165,7 +168,7 @@ def execution_failure_lines(
     pid: int,
     at_unix_seconds: float,
 ) -> Iterator[str]:
-    """What is logged of an execution that failed: its causes, the status, and a block of facts for a report."""
+    """Yields the log lines of a failed execution: its causes, its status, and a block of facts."""
     for function, text in causes:
         yield runtime_error_line(function, text, pid, at_unix_seconds)
     yield runtime_error_line("NMGR:dlr_infer", f"Inference completed with err: {int(status)}", pid, at_unix_seconds)
@@ -180,11 +183,11 @@ def execution_failure_lines(
 
 
 class InvalidProfileSteps(ValueError):
-    """A text that names no steps; it says what would."""
+    """The text is no range of steps. The message says what is valid."""
 
 
 def parse_profile_steps(text: str) -> tuple[int, int | None]:
-    """The first and the last step of 10:15, 10:, :15 or 10; both count. All of them for an empty text."""
+    """Parses 10:15, 10:, :15 or 10 into the first and the last step (inclusive). An empty text means all steps."""
     if not text:
         return 1, None
     found = re.fullmatch(r"(\d{0,9})(:?)(\d{0,9})", text, re.ASCII)

@@ -1,4 +1,4 @@
-"""What /proc tells of a process: its runtime, its cores, its environment and its relatives."""
+"""Processes as /proc shows them: runtime, cores, environment and process tree; and the cost of this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAME_START_SECONDS = 2.0  # the clock may have been set a little since
 
 @dataclass(frozen=True, slots=True)
 class ProcessTreeEntry:
-    """A process of the tree. `depth`: how far from the first, which is 0."""
+    """A process in a process tree. The root has depth 0."""
 
     depth: int
     pid: int
@@ -30,16 +30,19 @@ class ProcessTreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """`problem` is "", or says why nothing is known; secrets in the environment are hidden, None: not for us to see."""
+    """Environment and process tree of a process. `problem` says why they are unknown, "" if they are known.
+
+    Secrets in the environment are hidden. `environment` None: not permitted.
+    """
 
     pid: int
     problem: str = ""
     environment: tuple[tuple[str, str], ...] | None = None
-    tree: tuple[ProcessTreeEntry, ...] = ()  # from the first that is known down to those that it has started
+    tree: tuple[ProcessTreeEntry, ...] = ()  # from the oldest known ancestor to the descendants
 
 
 def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: str = "/proc") -> ProcessContext:
-    """The surroundings of the process that has had this PID since then, on this host."""
+    """Reads the context of the process with this PID and start time on this host."""
     files = ProcessFiles(proc, pid)
     times = files.times()
     if times is None:
@@ -59,7 +62,7 @@ def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: 
 
 
 def process_tree(pid: int, proc: str = "/proc") -> tuple[ProcessTreeEntry, ...]:
-    """The line of those who started a process, itself, and those that it has started; at most MOST_PROCESSES."""
+    """Returns the ancestors of a process, itself and its descendants; at most MOST_PROCESSES."""
     ancestors: list[int] = []
     above = _parent(pid, proc)
     while above > 0 and above not in ancestors and len(ancestors) < MOST_DEEP:
@@ -81,7 +84,7 @@ def _add_children(pid: int, depth: int, proc: str, found: list[ProcessTreeEntry]
 
 
 def _parent(pid: int, proc: str) -> int:
-    """0: there is none, or it can't be seen."""
+    """Returns 0 if there is no parent, or if it is unreadable."""
     try:
         return int(read_bytes(f"{proc}/{pid}/stat").rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
@@ -89,7 +92,7 @@ def _parent(pid: int, proc: str) -> int:
 
 
 def _children(pid: int, proc: str) -> list[int]:
-    """The children of all threads, as CONFIG_PROC_CHILDREN of the kernel has them; none without."""
+    """Returns the children of all threads. Empty on a kernel without CONFIG_PROC_CHILDREN."""
     children: list[int] = []
     try:
         threads = os.listdir(f"{proc}/{pid}/task")[:1024]  # noqa: PTH208
@@ -112,7 +115,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class OwnUsage:
-    """vCPU time and memory of this process. The share is over the time between the latest two measurements."""
+    """vCPU time and memory of this process. `vcpu_ratio` covers the time between the last two measurements."""
 
     def __init__(self) -> None:
         self.cpu_seconds_total: float | None = None
@@ -121,7 +124,7 @@ class OwnUsage:
         self._measured_at_seconds = 0.0
 
     def measure(self) -> None:
-        """Measures now."""
+        """Takes a measurement."""
         now_seconds, cpu_seconds = time.monotonic(), time.process_time()
         passed_seconds = now_seconds - self._measured_at_seconds
         if self.cpu_seconds_total is not None and passed_seconds > 0:
@@ -134,13 +137,13 @@ class OwnUsage:
             self.resident_bytes = None
 
 
-SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # set in the copies of /proc that we write, for processes that a load invented
+SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # marks processes of a synthetic load in an exported /proc
 _MAX_TAG_CHARACTERS = 255
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY_CATEGORIES})
 
 
 class FoundProcess:
-    """One process. What never changes is read once, here; `record` reads the rest.
+    """A process with open devices. Reads constant values once, in the constructor.
 
     A process without the Neuron runtime, such as a monitor, is an observer and holds no cores.
     """
@@ -160,19 +163,19 @@ class FoundProcess:
 
     @property
     def uses_runtime(self) -> bool:
-        """Whether it has loaded the Neuron runtime."""
+        """Whether the process has loaded the Neuron runtime."""
         return self._runtime_version is not None
 
     @property
     def logical_neuroncore_config(self) -> int | None:
-        """The LNC its environment sets; None when it sets none or can't be read."""
+        """LNC that the environment sets. None if not set or unreadable."""
         try:
             return logical_neuroncore_config(self.environment or {})
         except InvalidCoreRequest:
             return None
 
     def visible_cores(self) -> range | None:
-        """The logical cores that NEURON_RT_VISIBLE_CORES names; None when it doesn't, or can't be read."""
+        """Returns the logical cores in NEURON_RT_VISIBLE_CORES. None if not set or unreadable."""
         try:
             request = CoreRequest.from_environment(self.environment or {})
         except InvalidCoreRequest:
@@ -182,12 +185,12 @@ class FoundProcess:
         return range(request.first, request.first + request.count)
 
     def times(self) -> ProcessTimes | None:
-        """Its times now; None when it has ended, also when another process has its PID by now."""
+        """Reads the current times. None if the process ended, even if its PID was reused."""
         times = self._files.times()
         return times if times is not None and times.started_at_ticks == self._started_ticks else None
 
     def reread(self) -> None:
-        """Reads again what a process may change in its first moments: its program and the libraries it has loaded."""
+        """Rereads the program and the loaded libraries, which may change shortly after the start (exec)."""
         if not self.uses_runtime:
             self._runtime_version = self._files.runtime_version()
             self._command = self._files.command() or self._command
@@ -202,7 +205,7 @@ class FoundProcess:
         boot_unix_seconds: float | None,
         times: ProcessTimes | None,
     ) -> Process:
-        """The process of the snapshot. `cores`: the physical cores it holds, `is_inferred`: which was concluded."""
+        """Builds the process of a snapshot. `cores` are its physical cores; `is_inferred`: they were inferred."""
         tag = (self.environment or {}).get(PROCESS_TAG, "")[:_MAX_TAG_CHARACTERS]
         started = None
         if times is not None and boot_unix_seconds is not None:
@@ -226,7 +229,7 @@ class FoundProcess:
             resident_bytes=None if times is None else times.resident_bytes,
             cpu_user_seconds_total=None if times is None else times.cpu_user_seconds,
             cpu_system_seconds_total=None if times is None else times.cpu_system_seconds,
-            # The driver counts by core; whoever can tell whose they are adds them.
+            # The driver counts per core; attribution to processes happens elsewhere.
             executions=None,
             errors=None,
             reporting=True,
@@ -235,7 +238,7 @@ class FoundProcess:
 
 
 def user_name(uid: int | None) -> str | None:
-    """The name of a user, its number as text when it has no name here."""
+    """Returns the user's name, or the number as text if it has none."""
     if uid is None:
         return None
     import pwd
@@ -247,12 +250,11 @@ def user_name(uid: int | None) -> str | None:
 
 
 class HeldCores:
-    """Who holds which physical cores.
+    """Attributes physical cores to processes.
 
-    `cores` has those of each process with the runtime, by PID. An open device tells the device and not the cores.
-    NEURON_RT_VISIBLE_CORES tells them where it fits the devices that are open. Else a process that alone has a device
-    open counts as holding all of it, which is a conclusion: its PID is in `inferred_pids`. Of a device that others have
-    open too it holds nothing that we know; `candidates` names, by device, the processes that may hold what is left.
+    `cores` maps each PID with the runtime to its cores. NEURON_RT_VISIBLE_CORES decides if it fits the open devices.
+    Otherwise, a process that is alone on a device holds all its cores, and its PID is in `inferred_pids`. For a device
+    that several processes have open, `candidates` lists the processes that may hold its remaining cores.
     """
 
     __slots__ = ("candidates", "cores", "inferred_pids")
@@ -282,7 +284,7 @@ class HeldCores:
 def _named_cores(
     process: FoundProcess, device_indices: tuple[int, ...], cores_per_device: int, lnc: int
 ) -> tuple[int, ...]:
-    """The cores its environment names, if they are on devices it has open."""
+    """Returns the cores in its environment, if they are on its open devices."""
     visible = process.visible_cores()
     if visible is None:
         return ()

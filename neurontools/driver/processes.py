@@ -20,7 +20,7 @@ UNKNOWN_VERSION = "unknown"
 
 
 class ProcessTimes:
-    """What /proc/PID/stat tells of a process that changes."""
+    """CPU times, memory and start of a process, from /proc/PID/stat."""
 
     __slots__ = ("cpu_system_seconds", "cpu_user_seconds", "resident_bytes", "started_at_ticks")
 
@@ -32,12 +32,12 @@ class ProcessTimes:
 
     @property
     def started_after_boot_seconds(self) -> float:
-        """When the process started, seconds after the start of the machine."""
+        """Start of the process, in seconds after boot."""
         return self.started_at_ticks / _TICKS_PER_SECOND
 
 
 class ProcessFiles:
-    """Reads the files of one process; what can't be read is None, or "" for texts."""
+    """Reads the files of one process. Unreadable values are None, or "" for texts."""
 
     __slots__ = ("_directory",)
 
@@ -45,7 +45,7 @@ class ProcessFiles:
         self._directory = f"{proc}/{pid}"
 
     def times(self) -> ProcessTimes | None:
-        """Times, memory and start; None when the process ended."""
+        """Reads CPU times, memory and start. None if the process ended."""
         try:
             # The name in parentheses may hold anything, parentheses too.
             fields = read_bytes(f"{self._directory}/stat").rpartition(b")")[2].split()
@@ -57,7 +57,7 @@ class ProcessFiles:
         return ProcessTimes(user / _TICKS_PER_SECOND, system / _TICKS_PER_SECOND, pages * _PAGE_BYTES, started)
 
     def command(self) -> str:
-        """The command line."""
+        """Reads the command line."""
         try:
             raw = read_whole_file(f"{self._directory}/cmdline", 4 * MAX_COMMAND_CHARACTERS)
         except OSError:
@@ -65,7 +65,7 @@ class ProcessFiles:
         return " ".join(raw.decode("utf-8", "replace").split("\0")).strip()[:MAX_COMMAND_CHARACTERS]
 
     def uid(self) -> int | None:
-        """Whose process it is: its real user id, as its status file says."""
+        """Reads the real user ID."""
         try:
             for line in read_bytes(f"{self._directory}/status").split(b"\n"):
                 if line.startswith(b"Uid:"):
@@ -75,7 +75,7 @@ class ProcessFiles:
         return None
 
     def environment(self) -> dict[str, str] | None:
-        """The environment it was started with; None when that is not for us to see."""
+        """Reads the initial environment. None if not permitted."""
         try:
             raw = read_whole_file(f"{self._directory}/environ", _MAX_ENVIRONMENT_BYTES)
         except OSError:
@@ -84,7 +84,7 @@ class ProcessFiles:
         return {name: value for name, equals, value in pairs if equals}
 
     def runtime_version(self) -> str | None:
-        """The version of the Neuron runtime it has loaded; None when it has none, "unknown" for an unnumbered one."""
+        """Reads the version of the loaded Neuron runtime. None if none is loaded, "unknown" if it has no number."""
         try:
             maps = read_whole_file(f"{self._directory}/maps", _MAX_MAPS_BYTES)
         except OSError:
@@ -103,7 +103,7 @@ class ProcessFiles:
 
 
 def read_boot_time(proc: str) -> float | None:
-    """When the machine started, Unix time; None when it can't be read."""
+    """Reads the Unix time of boot. None if unreadable."""
     try:
         for line in read_whole_file(f"{proc}/stat", 2**20).split(b"\n"):
             if line.startswith(b"btime "):
@@ -120,14 +120,14 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class OpenDevices:
-    """One process and the indices of the devices it has open."""
+    """A process and the devices it has open."""
 
     pid: int
     device_indices: tuple[int, ...]
 
 
 class OwnerScan:
-    """Looks through the processes. A device is told by its device number, and where that isn't to be had by name."""
+    """Searches the processes for open devices. Identifies a device by its device number, else by its name."""
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
         self._roots = roots
@@ -145,12 +145,12 @@ class OwnerScan:
         return sorted(numbers)[:MAX_PROCESSES]
 
     def devices_of(self, pid: int) -> tuple[int, ...] | None:
-        """The devices a process has open, ascending; None when that is not for us to see."""
+        """Returns the devices that a process has open, ascending. None if not permitted."""
         directory = f"{self._roots.proc}/{pid}/fd"
         try:
             descriptors = os.listdir(directory)[:MAX_DESCRIPTORS]  # noqa: PTH208 - pathlib is slow
         except PermissionError:
-            # Threads of the kernel have neither a command line nor files.
+            # Kernel threads have neither a command line nor open files.
             return None if ProcessFiles(self._roots.proc, pid).command() else ()
         except (OSError, ValueError):  # it ended
             return ()
@@ -170,7 +170,7 @@ class OwnerScan:
         digits = name.removeprefix("neuron")
         if name == digits or not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
             return None
-        # The name is the one of the process's own mount namespace: in a container it may be that of another device.
+        # In a container, the name belongs to its mount namespace and may be the name of another device.
         number = self._number(path) if self._real_devices else None
         index = self._by_number.get(number, int(digits)) if number else int(digits)
         return index if index in self._indices and index < MAX_DEVICES else None
@@ -185,7 +185,7 @@ class OwnerScan:
 
 
 def scan_device_owners(roots: Roots, directories: list[DeviceDirectory]) -> tuple[list[OpenDevices], int]:
-    """Everybody who has a device open, by PID, and how many processes could not be looked into."""
+    """Returns the processes that have a device open, by PID, and the number of unreadable processes."""
     owners: list[OpenDevices] = []
     hidden = 0
     scanning = OwnerScan(roots, directories)
@@ -199,7 +199,7 @@ def scan_device_owners(roots: Roots, directories: list[DeviceDirectory]) -> tupl
 
 
 def hidden_processes_warning(hidden: int) -> str:
-    """What to tell when processes could not be looked into."""
+    """Returns the warning about unreadable processes."""
     return (
         f"{hidden} processes of other users can't be looked into, so owners of devices may be missing; "
         "run as root or with CAP_SYS_PTRACE"

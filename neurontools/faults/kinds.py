@@ -10,7 +10,7 @@ from neurontools.driver.neuron_runtime import NrtStatus
 
 
 class FaultDuration(StrEnum):
-    """How long a fault lasts by itself; the texts complete "it lasts …"."""
+    """How long a fault lasts if nobody heals it. The values complete "it lasts …"."""
 
     ONE_EXECUTION = "one execution"
     PROCESS = "as long as the process: every later execution of it fails too"
@@ -20,21 +20,21 @@ class FaultDuration(StrEnum):
 
 
 class FaultEffect(StrEnum):
-    """What an execution that meets the fault does."""
+    """Effect on an execution that meets the fault."""
 
     NOTHING = "goes on"
     FAILS = "fails"
     HANGS = "hangs until its time-out, then fails"
     HANGS_IN_COLLECTIVE = "hangs in its next collective until its time-out, then fails"
     HAS_NAN = "has NaN in its results"
-    HAS_FLIPPED_BITS = "has wrong results, and nobody tells"
+    HAS_FLIPPED_BITS = "has wrong results, without an error"
     IS_SLOW = "takes longer"
     IS_LATE_IN_COLLECTIVES = "takes longer in each collective"
 
 
 @dataclass(frozen=True, slots=True)
 class FaultAmount:
-    """How much of a fault there is: its unit, the default and the bounds."""
+    """Unit, default and bounds of a fault's amount."""
 
     unit: str
     default: float
@@ -45,7 +45,7 @@ class FaultAmount:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLogLine:
-    """A line of the runtime's log: the function that writes it, and a template.
+    """A line of the runtime's log: the function that writes it, and a template of the text.
 
     Templates may name `device`, `core` (of the device), `engine`, `timeout_ms`, `model`, its number of
     `collectives`.
@@ -59,10 +59,10 @@ class RuntimeLogLine:
 class FaultKind:
     """A kind of fault.
 
-    `ecc` names the counters of the device that move when it begins, `component` the part that the driver calls
-    unhealthy for as long as it lasts. `counter` is the driver's of the core that meets it, `kernel_error` the name in
-    the kernel's log. `loses_host`: it is of the whole host and has no other target. The last line of `log` is the text
-    of the error. `findings` are kinds of `neurontools.model.health`.
+    `ecc`: device counters that increase at the start. `component`: the part that the driver reports as unhealthy while
+    the fault lasts. `counter`: the driver's counter of the core. `kernel_error`: the name in the kernel log.
+    `loses_host`: the fault concerns the whole host and takes no other target. The last line of `log` is the error text.
+    `findings`: kinds of findings (`FindingKind`) that follow.
     """
 
     name: str
@@ -85,12 +85,12 @@ class FaultKind:
 
     @property
     def is_met(self) -> bool:
-        """Whether executions meet it."""
+        """Whether it affects executions."""
         return self.effect is not FaultEffect.NOTHING
 
     @property
     def outlives_process(self) -> bool:
-        """Whether processes that come later meet it too."""
+        """Whether it also affects later processes."""
         return self.lasts not in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
 
 
@@ -120,7 +120,7 @@ DEVICE_PARTS = (
     "link_switch",
     "axi_fabric",
 )
-"""The parts of a device whose health the driver tells, in its words."""
+"""Parts of a device whose health the driver reports, in its terms."""
 
 _ALL = (
     FaultKind(
@@ -320,14 +320,14 @@ _ALL = (
     ),
     FaultKind(
         "bit-flip",
-        "silent data corruption: bits of one result flip, and nobody tells",
+        "silent data corruption: bits of one result flip, without an error",
         FaultDuration.ONE_EXECUTION,
         FaultEffect.HAS_FLIPPED_BITS,
         amount=FaultAmount("bits", 1, 1, 1024, is_whole=True),
     ),
     FaultKind(
         "reports-lost",
-        "what processes tell the daemon is lost; they go on",
+        "reports of processes to the daemon get lost; the processes continue",
         FaultDuration.CONDITION,
         loses_reports=True,
         findings=("stale_report",),

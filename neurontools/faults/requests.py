@@ -20,17 +20,15 @@ LARGEST_SEED = 2**64 - 1
 
 
 class ImpossibleFault(ValueError):
-    """What is asked for can't be meant; the text says what, why and what to give instead."""
+    """The request is invalid. The message says what, why and what to give instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRequest:
-    """A fault that is asked for; exactly one of device, core and process is given. ImpossibleFault for rubbish.
+    """A request to inject a fault. Raises ImpossibleFault if invalid.
 
-    One that loses the host is of none of them.
-
-    Cores are logical, under the default LNC of the host. `after_executions` None: the next one, where executions meet
-    the kind at all.
+    Give exactly one of device, core and process; none for a kind that takes down the host. Cores are logical, under the
+    host's default LNC. `after_executions` None: the next execution, if executions meet the kind.
     """
 
     kind: str
@@ -94,7 +92,7 @@ class FaultRequest:
 
     @property
     def definition(self) -> FaultKind:
-        """Its kind; ImpossibleFault for one that there is not."""
+        """The kind of the fault. Raises ImpossibleFault if there is no such kind."""
         kind = KINDS.get(self.kind)
         if kind is None:
             raise ImpossibleFault(f"{excerpt(self.kind, 60)!r} is no kind of fault{_near(self.kind)}")
@@ -102,13 +100,13 @@ class FaultRequest:
 
     @property
     def effective_amount(self) -> float | None:
-        """The amount, or the kind's default; None where the kind has none."""
+        """The amount, or the kind's default. None if the kind has no amount."""
         kind = self.definition
         return self.amount if self.amount is not None else kind.amount.default if kind.amount is not None else None
 
     @property
     def waits_for_execution(self) -> bool:
-        """Whether it begins when an execution meets it, and not before: what leaves no mark on the hardware does so."""
+        """Whether the fault begins with an execution. Faults that leave no mark on the hardware always do."""
         passing = self.definition.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
         return passing or self.after_executions is not None or self.probability is not None
 
@@ -151,14 +149,14 @@ Leaves out the 11 % that no single host shows (maintenance, parts of the host). 
 
 
 class InvalidFaultPlan(ValueError):
-    """A plan that can't be meant; the text says what, why and what to give instead, in one line."""
+    """The plan is invalid. The one-line message says what, why and what to give instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What a plan file says. `mean_seconds_between_faults` is of one host; None: as published, by its devices.
+    """A fault plan. `mean_seconds_between_faults` is per host; None: FAULTS_PER_DEVICE_DAY times its devices.
 
-    `for_seconds` ends each fault by itself; None: it lasts as its kind does.
+    Each fault ends after `for_seconds`. None: it lasts as long as its kind.
     """
 
     seed: int = 0
@@ -170,21 +168,21 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """One fault of the story: on which host, and what is to be asked for there at once."""
+    """A scheduled fault: its host, and the request to send there at the start."""
 
     host_index: int
     request: FaultRequest
 
     @property
     def at_seconds(self) -> float:
-        """When, from the beginning of the story."""
+        """Seconds from the start of the plan."""
         return self.request.after_seconds or 0.0
 
 
 def schedule_faults(plan: FaultPlan, device_counts: Sequence[int]) -> tuple[PlannedFault, ...]:
-    """All that happens on hosts with so many devices each, in order of time; BadPlan when it is too much.
+    """Returns the faults of all hosts by time. Raises InvalidFaultPlan if there are too many.
 
-    What happens on a host does not depend on the other hosts.
+    `device_counts` has the devices of each host. The faults of a host do not depend on the other hosts.
     """
     told = [each for index, count in enumerate(device_counts) for each in _of_host(plan, index, count)]
     return tuple(sorted(told, key=lambda each: (each.at_seconds, each.host_index)))
@@ -217,7 +215,7 @@ def _of_host(plan: FaultPlan, host_index: int, device_count: int) -> Iterator[Pl
 
 
 def parse_plan(text: str) -> FaultPlan:
-    """The plan of a TOML file; BadPlan."""
+    """Parses a plan in TOML. Raises InvalidFaultPlan."""
     import tomllib  # slow to import, and only a plan needs it
 
     try:
@@ -270,19 +268,19 @@ FAULT_STATE_TEXTS = {FaultState.WAITING: "waits", FaultState.HOLDS: "holds", Fau
 
 
 def describe_fault(fault: InjectedFault) -> str:
-    """One line on a fault."""
+    """Describes a fault in one line."""
     state = FAULT_STATE_TEXTS[fault.state]
     return f"fault {fault.number}: {fault.kind} {fault_location(fault)}{fault_schedule(fault)}, {state}"
 
 
 def injected_by(fault: InjectedFault) -> str:
-    """Who injected it, as far as the kernel has told; "" where that is not known."""
+    """Returns user and process that injected the fault; "" if unknown."""
     told = (("UID", fault.injected_by_uid), ("PID", fault.injected_by_pid))
     return ", ".join(f"{name} {number}" for name, number in told if number is not None)
 
 
 def fault_location(fault: InjectedFault) -> str:
-    """What it is in: a device, a NeuronCore, a process, or the host."""
+    """Returns the target: a device, a NeuronCore, a process, or the host."""
     if not fault.device_indices:
         return "the host"
     devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges_text(fault.device_indices)}"
@@ -292,7 +290,7 @@ def fault_location(fault: InjectedFault) -> str:
 
 
 def fault_schedule(fault: InjectedFault) -> str:
-    """What it waits for, how long it lasts and how likely it is met, after a comma each."""
+    """Returns delay, duration and probability, each after a comma."""
     parts = []
     if fault.after_executions:
         parts.append(f"after {fault.after_executions} execution{'' if fault.after_executions == 1 else 's'}")

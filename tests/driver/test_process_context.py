@@ -56,9 +56,9 @@ def test_another_process_with_the_pid_and_one_that_has_ended_are_told(process: s
 def test_what_the_kernel_does_not_show_this_user_is_not_shown(process: subprocess.Popen[bytes]) -> None:
     code = (
         "import os\n"
-        "from neurontools.driver.process_context import surroundings\n"
+        "from neurontools.driver.process_context import read_process_context\n"
         "os.setuid(65534)\n"
-        f"found = surroundings({process.pid}, None)\n"
+        f"found = read_process_context({process.pid}, None)\n"
         "print(found.environment, found.tree[-1].command)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
