@@ -1,12 +1,12 @@
-"""Free NeuronCores for a process to come: what `neuron-ls --wait-free` and `neuron-run --wait` know, for programs.
+"""Finds and waits for free NeuronCores, as `neuron-ls --wait-free` and `neuron-run --wait` do.
 
     import os
     from neurontools import free_cores
 
     os.environ["NEURON_RT_VISIBLE_CORES"] = str(free_cores.wait(4))
 
-A core is free when nobody holds it for certain; one that somebody may hold, or has memory on, is not. Nothing is
-reserved: who starts first has the cores.
+A core is free only if it certainly has no owner and no memory in use. Nothing is reserved: another process may take the
+cores first.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ __all__ = ["CoreRange", "NeverFree", "NotFree", "free_indices", "select", "wait"
 
 _T = TypeVar("_T")
 _AGAIN_SECONDS = 0.25
-_LONGEST_ABSENCE_SECONDS = 60.0  # of a daemon that is being restarted
+_LONGEST_ABSENCE_SECONDS = 60.0  # while the daemon restarts
 
 
 class NotFree(UserError):
-    """So many NeuronCores in a row did not become free in time."""
+    """The time is over before enough consecutive NeuronCores became free."""
 
 
 class NeverFree(UserError):
-    """This host, or the devices that were chosen, have not so many NeuronCores in a row."""
+    """The host, or the chosen devices, do not have that many consecutive NeuronCores."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreRange:
-    """Logical NeuronCores in a row; its text is a value of NEURON_RT_VISIBLE_CORES, such as `3` or `4-7`."""
+    """Consecutive logical NeuronCores. `str()` gives a value for NEURON_RT_VISIBLE_CORES: `3` or `4-7`."""
 
     first: int
     count: int
 
     @property
     def last(self) -> int:
-        """The last of them."""
+        """Index of the last core."""
         return self.first + self.count - 1
 
     @property
     def indices(self) -> range:
-        """All of them."""
+        """Indices of all cores."""
         return range(self.first, self.first + self.count)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class CoreRange:
 
 
 def free_indices(snapshot: Snapshot, logical_neuroncore_config: int | None = None) -> frozenset[int]:
-    """The logical NeuronCores that nobody holds; by the host's default LNC unless another one is given."""
+    """Returns the free logical NeuronCores under an LNC (default: the host's)."""
     return frozenset(core.index for core in _cores(snapshot, logical_neuroncore_config) if core.is_free is True)
 
 
@@ -73,11 +73,11 @@ def select(
     logical_neuroncore_config: int | None = None,
     device_indices: Sequence[int] = (),
 ) -> CoreRange | None:
-    """The best `count` free logical NeuronCores in a row, of these devices if any are given; None when there are none.
+    """Returns the best `count` consecutive free logical NeuronCores, optionally of these devices. None if none.
 
-    Best is what spans the fewest devices, then what has the fewest hops between them, then what leaves the fewest
-    devices that were wholly free broken, then what fills the fullest device, then the lowest. Devices with a critical
-    finding are left out. NeverFree when so many can't become free here; ValueError for a count below 1.
+    Prefers, in this order: fewer devices, fewer hops between them, fewer wholly free devices broken up, fuller devices,
+    and lower indices. Skips devices with a critical finding. Raises NeverFree if the host or the devices have too few
+    cores, and ValueError for a count below 1.
     """
     if count < 1:
         raise ValueError(f"count={count}: not a number of NeuronCores; give a whole number from 1")
@@ -124,10 +124,10 @@ def wait(
     device_indices: Sequence[int] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> CoreRange:
-    """Waits until `count` logical NeuronCores in a row are free, and answers the best of them, as `select` has it.
+    """Waits until `count` consecutive logical NeuronCores are free, and returns the best ones as `select` does.
 
-    Cores are counted by the LNC that the environment sets, else the host's. Raises NotFree when the time is over (0:
-    look once; None: wait for ever), NeverFree when so many can't become free here, and what `client.connect` raises.
+    Uses the LNC that the environment sets, else the host's. `timeout_seconds` 0 checks once; None waits forever. Raises
+    NotFree after the timeout, NeverFree if the host has too few cores, and the errors of `client.connect`.
     """
     lnc = logical_neuroncore_config(environment)
 
@@ -147,10 +147,10 @@ def wait(
 def wait_until(
     look: Callable[[Snapshot], _T | None], daemon: Client, timeout_seconds: float | None = None
 ) -> _T | None:
-    """What `look` answers of the first snapshot of which it has an answer; None when the time is over.
+    """Calls `look` on each snapshot until it returns a value, and returns that. None after the timeout.
 
-    It sees each change of ownership at once. A daemon that goes away meanwhile is waited for, since somebody may be
-    restarting it; NoDaemon or TimedOut when it stays away for a minute, or did not answer at all.
+    Sees each change of ownership at once. If the daemon goes away, waits up to a minute for its restart, then raises
+    NoDaemon or TimedOut. Raises them at once if the daemon does not answer the first request.
     """
     ends_at = float("inf") if timeout_seconds is None else monotonic() + timeout_seconds
     answer = look(daemon.snapshot())
@@ -170,12 +170,12 @@ def wait_until(
 
 
 def _cores(snapshot: Snapshot, lnc: int | None) -> tuple[LogicalNeuronCore, ...]:
-    """By an LNC that the hardware can't have the host's default is meant, as in the list of devices."""
+    """Groups cores by LNC. An LNC that the hardware does not support means the host's default."""
     return logical_cores(snapshot, lnc if lnc in snapshot.instance.logical_neuroncore_configs else None)
 
 
 def _check_possible(snapshot: Snapshot, count: int, lnc: int | None, device_indices: Sequence[int]) -> None:
-    """NeverFree unless the host, or the longest row of the chosen devices, has so many cores."""
+    """Raises NeverFree unless the longest run of consecutive devices has `count` cores."""
     instance = snapshot.instance
     if lnc not in instance.logical_neuroncore_configs:
         lnc = instance.logical_neuroncore_config
@@ -196,12 +196,12 @@ def _topology(snapshot: Snapshot) -> Topology | None:
     devices = sorted(snapshot.devices, key=lambda device: device.index)
     try:
         return Topology(TopologyKind(snapshot.instance.topology), tuple(device.connected_to for device in devices))
-    except ValueError:  # a device is missing: its neighbours still name it
+    except ValueError:  # its neighbours still name a missing device
         return None
 
 
 def _hops(topology: Topology | None, devices: list[int]) -> int:
-    """The sum over all pairs."""
+    """Sums the hops over all pairs of devices."""
     if topology is None or len(devices) < 2:
         return 0
     far = topology.device_count

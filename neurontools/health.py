@@ -1,4 +1,4 @@
-"""Health: what the daemon has found wrong, for each device, with the reasons and what to do about them.
+"""Verdicts on devices: the daemon's findings, with reasons and actions.
 
 How to use it:
 
@@ -6,17 +6,16 @@ How to use it:
 
     verdicts = health.verdicts(snapshot)
     for verdict in verdicts:
-        verdict.device_index, verdict.severity, verdict.is_healthy   # Severity.OK when there are no findings
-        for finding in verdict.findings:                              # gravest first
+        verdict.device_index, verdict.severity, verdict.is_healthy   # Severity.OK without findings
+        for finding in verdict.findings:                              # highest severity first
             finding.kind, finding.severity, finding.reason, finding.action, finding.pid, finding.neuroncore_index
-            health.age_seconds(finding, snapshot)                     # how long it has lasted
-    health.is_healthy(verdicts)                                       # nothing is worse than a notice
+            health.age_seconds(finding, snapshot)                     # the age of the finding
+    health.is_healthy(verdicts)                                       # no finding exceeds a notice
 
-The daemon judges, once a tick, from its whole past; a snapshot carries its verdicts, wherever it is read. One without
-any (of an older daemon, an older recording) is not known to be well: `severity` and `is_healthy` are None then, as they
-are for a device of which the driver tells nothing.
+The daemon derives findings once per tick and puts them into each snapshot. `severity` and `is_healthy` are None if the
+health is unknown: in snapshots of old daemons, and for a device whose health the driver does not report.
 
-An idle device is a notice: a waste, but nothing is broken. Whatever is worse than a notice is unhealthy.
+An idle device is a notice: wasteful, but not broken. A device with a finding above a notice is unhealthy.
 """
 
 from neurontools.model.finding import Finding, FindingKind, Severity

@@ -1,4 +1,4 @@
-"""Snapshots as rows for tables: what `neuron-ls --query` asks, for programs.
+"""Converts snapshots to table rows, with the fields of `neuron-ls --query`.
 
     import pandas
     from neurontools import client, rows
@@ -6,8 +6,8 @@
     with client.connect() as daemon:
         cores = pandas.DataFrame(rows.cores(daemon.snapshot()))
 
-A row is a dict whose keys are those of `neuron-ls --query … --format json`, which `neuron-ls --help-query` explains;
-quantities carry their unit in the key. None is unknown, or not there.
+A row is a dict with the keys of `neuron-ls --query … --format json`; `neuron-ls --help-query` explains them. Keys of
+quantities include the unit. None: unknown or not applicable.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["cores", "devices"]
 
 
 def devices(snapshot: Snapshot) -> list[dict[str, FieldValue]]:
-    """A row for each device; `health` is the daemon's verdict, None where it made none."""
+    """Returns one row per device. `health` is the daemon's verdict; None: no verdict."""
     return _made(snapshot, None, of_cores=False)
 
 
 def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, FieldValue]]:
-    """A row for each logical NeuronCore, with the process that holds it and the fields of its device.
+    """Returns one row per logical NeuronCore, with its process and the fields of its device.
 
-    Cores are those of the host's default LNC unless another one is given; `index` is that of the device.
+    The LNC defaults to the host's. `index` is the device's.
     """
     return _made(snapshot, logical_neuroncore_config, of_cores=True)
 

@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class FactStatus(StrEnum):
-    """How a value is known."""
+    """How a fact is known."""
 
-    DOCUMENTED = "documented"  # AWS says so in its documentation or a blog post
-    DRIVER = "driver"  # read in the source of the Neuron driver
-    OBSERVED = "observed"  # printed by a real machine, or listed by a public API
-    INFERRED = "inferred"  # concluded from other facts; nobody has stated it
-    UNKNOWN = "unknown"  # looked for and not found
-    NOT_APPLICABLE = "n/a"  # the hardware has no such thing
+    DOCUMENTED = "documented"  # AWS documentation or blog post
+    DRIVER = "driver"  # source code of the Neuron driver
+    OBSERVED = "observed"  # output of a real host, or of a public API
+    INFERRED = "inferred"  # derived from other facts, stated nowhere
+    UNKNOWN = "unknown"  # searched for and not found
+    NOT_APPLICABLE = "n/a"  # does not exist on this hardware
 
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T]):
-    """One value and its standing. `value` is None exactly when the status is unknown or n/a.
+    """One value and how it is known. `value` is None exactly if the status is unknown or n/a.
 
-    `source` holds ids that `catalog.sources()` explains; it is empty where the origin was not written down.
+    `source` has IDs of `catalog.sources()`; empty if the origin was not recorded.
     """
 
     value: T | None
@@ -38,7 +38,7 @@ class Fact(Generic[T]):
 
     @property
     def certain(self) -> bool:
-        """Whether the value is known and was stated or seen, not concluded."""
+        """Whether the value is known and not inferred."""
         return self.value is not None and self.status in _CERTAIN
 
 
@@ -51,7 +51,7 @@ _HZ_PER_GHZ = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PciIds:
-    """PCI ids as four lower-case hex digits; a family may have several device ids."""
+    """PCI IDs as four lower-case hexadecimal digits. A family may have several device IDs."""
 
     vendor_id: str
     device_ids: tuple[str, ...]
@@ -60,7 +60,7 @@ class PciIds:
 
 @dataclass(frozen=True, slots=True)
 class SysfsStrings:
-    """What the driver's sysfs tree calls the family; it numbers generations differently from the tools."""
+    """Names of the family in the driver's sysfs tree, which numbers generations differently from the tools."""
 
     arch_type_device: str  # "NDv2"
     arch_type_core: str  # "NCv2"
@@ -73,8 +73,7 @@ class SysfsStrings:
 class PeakTflops:
     """Peak rates by data type, in units of 10^12 operations per second; types are spelled as AWS does: "bf16", "cfp8".
 
-    Rates per core are per physical core, and on Trainium2 and later their sum is below the rate of the device: AWS
-    states both so.
+    Rates per core are per physical core. On Trainium2 and later their sum is below the device's rate; AWS states both.
     """
 
     dense: tuple[tuple[str, float], ...]
@@ -84,7 +83,7 @@ class PeakTflops:
     note: str
 
     def flops(self, dtype: str, sparse: bool = False) -> float | None:
-        """Operations per second; None when no rate is stated for the type."""
+        """Returns operations per second. None if AWS states no rate for the type."""
         tflops = dict(self.sparse if sparse else self.dense).get(dtype)
         return None if tflops is None else tflops * _FLOPS_PER_TFLOPS
 
@@ -121,12 +120,12 @@ class DeviceFamily:
 
     @property
     def physical_cores_per_device(self) -> int:
-        """Physical NeuronCores of one device, which the driver counts whatever the LNC."""
+        """Physical NeuronCores of one device, at any LNC."""
         return known_value(self.physical_core_count)
 
     @property
     def hbm_stack_bytes(self) -> int:
-        """The capacity of one memory stack: the device's memory in equal parts."""
+        """Capacity of one HBM stack; all stacks of a device are equal."""
         return known_value(self.device_memory_bytes) // self.hbm_stack_count
 
     @property
@@ -136,12 +135,12 @@ class DeviceFamily:
 
     @property
     def sbuf_bytes_per_partition(self) -> int | None:
-        """The part of a core's state buffer (SBUF) that one partition holds."""
+        """Size of one partition of a core's state buffer (SBUF)."""
         total, count = self.sbuf_bytes_per_core.value, self.sbuf_partition_count.value
         return None if total is None or count is None else total // count
 
     def checked_lnc(self, lnc: int | None = None) -> int:
-        """`lnc`, or the default for None; ValueError for one that the hardware can't have."""
+        """Returns `lnc`, or the default for None. Raises ValueError if the hardware does not support it."""
         if lnc is None:
             return self.lnc_default
         if lnc not in self.lnc_supported:
@@ -151,25 +150,25 @@ class DeviceFamily:
         return lnc
 
     def neuroncore_version(self, lnc: int | None = None) -> Fact[str]:
-        """The version the tools print at this LNC: "v3" or "v3d" on Trainium2; ValueError as `checked_lnc`."""
+        """Returns the version that the tools print at this LNC: on Trainium2 "v3" or "v3d". Raises as `checked_lnc`."""
         return self.neuroncore_version_by_lnc[self.lnc_supported.index(self.checked_lnc(lnc))]
 
     def peak_flops_per_device(self, dtype: str, sparse: bool = False) -> float | None:
-        """Peak operations per second of a device; None when AWS states none for the type."""
+        """Returns peak operations per second of a device. None if AWS states none for the type."""
         return self.peak_per_device.flops(dtype, sparse)
 
     def peak_flops_per_physical_core(self, dtype: str, sparse: bool = False) -> float | None:
-        """Peak operations per second of a physical core; None when AWS states none for the type."""
+        """Returns peak operations per second of a physical core. None if AWS states none for the type."""
         return self.peak_per_physical_core.flops(dtype, sparse)
 
     def engine_clock_hz(self, engine: str) -> float | None:
-        """The clock of an engine ("tensor", "vector", "scalar", "gpsimd"); None where unknown."""
+        """Returns the clock of an engine ("tensor", "vector", "scalar", "gpsimd"). None: unknown."""
         ghz = dict(self.engine_clock_ghz.value or ()).get(engine)
         return None if ghz is None else ghz * _HZ_PER_GHZ
 
 
 def known_value(fact: Fact[int]) -> int:
-    """The value of a fact that the loader made sure is known."""
+    """Returns the value of a fact that the reader required to be known."""
     if fact.value is None:
         msg = f"a fact that must be known has status {fact.status}"
         raise ValueError(msg)
@@ -177,26 +176,26 @@ def known_value(fact: Fact[int]) -> int:
 
 
 def simulated_serial_number(family: DeviceFamily, device_index: int) -> str | None:
-    """16 hexadecimal digits, as the driver writes them; all begin with ffffffff, so that none passes for real.
+    """Returns 16 hexadecimal digits. They start with ffffffff to distinguish them from real serial numbers.
 
-    None for Inferentia, which has none.
+    None for Inferentia, which has no serial numbers.
     """
     return f"ffffffff{device_index:08x}" if family.generation > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Where one device sits in the host, as the kernel prints it."""
+    """Location of one device in the host, in the kernel's format."""
 
     index: int
     bdf: Fact[str]  # PCI address with domain, "0000:10:1c.0"
     cpu_affinity: Fact[str]  # "0-31,64-95"
-    numa_node: Fact[str]  # "1"; "-1" where the kernel knows no node
+    numa_node: Fact[str]  # "1"; "-1" for no node
 
 
 @dataclass(frozen=True, slots=True)
 class UltraServer:
-    """The UltraServer that hosts of this type can be nodes of."""
+    """The UltraServer that hosts of an instance type can be part of."""
 
     kind: str  # the driver's platform: pod, pds, max
     name: str
@@ -211,7 +210,7 @@ class UltraServer:
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """One instance type. Prices are for Linux, in US dollars an hour; a list price is not published for every type.
+    """One instance type. Prices are for Linux, in US dollars per hour; some types have no published price.
 
     `physical_core_map[device]` holds the physical core at each logical position of the device, for LNC 1; at LNC n, a
     logical core takes n positions that follow each other. Nodes 1 and 3 of a Trn2 UltraServer use position XOR 6.
@@ -222,7 +221,7 @@ class InstanceType:
     device_count: int
     devices: tuple[DeviceFacts, ...]  # by index, device_count of them
     topology: Topology
-    topology_standing: Fact[str]  # how surely `topology` is known; the value is its name in topologies.toml
+    topology_standing: Fact[str]  # how `topology` is known; the value is its name in topologies.toml
     physical_core_map: tuple[tuple[int, ...], ...]
     device_index_by_routing_id: tuple[int, ...]  # the driver's table; empty where it has none (Inferentia: probe order)
     vcpu_count: Fact[int]
@@ -237,7 +236,7 @@ class InstanceType:
     spot_example_usd_per_hour: Fact[float]
     sagemaker_usd_per_hour: Fact[float]
     ultraserver: UltraServer | None
-    other_names: tuple[str, ...]  # product names that the driver treats alike
+    other_names: tuple[str, ...]  # product names that the driver treats as this type
     note: str
 
     @property
@@ -266,9 +265,9 @@ _HEXADECIMAL_DIGITS = 16
 def ultraserver_node(
     ultraserver: UltraServer | None, index: int | None, node_count: int | None = None
 ) -> UltraServerNode:
-    """The node of this index; `node_count`, where it was read, goes before that of the catalog.
+    """Builds the node with this index. `node_count`, if read from the host, overrides the catalog.
 
-    That the nodes of a ring follow each other by their index is nowhere stated, so such links are inferred.
+    No source states that a ring connects nodes in index order, so its links are inferred.
     """
     if ultraserver is None:
         return UltraServerNode(index, node_count)
@@ -279,7 +278,7 @@ def ultraserver_node(
     concluded = {name for name, fact in named.items() if fact.value is not None and not fact.certain}
     if ultraserver.node_links.value == "ring":
         concluded.add("links")
-    if not ultraserver.node_links.certain:  # that the type is a node of this UltraServer is concluded
+    if not ultraserver.node_links.certain:  # the membership of the type is inferred
         concluded |= {"name"} if node_count is not None else {"name", "node_count"}
     return UltraServerNode(
         index=index,
@@ -292,7 +291,7 @@ def ultraserver_node(
 
 
 def parse_ultraserver_place(text: str) -> tuple[str, int]:
-    """The name and the index of NAME:INDEX; ValueError where it is not so written."""
+    """Parses NAME:INDEX into name and index. Raises ValueError."""
     name, _, position = text.rpartition(":")
     if not (_is_name(name) and position.isascii() and position.isdigit() and len(position) < 5):
         raise ValueError(
@@ -303,7 +302,7 @@ def parse_ultraserver_place(text: str) -> tuple[str, int]:
 
 
 def check_ultraserver_place(text: str, instance_type: InstanceType) -> tuple[str, int]:
-    """The name and the index that NAME:INDEX asks for; ValueError says in a line why this type can't have it."""
+    """Parses NAME:INDEX and checks that the instance type supports it. Raises ValueError with a one-line reason."""
     name, index = parse_ultraserver_place(text)
     ultraserver = instance_type.ultraserver
     if ultraserver is None:
@@ -320,9 +319,9 @@ def check_ultraserver_place(text: str, instance_type: InstanceType) -> tuple[str
 
 
 def simulated_server_id(name: str) -> str:
-    """How the driver's tree names an UltraServer of this name: 16 hexadecimal digits.
+    """Returns the driver's server ID for a simulated UltraServer: 16 hexadecimal digits.
 
-    Those that are made up begin with ffffffff, so that none passes for real.
+    Generated IDs start with ffffffff to distinguish them from real ones.
     """
     if is_server_id(name):
         return name
@@ -332,7 +331,7 @@ def simulated_server_id(name: str) -> str:
 
 
 def is_server_id(text: str) -> bool:
-    """Whether this is the id of an UltraServer as the driver writes it; zeros stand for none."""
+    """Whether the text is a server ID of the driver: 16 hexadecimal digits, not all zero."""
     is_hexadecimal = len(text) == _HEXADECIMAL_DIGITS and all(digit in "0123456789abcdef" for digit in text)
     return is_hexadecimal and bool(text.strip("0"))
 

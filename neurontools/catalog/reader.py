@@ -29,11 +29,11 @@ _VALUELESS = frozenset({FactStatus.UNKNOWN, FactStatus.NOT_APPLICABLE})
 
 
 class CatalogDataError(ValueError):
-    """A data file of the catalog is wrong; the text names the file and the key."""
+    """A data file of the catalog is invalid. The message names the file and the key."""
 
 
 class Table:
-    """A TOML table whose keys are taken one by one; use `reading`, which refuses keys that nobody took."""
+    """A TOML table whose keys are consumed one by one. Use `open_table`, which rejects leftover keys."""
 
     def __init__(self, data: Mapping[str, object], file_name: str, path: str = "") -> None:
         self._left = dict(data)
@@ -41,7 +41,7 @@ class Table:
         self._path = path
 
     def error(self, key: str, problem: str) -> CatalogDataError:
-        """An error about one key of this table, to be raised."""
+        """Builds an error about one key of this table."""
         return CatalogDataError(f"{self._file_name}: {self._under(key)}: {problem}")
 
     @property
@@ -124,7 +124,7 @@ class Table:
 
 
 class open_table:  # noqa: N801 - reads like a function; contextlib takes longer to import than the catalog to read
-    """Read one table, `path` from the top of the file; at the end, nothing may be left in it."""
+    """Opens one table. `path` is its path in the file. Raises CatalogDataError if keys are left at the end."""
 
     def __init__(self, data: Mapping[str, object], file_name: str, path: str = "") -> None:
         self._table = Table(data, file_name, path)
@@ -139,7 +139,7 @@ class open_table:  # noqa: N801 - reads like a function; contextlib takes longer
 
 @cache
 def load_tables(file_name: str) -> dict[str, dict[str, object]]:
-    """A data file of the catalog, parsed once; not to be changed by the caller."""
+    """Returns a parsed data file of the catalog. Cached, so do not modify it."""
     with open(f"{_DATA_DIRECTORY}/{file_name}", "rb") as file:  # noqa: PTH123 - pathlib is slow
         content = file.read()
     tables = _compiled(file_name, zlib.crc32(content))
@@ -154,9 +154,9 @@ def load_tables(file_name: str) -> dict[str, dict[str, object]]:
 
 
 def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None:
-    """The tables as scripts/compile-catalog wrote them; None when the data was changed since, or never compiled."""
+    """Returns the tables compiled by scripts/compile-catalog. None if missing or older than the data."""
     try:
-        # importlib would do the same and imports much to do it.
+        # importlib does the same, but its import is slow.
         module = __import__(f"neurontools.catalog.compiled.{file_name.removesuffix('.toml')}", fromlist=["TABLES"])
     except ImportError:
         return None
@@ -165,7 +165,7 @@ def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None
 
 
 def read_family(name: str, table: Table) -> DeviceFamily:
-    """The family in the table `family` of its file, which is called after it."""
+    """Reads the family from the table `family` of its file."""
     if table.take("name", str) != name:
         raise table.error("name", f"must be {name!r}, as the file is called")
     lnc_supported = table.take_all("lnc_supported", int)
@@ -238,7 +238,7 @@ _UNKNOWN_TEXT: Fact[str] = Fact(None, FactStatus.UNKNOWN)
 
 
 def read_instance_type(name: str, family: DeviceFamily, table: Table) -> InstanceType:
-    """The instance type in one table of `instance_types`, joined with what it refers to in topologies.toml."""
+    """Reads an instance type, with the tables of topologies.toml that it refers to."""
     device_count = table.take("device_count", int)
     topology, topology_standing = _topology(table, device_count)
     return InstanceType(
@@ -268,7 +268,7 @@ def read_instance_type(name: str, family: DeviceFamily, table: Table) -> Instanc
 
 
 def _devices(table: Table, device_count: int) -> tuple[DeviceFacts, ...]:
-    """One row per device; without any rows, nothing is known about any device."""
+    """Reads one row per device. Without rows, all facts of the devices are unknown."""
     if not table.has("devices"):
         return tuple(DeviceFacts(i, _UNKNOWN_TEXT, _UNKNOWN_TEXT, _UNKNOWN_TEXT) for i in range(device_count))
     devices = []
@@ -293,7 +293,7 @@ def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
         kind = shared.take("kind", str)
         if kind not in list(TopologyKind):
             raise shared.error("kind", f"{kind!r} is none of {', '.join(TopologyKind)}")
-        # A switched fabric has no list: the driver answers none, for any number of devices.
+        # A switched fabric has no neighbour lists; the driver reports none.
         links = shared.take_rows("connected_to") if shared.has("connected_to") else ((),) * device_count
         try:
             topology = Topology(TopologyKind(kind), links)
@@ -307,7 +307,7 @@ def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
 
 
 def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[int, ...], ...]:
-    """The physical core of each logical position, per device; the identity where the driver has no map."""
+    """Reads the physical core of each logical position, per device; the identity if the driver has no map."""
     if not table.has("core_map"):
         return (tuple(range(core_count)),) * device_count
     name = table.take("core_map", str)
@@ -347,7 +347,7 @@ def _ultraserver(table: Table) -> UltraServer | None:
 
 
 def _shared(group: str, name: str, table: Table, key: str) -> open_table:
-    """Read one table of topologies.toml, which instance types refer to by name."""
+    """Opens a table of topologies.toml by name."""
     data = load_tables("topologies.toml").get(group, {}).get(name)
     if not isinstance(data, dict):
         raise table.error(key, f"topologies.toml has no {group}.{name}")
@@ -355,31 +355,31 @@ def _shared(group: str, name: str, table: Table, key: str) -> open_table:
 
 
 PEAK_DTYPE = "bf16"
-"""The data type whose peak model FLOPs utilization (MFU) is a share of: nobody reports the data type in use."""
+"""Data type of the peak for model FLOPs utilization (MFU), because the data type in use is not reported."""
 
 
 class UnknownInstanceType(ValueError):
-    """There is no instance type of this name; the text names it, the near matches, and how to list all."""
+    """There is no such instance type. The message suggests similar names and the command that lists all."""
 
 
 def names() -> tuple[str, ...]:
-    """All instance types, in the order of index.toml: inf1, inf2, trn1, trn1n, trn2, trn3, by size."""
+    """Returns all instance types in the order of index.toml: inf1, inf2, trn1, trn1n, trn2, trn3, by size."""
     return tuple(_family_by_instance_type())
 
 
 def family_names() -> tuple[str, ...]:
-    """All device families, in the order in which `names` first needs them."""
+    """Returns all device families, in the order of `names`."""
     return tuple(dict.fromkeys(_family_by_instance_type().values()))
 
 
 @cache
 def load(name: str) -> InstanceType:
-    """The instance type of this name; UnknownInstanceType when there is none, CatalogDataError for wrong data."""
+    """Loads an instance type. Raises UnknownInstanceType, or CatalogDataError for invalid data."""
     family_name = _family_by_instance_type().get(name)
     if family_name is None:
         raise UnknownInstanceType(_unknown_text(name))
     file_name = f"{family_name}.toml"
-    # The file holds the whole family: only this one table of it is checked here.
+    # The file has the whole family; only this table is checked here.
     table = {key: value for key, value in load_tables(file_name).get("instance_types", {}).items() if key == name}
     with open_table(table, file_name, "instance_types") as instance_types:
         with instance_types.inner(name) as data:
@@ -388,7 +388,7 @@ def load(name: str) -> InstanceType:
 
 @cache
 def load_family(name: str) -> DeviceFamily:
-    """The device family of this name; ValueError when there is none, CatalogDataError when its data is wrong."""
+    """Loads a device family. Raises ValueError if there is none, CatalogDataError for invalid data."""
     if name not in family_names():
         msg = f'no device family "{name}" is known: there are {", ".join(family_names())}'
         raise ValueError(msg)
@@ -400,15 +400,15 @@ def load_family(name: str) -> DeviceFamily:
 
 @lru_cache(maxsize=8)
 def peak_flops_per_core(instance_type: str) -> float | None:
-    """Operations per second of a physical core of this instance type at most, for PEAK_DTYPE; None where unknown."""
+    """Returns the peak operations per second of a physical core for PEAK_DTYPE. None: unknown."""
     try:
         return load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
-    except UnknownInstanceType:  # of a daemon that knows more than this version
+    except UnknownInstanceType:  # reported by a newer daemon
         return None
 
 
 def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
-    """The same of a logical core at this LNC (None: the default there); None too where the hardware can't have it."""
+    """Returns the peak of a logical core at this LNC (default: the family's). None: unknown or unsupported LNC."""
     physical = peak_flops_per_core(instance_type)
     if physical is None:
         return None
@@ -419,7 +419,7 @@ def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> f
 
 
 def sources() -> Mapping[str, str]:
-    """What each source id in the facts stands for."""
+    """Returns the description of each source ID in the facts."""
     from types import MappingProxyType
 
     return MappingProxyType(dict(_texts("sources.toml", "sources")))
@@ -431,7 +431,7 @@ def _family_by_instance_type() -> dict[str, str]:
 
 
 def _texts(file_name: str, key: str) -> list[tuple[str, str]]:
-    """The pairs of a file that is one table of texts, in the order of the file."""
+    """Returns the pairs of a file with a single table of texts, in file order."""
     with open_table(load_tables(file_name), file_name) as file, file.inner(key) as table:
         return [(name, table.take(name, str)) for name in table.remaining]
 

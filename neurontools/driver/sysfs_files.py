@@ -1,4 +1,4 @@
-"""The files of the driver's sysfs tree as data, and how to read one."""
+"""The files of the driver's sysfs tree as a table, and functions that read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-# Formats, for `str.format`. Only core_count has no newline.
+# Formats for `str.format`. Only core_count has no newline.
 COUNT_FORMAT = "{}\n"
 TEXT_FORMAT = "{}\n"
 BARE_FORMAT = "{}"
@@ -26,22 +26,22 @@ _PRIVATE_MODE = 0o400
 _RESET_MODE = 0o600
 
 # Driver versions that changed the tree.
-METRICS_SINCE = (2, 7)  # before, there are only a device's neighbours, its cores and its reset
+METRICS_SINCE = (2, 7)  # earlier drivers have only neighbours, cores and reset
 CURRENT_NAMES_SINCE = (2, 8)  # info/, execute_* for infer_*, peak
 MEMORY_CATEGORIES = (2, 10)
 METRICS_OPENED_TO_USERS = (2, 15)
 SERIAL_NUMBERS_SINCE = (2, 15)
-OPENED_TO_USERS = (2, 28)  # core_count and connected_devices may be read by everybody
-LIVE_COUNTERS_SINCE = (2, 30)  # counters of the runtime move while a process runs, and not only when it ends
+OPENED_TO_USERS = (2, 28)  # core_count and connected_devices readable by everybody
+LIVE_COUNTERS_SINCE = (2, 30)  # the runtime's counters change while a process runs, not only at its end
 POWER_AND_TIME = (2, 21)
-LAST_KNOWN_VERSION = (2, 31)  # from here on nothing is public: 2.31 rearranged the tree
+LAST_KNOWN_VERSION = (2, 31)  # 2.31 rearranged the tree; later layouts are not published
 
 
 @dataclass(frozen=True, slots=True)
 class SysfsFile:
-    """One file; `generation` is the first of the hardware (1: Inferentia to 4: Trainium3) that has it.
+    """One file. `generation` is the first hardware generation with it, 1 (Inferentia) to 4 (Trainium3).
 
-    Drivers from `since` to before `until` have it; None: all later ones.
+    Drivers from `since` up to, but without, `until` have it. None: no end.
     """
 
     path: str
@@ -55,7 +55,7 @@ class SysfsFile:
 MEMORY_VALUES = ("total", "present", "peak")
 COUNTER_VALUES = ("total", "present")
 
-# stats/memory_usage/device_mem of a core; the field of DeviceMemory is the name with `_bytes` behind it.
+# stats/memory_usage/device_mem of a core. DeviceMemory appends `_bytes` to the names.
 DEVICE_MEMORY_CATEGORIES = (
     "model_code",
     "tensors",
@@ -80,7 +80,7 @@ HOST_MEMORY_CATEGORIES = (
     "dma_rings",
     "uncategorized",
 )
-# stats/status of a core; the field of StatusCounters is the name with `_total` behind it.
+# stats/status of a core. StatusCounters appends `_total` to the names.
 STATUS_COUNTERS = (
     "success",
     "failure",
@@ -110,7 +110,7 @@ STATUS_COUNTERS = (
 # stats/other_info of a core.
 INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
 OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
-# Counters the driver keeps itself; all others come from the runtime's datastore.
+# Counters of the driver itself. All others come from the runtime's datastore.
 DRIVER_COUNTERS = frozenset({"reset_req_count", "reset_fail_count"})
 
 # stats/hardware of a device: the file and the field of EccCounters.
@@ -125,14 +125,14 @@ ECC_COUNTERS = {
 CONNECTED_DEVICES, CORE_COUNT, DEVICE_NUMBER = "connected_devices", "core_count", "dev"
 SERIAL_NUMBER = "info/serial_number"
 ARCH_TYPE = "info/architecture/arch_type"
-FIRST_ARCH_TYPE = "arch_type"  # of 2.7, without the "ND" of later ones
+FIRST_ARCH_TYPE = "arch_type"  # in driver 2.7; lacks the prefix "ND" of later ones
 INSTANCE_TYPE = "info/architecture/instance_type"
 DEVICE_NAME = "info/architecture/device_name"
 POWER_UTILIZATION = "stats/power/utilization"
 UNHEALTHY_COMPONENTS = "stats/hardware/health_status/unhealthy_components"
 
 
-# Since when there are those that were not there from the first (categories of memory: MEMORY_CATEGORIES).
+# First driver version of files that are newer than the rest.
 _MEMORY_SINCE = {
     "driver_memory": (2, 17),
     "collectives": (2, 17),
@@ -160,31 +160,31 @@ _ECC_FIRST = (2, 14)
 
 
 def status_path(name: str, value: str = "total") -> str:
-    """A status counter of a core."""
+    """Path of a status counter of a core."""
     return f"stats/status/{name}/{value}"
 
 
 def other_info_path(name: str, value: str = "total") -> str:
-    """One of the other counters of a core."""
+    """Path of one of the other counters of a core."""
     return f"stats/other_info/{name}/{value}"
 
 
 def device_memory_path(category: str, value: str = "total") -> str:
-    """Device memory of a core in a category; `total` is what is allocated now."""
+    """Path of a core's device memory in a category. `total` is the current allocation."""
     return f"stats/memory_usage/device_mem/{category}/{value}"
 
 
 def host_memory_path(category: str, value: str = "total") -> str:
-    """Host memory of a device in a category; `total` is what is allocated now."""
+    """Path of a device's host memory in a category. `total` is the current allocation."""
     return f"stats/memory_usage/host_mem/{category}/{value}"
 
 
 def core_memory_path(location: str, value: str = "total") -> str:
-    """All memory of a core in `host_mem` or `device_mem`."""
+    """Path of all memory of a core in `host_mem` or `device_mem`."""
     return f"stats/memory_usage/{location}/{value}"
 
 
-# Where a file was before the version that gave it its place of today. What was not divided into categories is in none.
+# Earlier path of a file, and the driver version that moved it. Earlier drivers did not split memory by category.
 _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
     status_path("execute_completed_with_error"): (status_path("infer_completed_with_error"), CURRENT_NAMES_SINCE),
     status_path("execute_completed_with_num_error"): (
@@ -199,7 +199,7 @@ _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[SysfsFile]:
-    """The files of a counter that had another name at first."""
+    """Yields the files of a counter that was renamed."""
     directory = path.rpartition("/")[0]
     earlier, since = _EARLIER[path]
     earlier_directory = earlier.rpartition("/")[0]
@@ -263,7 +263,7 @@ CORE_FILES: tuple[SysfsFile, ...] = (
     SysfsFile("stats/tensor_engine/pe_cntrs", TEXT_FORMAT, since=(2, 23), generation=2),
 )
 
-# Of the host as a whole, relative to the root of sysfs.
+# Files about the whole host, relative to the root of sysfs.
 CLASS_FILES: tuple[SysfsFile, ...] = (
     *(SysfsFile(f"class/neuron_device/node_id_{nodes}", COUNT_FORMAT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
     *(SysfsFile(f"class/neuron_device/server_id_{nodes}", SERIAL_FORMAT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
@@ -275,7 +275,7 @@ CLASS_FILES: tuple[SysfsFile, ...] = (
 def files_for_driver(
     table: tuple[SysfsFile, ...], driver_version: tuple[int, ...], generation: int
 ) -> tuple[SysfsFile, ...]:
-    """The rows that a driver of this version has on this hardware, with the modes it gives them."""
+    """Returns the files that a driver version has on a hardware generation, with their modes."""
 
     def mode_of(file: SysfsFile) -> int:
         if file.mode == _PRIVATE_MODE and driver_version >= OPENED_TO_USERS:
@@ -293,13 +293,13 @@ def files_for_driver(
 
 
 def path_in_version(path: str, driver_version: tuple[int, ...]) -> str:
-    """Where a driver of this version has the file that is at `path` today."""
+    """Returns the path in a driver version of the file that is now at `path`."""
     earlier = _EARLIER.get(path)
     return path if earlier is None or driver_version >= earlier[1] else earlier[0]
 
 
 def parse_driver_version(text: str | None) -> tuple[int, ...] | None:
-    """The numbers of a driver version such as "2.30.2.0"; None when it is none."""
+    """Parses a driver version such as "2.30.2.0". None if invalid."""
     parts = (text or "").strip().split(".")
     if not 2 <= len(parts) <= 6 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         return None
@@ -309,13 +309,13 @@ def parse_driver_version(text: str | None) -> tuple[int, ...] | None:
 MAX_BYTES = 4096
 MAX_UINT64 = 2**64 - 1
 
-# A file of sysfs is never a link: following one could open a device, which makes its opener an owner. A pipe in its
-# place must not make us wait.
+# Regular sysfs files are never links. Following a link could open a device, which would make us its owner. Opening a
+# pipe must not block.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def open_file(path: str) -> int:
-    """A descriptor of a regular file; OSError also where something else has its name (ENODEV)."""
+    """Opens a regular file. Raises OSError, with ENODEV for any other file type."""
     descriptor = os.open(path, OPEN_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -327,7 +327,7 @@ def open_file(path: str) -> int:
 
 
 def read_bytes(path: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """The content up to the limit; OSError as from the operating system."""
+    """Reads up to the limit with a single read. Raises OSError."""
     descriptor = open_file(path)
     try:
         return os.read(descriptor, limit_bytes)
@@ -336,7 +336,7 @@ def read_bytes(path: str, limit_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: str, limit_bytes: int = MAX_BYTES) -> str | None:
-    """The content without white space around it; None when it can't be read."""
+    """Reads a file and strips white space. None if unreadable."""
     try:
         return read_bytes(path, limit_bytes).decode("utf-8", "replace").strip()
     except (OSError, ValueError):  # ValueError: a NUL in the path
@@ -344,7 +344,7 @@ def read_text(path: str, limit_bytes: int = MAX_BYTES) -> str | None:
 
 
 def read_whole_file(path: str, limit_bytes: int) -> bytes:
-    """The content of a file that comes in pieces, as those of /proc do, up to the limit; OSError."""
+    """Reads up to the limit until the end of the file, as files of /proc require. Raises OSError."""
     descriptor = open_file(path)
     try:
         pieces = []
@@ -358,7 +358,7 @@ def read_whole_file(path: str, limit_bytes: int) -> bytes:
 
 
 def parse_count(raw: bytes) -> int | None:
-    """A counter as the driver writes it, with or without newline; None for anything else."""
+    """Parses a counter, with or without newline. None if invalid."""
     digits = raw[:-1] if raw.endswith(b"\n") else raw
     if not digits.isdigit() or len(digits) > 20:
         return None

@@ -1,8 +1,8 @@
-"""An open directory, which nobody can put another one in the place of, and what is done in it.
+"""An open directory that no other user can replace, and operations in it.
 
-A path is looked up anew at each use: who may write to a directory on the way, or owns one, decides each time where it
-leads. So a directory is looked up once, from the top down and each step from the one before, and every step, directory
-or symbolic link, has to belong to this user or to root. What follows goes by its descriptor.
+The kernel resolves a path at each use, so the owner of any directory on the way can redirect it. `Directory` resolves
+the path once, from the root down. Each step, directory or symbolic link, must belong to this user or to root. All later
+operations use the descriptor.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from collections.abc import Iterator
 from types import TracebackType
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40  # as the kernel has it
+_MOST_LINKS = 40  # the kernel's limit
 _WAY_MODE = 0o755
 _SHARED_MODE = stat.S_ISVTX | stat.S_ISGID | stat.S_IWGRP
 
 
 class NotTrusted(PermissionError):
-    """Something that another user could have put there. `filename` is its path, `strerror` why it isn't used."""
+    """Another user could have placed this file. `filename` is its path, `strerror` the reason."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(errno.EPERM, why, path)
 
 
 class Directory:
-    """An open directory; close it, or use it as a context. Names are those of entries, without a slash.
+    """An open directory. Close it, or use it as a context manager. Names are entries, without a slash.
 
-    `path` is for messages. `is_made` tells whether `open` or `below` made it, `exposed` the directory above it that
-    everybody may write to and that isn't sticky, if there is one: where it leads is by its owner, but not for long.
-    Operations raise OSError. May be used by several threads.
+    `path` is for messages. `is_made`: `open` or `below` created it. `exposed`: a parent directory that everybody may
+    write to and that is not sticky, so its entries can be replaced. Operations raise OSError. Thread-safe.
     """
 
     def __init__(self, descriptor: int, path: str, *, is_made: bool = False, exposed: str | None = None) -> None:
@@ -43,17 +42,16 @@ class Directory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, make_mode: int | None = None, may_be_link: bool = True) -> Directory:
-        """The directory at a path; NotTrusted where another user has a say in what that is.
+        """Opens a directory. Raises NotTrusted if another user controls a part of the path.
 
-        With `make_mode` it is made where it is missing, and those above it, of which each gets at most 0755. Two
-        processes may make the same one at once.
+        `make_mode` creates it if missing, and missing parents with at most 0755. Safe against a concurrent creator.
         """
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
     def below(self, name: str, *, make_mode: int | None = None) -> Directory:
-        """A directory in this one, which is no link and belongs to this user, root, or a member of `shared_group`.
+        """Opens a subdirectory that belongs to this user, root, or a member of `shared_group`, and is no link.
 
-        With `make_mode` it is made where it is missing; in a shared directory it is shared too.
+        `make_mode` creates it if missing; in a shared directory it is shared too.
         """
         group = self.shared_group
         is_made = make_mode is not None and _make(self.descriptor, name, make_mode)
@@ -76,23 +74,23 @@ class Directory:
 
     @property
     def mode(self) -> int:
-        """Its permission bits."""
+        """Permission bits."""
         return stat.S_IMODE(os.fstat(self.descriptor).st_mode)
 
     @property
     def owner(self) -> int:
-        """The user that it belongs to."""
+        """User ID of the owner."""
         return os.fstat(self.descriptor).st_uid
 
     @property
     def shared_group(self) -> int | None:
-        """The group whose members trust each other in it: chosen by a mode such as 3770. None for no such choice."""
+        """Group whose members trust each other, if the mode says so (such as 3770). Otherwise None."""
         found = os.fstat(self.descriptor)
         is_shared = found.st_mode & _SHARED_MODE == _SHARED_MODE and not found.st_mode & stat.S_IWOTH
         return found.st_gid if is_shared else None
 
     def set_mode(self, mode: int, group: int | None = None) -> None:
-        """Gives it a mode, and a group."""
+        """Sets the mode, and optionally the group."""
         with self._readable() as descriptor:
             if group is not None:
                 os.fchown(descriptor, -1, group)
@@ -273,18 +271,18 @@ class _Walk:
 
 
 def _parts(path: str) -> list[str]:
-    """The steps of a path, the next one last."""
+    """Splits a path into its steps, the first step last."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _make(above: int, name: str, mode: int) -> bool:
-    """Makes a directory where nothing is; whether it did."""
+    """Creates a directory if nothing exists there. Returns whether it did."""
     try:
         os.mkdir(name, mode, dir_fd=above)
     except FileExistsError:
         return False
     except OSError:
-        # Said of a file system that can't be written, also where the directory is there.
+        # A read-only file system reports an error even if the directory exists.
         if _exists(above, name):
             return False
         raise
@@ -304,9 +302,9 @@ def _check(found: os.stat_result, path: str, group: int | None = None) -> None:
 
 
 def _is_trusted(found: os.stat_result, group: int | None = None) -> bool:
-    """Whether something belongs to this user, to root, or to a member of a group.
+    """Whether a file belongs to this user, to root, or to a member of the group.
 
-    In a namespace whose users don't include root, files of root look as if they were another's: who has / is trusted.
+    In a user namespace without root, root's files appear to belong to another user. So the owner of / is trusted too.
     """
     if found.st_uid in (0, os.geteuid()) or (group is not None and found.st_gid == group):
         return True

@@ -7,18 +7,18 @@ from itertools import islice
 
 _LONGEST_COMMAND = 4096
 _INTERPRETERS = ("python", "pypy")
-_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # options of the interpreter that take the next argument
-_LAUNCHERS = ("neurontools.runtime",)  # modules that run a script, in the place of which they stand
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # interpreter options with a separate value
+_LAUNCHERS = ("neurontools.runtime",)  # modules that run a script given as their argument
 
 
 def script_text(command: str) -> str:
-    """`train.py --lr 0.1` for `/opt/venv/bin/python3 -u /home/me/train.py --lr 0.1`; others without their directory.
+    """Shortens `/opt/venv/bin/python3 -u /home/me/train.py --lr 0.1` to `train.py --lr 0.1`.
 
-    Of a module the name is left, of `-c` the code. "" where nothing is known. A command line is words with spaces
-    between them by now, so one whose paths have spaces in them is shown from its last directory on.
+    `-m` leaves the module and its arguments, `-c` the code. Other programs lose their directory. "" stays "". Spaces
+    inside an argument are not quoted, so a path with a space is shown from its last directory on.
     """
     words = command[:_LONGEST_COMMAND].split()
-    if not words or words[0].startswith("["):  # of the kernel, or invented
+    if not words or words[0].startswith("["):  # a kernel thread, or a synthetic process
         return " ".join(words)
     script = _after_interpreter(words) if _is_interpreter(words[0]) else words
     return " ".join([_base(script[0]), *script[1:]]) if script else _base(words[0])
@@ -30,7 +30,7 @@ def _is_interpreter(word: str) -> bool:
 
 
 def _after_interpreter(words: list[str]) -> list[str]:
-    """The words from the script, the module or the code on; [] where there is none."""
+    """Returns the words from the script, module or code on; [] if there is none."""
     position = 1
     while position < len(words):
         word = words[position]
@@ -70,7 +70,7 @@ _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{32,}")
 
 
 def shown_value(name: str, value: str) -> str:
-    """The value of a variable as it may be shown: itself, or HIDDEN."""
+    """Returns the value of a variable for display. Secrets become HIDDEN."""
     if name in _PLAIN_SECRET_NAMES or not value:
         return value
     return HIDDEN if _SECRET_NAME.search(name) or is_secret(value) else value
@@ -84,7 +84,7 @@ def is_secret(value: str) -> bool:
 
 
 def _is_random(word: str) -> bool:
-    """Long, not shaped like a path or a version, with letters of both cases and digits; or all hexadecimal."""
+    """Whether a word is 32 hexadecimal digits, or a long mix of both cases and digits that is no path or version."""
     if _HEXADECIMAL.fullmatch(word):
         return True
     if not _RANDOM.fullmatch(word) or word.count("/") > 1 or word.startswith(("/", ".", "-")):
