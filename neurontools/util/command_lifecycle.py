@@ -144,12 +144,12 @@ def _run_and_cleanup(work: "Callable[[list[str]], int]") -> int:
             raise UserError(end.code) from end
         return end.code or 0
     finally:
-        standing = sys.modules.get("neurontools.rpc.tunnel_registry")  # where nothing was far away, nothing is loaded
-        if standing is not None:
+        registry = sys.modules.get("neurontools.rpc.tunnel_registry")  # loaded only if a tunnel was opened
+        if registry is not None:
             from neurontools.util.signals import DeferredSignals
 
             with DeferredSignals():
-                standing.close_tunnels()
+                registry.close_tunnels()
 
 
 def _exit_interrupted(_number: int, _frame: "FrameType | None") -> "NoReturn":

@@ -220,7 +220,7 @@ def test_a_recording_that_fills_the_disk(tmp_path: Path, shared_daemon: RunningD
 
 def framed(work: str, **environment: str) -> Callable[..., Done]:
     """A command that consists of this expression."""
-    code = f"import os, sys\nfrom neurontools.cli.line import frame\nframe.run('neuron-x', lambda arguments: {work})"
+    code = f"import os, sys\nfrom neurontools.util.command_lifecycle import run_command\nrun_command('neuron-x', lambda arguments: {work})"
 
     def run(**changes: Any) -> Done:
         return subprocess.run(
@@ -259,14 +259,14 @@ def test_what_the_frame_tells(work: str, code: int, told: str) -> None:
 
 AFTER_A_SIGNAL = """
 import os, signal
-from neurontools.cli.line import frame
+from neurontools.util.command_lifecycle import run_command
 def work(arguments):
     try:
         os.kill(os.getpid(), {number})
     finally:
         {then}
     return 0
-frame.run("neuron-x", work)
+run_command("neuron-x", work)
 """
 CLEANS = "os.kill(os.getpid(), signal.SIGHUP); print('cleaned', flush=True)"
 
