@@ -220,7 +220,8 @@ def test_a_recording_that_fills_the_disk(tmp_path: Path, shared_daemon: RunningD
 
 def framed(work: str, **environment: str) -> Callable[..., Done]:
     """A command that consists of this expression."""
-    code = f"import os, sys\nfrom neurontools.util.command_lifecycle import run_command\nrun_command('neuron-x', lambda arguments: {work})"
+    imports = "import os, sys\nfrom neurontools.util.command_lifecycle import run_command\n"
+    code = f"{imports}run_command('neuron-x', lambda arguments: {work})"
 
     def run(**changes: Any) -> Done:
         return subprocess.run(
