@@ -33,14 +33,14 @@ def test_the_ground_of_the_terminal(reply: bytes, expected: bool | None) -> None
 # SIGHUP is ignored, as the shell alone is told that a window was closed.
 PAINTING = """
 import os, signal, sys
-from neurontools.cli.top.first_frame import Terminal
-from neurontools.views.drawing.lines import Page
+from neurontools.cli.top.first_frame import FirstFrameTerminal
+from neurontools.views.drawing.lines import TextPage
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-terminal = Terminal()
+terminal = FirstFrameTerminal()
 ready, go = map(int, sys.argv[1:])
 os.write(ready, b"x")
 os.read(go, 1)
-terminal.paint(Page(), "dark", ask_background=True)
+terminal.paint(TextPage(), "dark", ask_background=True)
 """
 
 

@@ -60,7 +60,7 @@ MISUSE = {
         "neuron-ls --query index --health": "--query and --health exclude each other; give one of them",
         "neuron-ls --format csv": "--format is for --query; leave it out",
         "neuron-ls --timeout 1": "--timeout is for --wait-free; leave it out",
-        "neuron-ls --socket @ --query nope": "--query: nope is no field",
+        "neuron-ls --socket @ --query nope": "--query: nope is not a field",
         "neuron-ls --wait-free 0": "--wait-free: '0' is no number of NeuronCores",
         "neuron-ls --socket @ --wait-free 33": "--wait-free: this host has 32 NeuronCores; 33 will never be free",
         "neuron-ls --wait-free 1 --timeout soon": "--timeout: 'soon' is no number of seconds",

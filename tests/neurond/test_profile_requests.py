@@ -30,10 +30,10 @@ PID = os.getpid()
 ASK_AS_OTHER = """
 import os, sys
 from neurontools.util.errors import UserError
-from neurontools.rpc.profile_request import AskedProfile
+from neurontools.rpc.profile_request import RequestedProfile
 os.setuid(int(sys.argv[3]))
 try:
-    AskedProfile.ask(sys.argv[1], int(sys.argv[2]), 1.0, None)
+    RequestedProfile.ask(sys.argv[1], int(sys.argv[2]), 1.0, None)
 except UserError as error:
     sys.exit(f"{error.exit_code} {error}")
 """

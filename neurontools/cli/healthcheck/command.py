@@ -55,8 +55,8 @@ Environment:
   SLURMD_NODENAME     the name of this node, set by slurmd
 """
 EXIT_CODES = (
-    (0, "the host is well; for Nagios also a notice; for Slurm: what was to be done is done"),
-    (1, "something is wrong; for Nagios a warning; for Slurm: scontrol failed"),
+    (0, "the host is healthy; for Nagios also a notice; for Slurm: the actions succeeded"),
+    (1, "the host is unhealthy; for Nagios a warning; for Slurm: scontrol failed"),
     (2, "the health is unknown, or an option is invalid; for Nagios: critical"),
     (3, "for Nagios: the health is unknown, or an option is invalid"),
     (70, "a defect of the command"),

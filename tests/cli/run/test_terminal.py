@@ -184,11 +184,11 @@ OUTPUT_BYTES = 400_000
 
 BACKLOG = f"""
 import os, resource, signal, subprocess, sys
-from neurontools.cli.run.terminal import Backlog
+from neurontools.cli.run.terminal import OutputBacklog
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 writer = subprocess.Popen([sys.executable, "-c", "print('x' * {OUTPUT_BYTES - 1})"], stdout=subprocess.PIPE)
-backlog = Backlog(writer.stdout)
+backlog = OutputBacklog(writer.stdout)
 assert writer.wait() == 0
 backlog.finish()
 """
