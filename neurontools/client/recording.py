@@ -131,12 +131,12 @@ class RecordingReader:
                 # Skip record types added by a later minor version.
             except (ValueError, OverflowError, zlib.error) as error:
                 reason = escape_controls(" ".join(str(error).split())[:_LONGEST_REASON])
-                self.trouble = f"{self._shown}: damaged after {self._place()} ({reason}); it is shown up to there"
+                self.trouble = f"{self._shown}: damaged after {self._size_text()} ({reason}); it is shown up to there"
                 return
         if not is_ended and not self.trouble:
             self.trouble = f"{self._shown}: has no regular end (still being written, or its writer was killed)"
 
-    def _place(self) -> str:
+    def _size_text(self) -> str:
         return f"{self._position_bytes:,} bytes"
 
     def _header(self) -> dict[str, object]:

@@ -171,12 +171,12 @@ class OwnerScan:
         if name == digits or not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
             return None
         # In a container, the name belongs to its mount namespace and may be the name of another device.
-        number = self._number(path) if self._real_devices else None
+        number = self._device_number(path) if self._real_devices else None
         index = self._by_number.get(number, int(digits)) if number else int(digits)
         return index if index in self._indices and index < MAX_DEVICES else None
 
     @staticmethod
-    def _number(path: str) -> str | None:
+    def _device_number(path: str) -> str | None:
         try:
             status = os.stat(path)  # noqa: PTH116 - looks at the device, doesn't open it
         except OSError:

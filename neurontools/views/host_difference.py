@@ -47,7 +47,7 @@ class ComparedQuantity:
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
+class ComparedJob:
     """The processes of a job in one snapshot."""
 
     processes: tuple[ProcessFigures, ...]
@@ -115,18 +115,18 @@ HOST_QUANTITIES: dict[ComparedQuantity, Callable[[Figures], ComparedValue]] = {
 }
 
 
-def _job_cores_text(holder: JobState) -> str:
+def _job_cores_text(holder: ComparedJob) -> str:
     return ranges_text(index for each in holder.processes for index in each.process.neuroncore_indices) or units.UNKNOWN
 
 
-def _job_mfu(holder: JobState) -> float | None:
+def _job_mfu(holder: ComparedJob) -> float | None:
     """Returns the mean weighted by cores; all cores of a host are alike."""
     weighed = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
     cores = sum(count for _, count in weighed)
     return sum(ratio * count for ratio, count in weighed) / cores if cores else None
 
 
-def _job_utilization(holder: JobState) -> float | None:
+def _job_utilization(holder: ComparedJob) -> float | None:
     weighed = [
         (each.utilization_ratio, each.core_count) for each in holder.processes if each.utilization_ratio is not None
     ]
@@ -144,15 +144,15 @@ def _collective_ratio(each: ProcessFigures) -> float | None:
     return rates.collective_ratio if rates is not None else None
 
 
-def _latency_reader(quantile: str) -> Callable[[JobState], ComparedValue]:
-    def read(holder: JobState) -> ComparedValue:
+def _latency_reader(quantile: str) -> Callable[[ComparedJob], ComparedValue]:
+    def read(holder: ComparedJob) -> ComparedValue:
         known = [each.process.total_latency for each in holder.processes]
         return _known_maximum(getattr(latency, f"{quantile}_seconds") for latency in known if latency is not None)
 
     return read
 
 
-JOB_QUANTITIES: dict[ComparedQuantity, Callable[[JobState], ComparedValue]] = {
+JOB_QUANTITIES: dict[ComparedQuantity, Callable[[ComparedJob], ComparedValue]] = {
     ComparedQuantity("process_count", "processes", Aggregate.PEAK, _NUMBER, is_count=True): lambda holder: len(
         holder.processes
     ),
@@ -274,14 +274,14 @@ class RecordingSide:
                 self.devices.setdefault(device.index, SubjectValues(DEVICE_QUANTITIES)).add_state(state)
 
 
-def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, JobState]:
+def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, ComparedJob]:
     """Returns the matching processes by job. A process without a job is a job of its own."""
-    found: dict[str, JobState] = {}
+    found: dict[str, ComparedJob] = {}
     for job in figures.jobs:
         processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
         kept = tuple(each for each in processes if passes is None or passes(each))
         if kept:
-            found[job.name if job.name is not None else _process_name(kept[0].process)] = JobState(kept)
+            found[job.name if job.name is not None else _process_name(kept[0].process)] = ComparedJob(kept)
     return found
 
 

@@ -73,7 +73,7 @@ class _Parser:
     def whole(self) -> ProcessTest:
         test = self._either()
         if self._next():
-            raise InvalidFilter(f"unmatched ) {self._place()}")
+            raise InvalidFilter(f"unmatched ) {self._where()}")
         return test
 
     def _either(self) -> ProcessTest:
@@ -88,14 +88,14 @@ class _Parser:
         while True:
             if self._sees("and"):
                 if not tests or after == "and":
-                    raise InvalidFilter(f"a term is missing before the 'and' {self._place()}")
+                    raise InvalidFilter(f"a term is missing before the 'and' {self._where()}")
                 self._took(after := "and")
             if not self._next() or self._next() == ")" or self._sees("or"):
                 break
             tests.append(self._term())
             after = ""
         if after or (not tests and (self._next() or self._depth)):
-            raise InvalidFilter(f"a term is missing after {after!r}" if after else f"a term is missing {self._place()}")
+            raise InvalidFilter(f"a term is missing after {after!r}" if after else f"a term is missing {self._where()}")
         return tests[0] if len(tests) == 1 else lambda figures: all(test(figures) for test in tests)
 
     def _term(self) -> ProcessTest:
@@ -108,7 +108,7 @@ class _Parser:
         return (lambda figures: not test(figures)) if is_negated else test
 
     def _group(self) -> ProcessTest:
-        place = self._place()
+        place = self._where()
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise InvalidFilter(f"more than {_MAX_DEPTH} nested parentheses")
@@ -127,7 +127,7 @@ class _Parser:
         operator = "" if is_quoted else self._operator()
         if not operator:
             if not name and not is_quoted:
-                raise InvalidFilter(f"a term is missing {self._place()}")
+                raise InvalidFilter(f"a term is missing {self._where()}")
             return _word_test(name.casefold())
         key = name.casefold()
         column = BY_KEY.get(key)
@@ -168,7 +168,7 @@ class _Parser:
         return self._text[start : self._position]
 
     def _quoted(self) -> str:
-        place, quote = self._place(), self._text[self._position]
+        place, quote = self._where(), self._text[self._position]
         self._position += 1
         kept: list[str] = []
         while self._position < len(self._text):
@@ -202,7 +202,7 @@ class _Parser:
         self._position += len(keyword)
         return True
 
-    def _place(self) -> str:
+    def _where(self) -> str:
         return f"at character {self._position + 1}"
 
 

@@ -322,18 +322,20 @@ def rank_name(rank: Rank) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggler:
+class ShownStraggler:
     """The rank that the other ranks of a job wait for. `part` is its slow part of a step; None: no single part."""
 
     rank: Rank
     part: str | None  # as in STEP_PARTS
 
 
-def find_straggler(job: RunningJob) -> Straggler | None:
+def find_straggler(job: RunningJob) -> ShownStraggler | None:
     """Returns the straggler that the daemon found; None if there is none or findings are unknown."""
     for finding in job.findings:
         if finding.kind == FindingKind.SLOW_RANK:
-            return next((Straggler(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None)
+            return next(
+                (ShownStraggler(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None
+            )
     return None
 
 

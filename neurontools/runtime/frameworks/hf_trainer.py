@@ -23,9 +23,9 @@ class ReportTraining(TrainerCallback):  # type: ignore[misc]
         self._report = TrainingReport.start()
         self._timer.mark()
         if model is not None:
-            self._hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
+            self._hook = model.register_forward_pre_hook(self._count_batch, with_kwargs=True)
 
-    def _count(self, module: Any, arguments: Any, keywords: Any) -> None:
+    def _count_batch(self, module: Any, arguments: Any, keywords: Any) -> None:
         found = count_samples(keywords)
         if module.training and (found or count_samples(arguments)):
             self._samples = (self._samples or 0) + (found or count_samples(arguments) or 0)
