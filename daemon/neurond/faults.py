@@ -371,7 +371,7 @@ class ActiveFault:
         return None if self.request.for_seconds is None else self.began_seconds + self.request.for_seconds
 
     def advance(self, now_seconds: float) -> bool:
-        """Brings it up to a moment; whether that changed it."""
+        """Updates the fault's state to this time. Returns True if the state changed."""
         before = self.is_armed, self.began_seconds, self.ended_seconds
         if self.ended_seconds is None and not self.is_armed and now_seconds >= self.due_seconds:
             self.is_armed = True

@@ -233,10 +233,9 @@ class TimeAxis:
         return cell if 0 <= cell < self.cells else None
 
     def steps(self, per_cell: int = 1) -> tuple[int | None, ...]:
-        """Returns the number of the step that each part of a cell shows; a step is as long as a part.
+        """Divides each cell into `per_cell` parts and returns the number of the time step for each part.
 
-        None in a gap and where nothing is known. A sample covers the time since the sample before it, so parts between
-        two samples show the later one. A gap is at least one part wide.
+        None marks a part without data. A sample covers the time since the previous sample. A gap fills at least one part.
         """
         if per_cell not in self._by_parts:
             self._by_parts[per_cell] = self._compute_steps(per_cell)

@@ -200,10 +200,10 @@ def _forget(steps: dict[int, QuantityStep] | dict[int, CoreStep], first: int) ->
 
 @dataclass(frozen=True, slots=True)
 class HostQuantity:
-    """A plotted number of each sample. Equal quantities share a downsampler.
+    """A number that plots read from each sample, for the whole host, some physical cores or one process.
 
-    `first_core` and `core_count` select physical cores, `pid` a process; by default it is for the whole host. A level
-    (memory) is plotted by its maximum in each step, a rate by its mean.
+    Plots show the maximum of a level, such as memory, in each step, and the mean of a rate. The quantity is the key of
+    its downsampler, so two plots of one quantity share the work.
     """
 
     name: str

@@ -19,7 +19,7 @@ from neurontools.driver.sysfs_files import (
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import excerpt
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from neurontools.driver.sysfs_layout import FileLocator
 

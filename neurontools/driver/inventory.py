@@ -40,7 +40,7 @@ from neurontools.model import (
     UltraServerNode,
 )
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Collection
 

@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import dataclass, replace
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -170,12 +170,12 @@ def other_info_path(name: str, value: str = "total") -> str:
 
 
 def device_memory_path(category: str, value: str = "total") -> str:
-    """Path of a core's device memory in a category. `total` is the current allocation."""
+    """Path of a core's device memory in a category. The file `total` holds the current allocation."""
     return f"stats/memory_usage/device_mem/{category}/{value}"
 
 
 def host_memory_path(category: str, value: str = "total") -> str:
-    """Path of a device's host memory in a category. `total` is the current allocation."""
+    """Path of a device's host memory in a category. The file `total` holds the current allocation."""
     return f"stats/memory_usage/host_mem/{category}/{value}"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -9,7 +9,7 @@ Cores are physical NeuronCores. What a user calls a core may be a pair of them (
 
 from neurontools.util.light_imports import lazy_names
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from neurontools.model.device import (
         Device,

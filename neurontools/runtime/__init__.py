@@ -2,7 +2,7 @@
 
 from neurontools.util.light_imports import lazy_names
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from neurontools.runtime.reporting.daemon_connection import Core, CoresUnavailable
     from neurontools.runtime.reporting.event_queue import Execution, LoadedModel

@@ -7,7 +7,7 @@ from time import monotonic
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, EXIT_INTERRUPTED, UserError
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType

@@ -10,7 +10,7 @@ from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.light_imports import Generic, TypeVar
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     import json
     from typing import Any
@@ -151,7 +151,7 @@ class Column(Generic[Row]):
 
 
 def ascii_table(columns: Sequence[Column[Row]], groups: Sequence[Sequence[Row]]) -> str:
-    """Draws the table of the Neuron tools. If any group has several rows, a rule ends each group."""
+    """Draws a table in the style of the original neuron-ls. A line separates groups if any has several rows."""
     heights = range(max(len(column.title) for column in columns))
     titles = [[column.title[line] if line < len(column.title) else "" for column in columns] for line in heights]
     cells = [[_row_cells(columns, row, position) for position, row in enumerate(group)] for group in groups]

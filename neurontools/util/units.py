@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import localtime, strftime
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
@@ -203,6 +203,6 @@ def optional_rfc3339_text(unix_seconds: float | None) -> str | None:
 
 def strip_durations(text: str, instead: str = "") -> str:
     """Replaces each number of seconds in a text, so that texts that differ only in durations compare equal."""
-    import re  # slow to import, and only the daemon compares sentences
+    import re  # slow to import; commands do not need it
 
     return re.sub(r"\b\d+(\.\d+)? s\b", instead, text)

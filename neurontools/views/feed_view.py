@@ -252,7 +252,7 @@ class FeedView:
         return ""
 
     def show_message(self, text: str) -> None:
-        """Shows a line of text for some seconds; a browser page has no place for it."""
+        """Shows a line of text for some seconds. Browser pages ignore it."""
 
     def render_context(self) -> RenderContext | None:
         """Returns the context to draw from; None before the first snapshot."""

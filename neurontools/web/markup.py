@@ -90,7 +90,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
-    """Returns the pieces with links: in each target, the first piece that contains a letter or digit."""
+    """Adds the links of click targets to a line's pieces of text. A target links its first word."""
     for target in targets:
         address = link(target)
         if not address:

@@ -340,7 +340,7 @@ class ProxiedServer(Generic[P]):
         Path(path).unlink()
 
     def who(self, peer_name: str) -> P | None:
-        """As in `ConnectionProxy`."""
+        """Returns the client behind a proxied connection; None if it is unknown."""
         return self._names.get(peer_name)
 
     def relays(self) -> list[tuple[Relay, P]]:

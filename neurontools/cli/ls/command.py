@@ -12,7 +12,7 @@ from neurontools.cli.daemon.connection import ask_first_daemon, choose_daemon
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_text
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as in typing, whose import takes too long
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

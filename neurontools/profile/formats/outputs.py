@@ -59,7 +59,7 @@ def has_outputs(about: ProfileMetadata, directory: Path) -> bool:
 def write_outputs(profile: Profile, directory: Path, run: str) -> list[Path]:
     """Writes a worker's trace, XSpace and memory snapshot into a directory; returns their paths. Raises OSError.
 
-    `run` names the run of all workers; "" for a name after the start of the profile.
+    `run` names the run of all workers. If it is empty, the name is the start time of the profile.
     """
     run = run or run_name(profile.metadata.began_ns)
     name = worker_name(profile.metadata)

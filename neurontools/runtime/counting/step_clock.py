@@ -56,7 +56,7 @@ class StepClock:
         self._lock = Lock()  # for readers; charging takes no lock
 
     def begin(self) -> None:
-        """Restarts host time: the time before now that is neither charged nor read yet is dropped."""
+        """Restarts host time at this moment and discards host time that no reader has read."""
         self._began_seconds = self._clock() - max(self.charged_seconds, sum(self._read_seconds))
 
     def open(self, part: int, at_seconds: float) -> Entry:

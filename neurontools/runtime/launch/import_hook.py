@@ -12,7 +12,7 @@ from types import ModuleType
 
 from neurontools.runtime.reporting.stderr_lines import warn_once
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from importlib.metadata import DistributionFinder
 

@@ -328,7 +328,7 @@ def begin_requested_profile(environment: Mapping[str, str]) -> None:
 
 
 def connect_ring() -> None:
-    """Gives the ring its clock and its start hook. Call it once."""
+    """Connects the profile ring to the step clock; the start of a profile drops all traces. Call it once."""
     ring.start_hooks.append(replayer.drop_all_traces)
     ring.clock = _parts_ns
 

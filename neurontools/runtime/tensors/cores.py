@@ -110,19 +110,19 @@ class NotMonitored:
     """No daemon: nothing is told to anybody."""
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> Any:
-        """Nothing to tell."""
+        """Does nothing: no daemon is connected."""
 
     def unload_model(self, handle: Any) -> None:
-        """Nothing to tell."""
+        """Does nothing: no daemon is connected."""
 
     def begin(self, handle: Any, at_seconds: float) -> Any:
-        """Nothing to tell."""
+        """Does nothing: no daemon is connected."""
 
     def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
-        """Nothing to tell."""
+        """Does nothing: no daemon is connected."""
 
     def error(self, kind: str) -> None:
-        """Nothing to tell."""
+        """Does nothing: no daemon is connected."""
 
 
 _OUTCOMES = {
