@@ -1,1 +1,1 @@
-"""Executing graphs: programs, time-outs, failures, collectives."""
+"""Execution of graphs: programs, time-outs, failures and collectives."""

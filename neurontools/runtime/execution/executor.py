@@ -60,11 +60,11 @@ from neurontools.runtime.tensors.storages import storages
 
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
-_TOUCH_EVERY = 64  # executions after which a program that is followed counts as used
+_TOUCH_EVERY = 64  # executions; a replayed program then counts as used in the LRU cache
 
 
 class Executor:
-    """The programs of all cores. The caller of its methods holds the lock of the buffers."""
+    """Holds the programs of all cores. Callers hold the lock of the buffers, except where a method says otherwise."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.monitor: Monitor = NotMonitored()
@@ -87,14 +87,14 @@ class Executor:
 
     @property
     def policy(self) -> ExecutionPolicy:
-        """The settings of all executions. Read at the first execution, because scripts set variables after imports."""
+        """Returns the settings of all executions. Reads them at the first use, because scripts set variables late."""
         if self._policy is None:
             self._policy = ExecutionPolicy.from_environment(self.environment)
         return self._policy
 
     @property
     def flags(self) -> CompilerFlags:
-        """The current NEURON_CC_FLAGS; scripts set the variable after imports."""
+        """Returns the parsed NEURON_CC_FLAGS. Reads the variable each time, because scripts set it after imports."""
         text = self.environment.get(CC_FLAGS, "")
         if text != self._flags_text:
             self._flags = parse_compiler_flags(text)
@@ -102,7 +102,7 @@ class Executor:
         return self._flags
 
     def flush(self, core: Core, reason: str) -> None:
-        """Executes the pending graph of a core."""
+        """Executes the pending graph of a core, or the finished trace that replaces it. Takes the lock itself."""
         with buffers.lock:
             buffers.drain()
             trace = replayer.take_finished_trace(core)
@@ -126,7 +126,7 @@ class Executor:
                 ring.end_flush()
 
     def _execute(self, core: Core, graph: Graph, observed: list[ObservedCall] | None) -> None:
-        """Executes a recorded graph; `observed` has its calls if the replayer observed them."""
+        """Executes a recorded graph. `observed` lists its calls if the replayer observed them, else it is None."""
         queued = time.perf_counter()
         words = storages.words
         alive = bytes([words[buffer.slot] == buffer.address for buffer in graph.buffers])
@@ -146,7 +146,7 @@ class Executor:
         replayer.expect_next(core, loaded.cache_entry)
 
     def _execute_again(self, core: Core, trace: Trace) -> None:
-        """Executes a replayed graph, which was not recorded."""
+        """Executes a replayed trace; no graph was recorded for it."""
         loaded: LoadedProgram = trace.program
         metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
@@ -163,7 +163,7 @@ class Executor:
         hosts: Sequence[Tensor],
         queued: float,
     ) -> None:
-        """Runs a program on the buffers of its graph; None stands for a temporary of the program."""
+        """Runs a program on the buffers of its graph. A None in `listed` is a temporary of the program."""
         known: Any = listed
         compiled = loaded.program.compiled
         memory = core.memory
@@ -184,13 +184,13 @@ class Executor:
             deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
         started = part = None
         try:
-            # A default device or another mode of the script is for the script's own calls.
+            # The script's default device and other modes apply to its own calls only.
             with (
                 torch._C._AutoDispatchBelowAutograd(),
                 torch._C._DisableAutocast(),
                 torch._C.DisableTorchFunction(),
             ):
-                # The core is busy for as long as the operators take together, which a profile has one by one.
+                # The core counts as busy for the sum of its operators; a profile lists them one by one.
                 begun = time.perf_counter()
                 started = self.monitor.begin(loaded.handle, begun)
                 part = step_clock.open(COMPUTE, begun)
@@ -284,7 +284,7 @@ class Executor:
         _forget(graph.buffers)
 
     def _program(self, core: Core, graph: Graph, alive: bytes) -> LoadedProgram:
-        # Changed compiler flags hold for graphs compiled from then on, as with the SDK.
+        # Changed compiler flags apply only to graphs compiled later, as with the SDK.
         key = (core.local_index, tuple(graph.key), alive)
         loaded = self.programs.get(key)
         if loaded is not None:
@@ -416,11 +416,11 @@ def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
     _forget(listed)
 
 
-_MOST_PREPARED = 16  # a training has few that it executes again and again
+_MOST_PREPARED = 16  # a training repeats few programs
 
 
 class LoadedProgram:
-    """A program on a core, with its HBM and its handle at the daemon."""
+    """A program loaded on a core, with its HBM use and its handle at the daemon."""
 
     __slots__ = (
         "cache_entry",
@@ -450,7 +450,7 @@ class LoadedProgram:
     ) -> None:
         compiled = program.compiled
         self.program = program
-        self.native = native  # what may be machine code by and by
+        self.native = native  # may become machine code later
         self.run = program.run if native is None else native.run
         self.code_bytes = code_bytes
         self.handle = handle
@@ -463,15 +463,15 @@ class LoadedProgram:
         self.cache_entry = TraceCacheEntry()
         self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
-        self.entry: GraphEntry | None = None  # what a profile knows it by
+        self.entry: GraphEntry | None = None  # its graph in the profile
 
     @property
     def may_sample(self) -> bool:
-        """Whether its operators can be timed one by one without changing the computation."""
+        """Returns whether its operators can be timed one by one; native machine code cannot."""
         return self.native is None or not self.native.is_native
 
 
 def prepare_profile(programs: Iterable[LoadedProgram]) -> None:
-    """Prepares the timed form of the latest programs, so that no profiled step includes that time."""
+    """Prepares the timed form of the last 16 programs, so that no profiled step includes that time."""
     for loaded in list(programs)[-_MOST_PREPARED:]:
         loaded.program.prepare_timed()

@@ -1,9 +1,11 @@
 """Process groups over gloo: ranks, channels, collectives, and the wait for other ranks.
 
-Group 0 has all ranks. A sent tensor waits in the rendezvous store, so a sender never waits for a receiver; a channel
-keeps the order of its tensors. gloo does not report waiting time. So in every 61st collective, and in the 1st, 2nd,
-4th, 8th and so on, the ranks meet first: the time until then is waiting, the rest is the collective's own work. Other
-collectives waited for the excess over it.
+Group 0 has all ranks. A sent tensor waits in the rendezvous store, so a sender never waits for a receiver. A channel
+keeps the order of its tensors.
+
+gloo does not report waiting time. So the ranks sometimes meet before a collective: the time until they meet is the
+wait, and the rest is the collective's own work. They meet before one of 61 collectives, and before the 1st, 2nd, 3rd,
+5th, 9th and so on, counted by kind and group. For the other collectives, the wait is the time beyond the known work.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _REDUCE_OPS: dict[str, Any] = {
 
 
 class CollectiveFailed(ExecutionFailed):
-    """A collective did not complete: a peer died, or the ranks did not do the same things in the same order."""
+    """A collective failed: a peer died, or the ranks ran different collectives or another order of them."""
 
     def __init__(self, kind: str, cause: BaseException) -> None:
         super().__init__(
@@ -49,9 +51,10 @@ class CollectiveFailed(ExecutionFailed):
 def run_collective(
     kind: str, number: int, nbytes: int, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str, root: int
 ) -> float:
-    """One collective of the group with this number, complete on return; how long it waited for other ranks, in seconds.
+    """Runs one collective in a group and returns its wait for other ranks, in seconds.
 
-    CollectiveFailed, or ExecutionFailed after the deadline.
+    `number` is the number of the group. The collective is complete on return. Raises CollectiveFailed if gloo fails,
+    and ExecutionFailed after the deadline.
     """
     group = group_of(number)
     try:
@@ -152,7 +155,7 @@ def _receive(group: Any, outputs: list[Tensor], _inputs: list[Tensor], _reductio
 
 
 def _permute(group: Any, outputs: list[Tensor], inputs: list[Tensor], routes: str, _root: int) -> None:
-    """Each rank sends its tensor to one, along the routes `source>target`; who gets none keeps what it has."""
+    """Sends tensors along the routes `source>target`. A rank that receives nothing keeps its output unchanged."""
     rank = group.rank()
     works, received = [], None
     for route in routes.split():
@@ -186,21 +189,22 @@ _FUNCTIONS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None
 
 _TIMEOUT = timedelta(minutes=30)
 _groups: list[Any] = []
-_sizes: list[int] = []  # of the groups; plain numbers, which Dynamo can go by where it can't ask a group
-_own_rank: list[int] = []  # this process's in the first group
+_sizes: list[int] = []  # group sizes as plain numbers: Dynamo can't call a group's size()
+_own_rank: list[int] = []  # rank of this process in group 0; at most one item
 _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
 
 def prefix_store_of_start(store: Any) -> Any:
-    """What is in a store of this start of the ranks: torchrun keeps its store when it restarts them, and with it the
-    addresses of those that have ended.
+    """Returns a view of a store that is separate for each start of the ranks.
+
+    torchrun keeps its store when it restarts the ranks, so the store still has the addresses of the ended ones.
     """
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def add_process_group(group: Any, store: Any) -> int:
-    """Keeps a group, and for the first one the store where ranks meet; the group's number."""
+    """Adds a group and returns its number. Keeps the rendezvous store of the first group."""
     if not _groups:
         _stores.append(store)
         _own_rank.append(int(group.rank()))
@@ -211,40 +215,42 @@ def add_process_group(group: Any, store: Any) -> int:
 
 @atexit.register
 def _destroy_groups() -> None:
-    """Before the interpreter ends: the threads of a group may hold tensors, and one that lets go of a tensor when there
-    is no interpreter any more aborts the process. A group that was given up (see deadline) stays.
+    """Drops the groups before the interpreter ends.
+
+    A group's threads may hold tensors. A thread that releases a tensor after the interpreter has ended aborts the
+    process. A group that passed its deadline stays (see Deadline.wait).
     """
     _groups.clear()
     _sizes.clear()
 
 
 def world_group() -> Any:
-    """The group of all ranks, made by init_process_group; None before it."""
+    """Returns the first group, which has all ranks; None before init_process_group or ensure_world made it."""
     return _groups[0] if _groups else None
 
 
 def rendezvous_store() -> Any:
-    """The store where the ranks met; None before they did, or where there is one rank."""
+    """Returns the rendezvous store; None before the ranks met, or if the job has one rank."""
     return _stores[0] if _stores and _sizes and _sizes[0] > 1 else None
 
 
 def has_joined_world() -> bool:
-    """Whether there is a group of all ranks."""
+    """Returns whether the group of all ranks exists."""
     return bool(_sizes)
 
 
 def own_rank() -> int | None:
-    """The number of this process among all ranks; None before they met."""
+    """Returns the rank of this process among all ranks; None before they met."""
     return _own_rank[0] if _sizes else None
 
 
 def group_of(number: int) -> Any:
-    """The group with a number; IndexError if there is none."""
+    """Returns the group with this number. Raises IndexError if there is none."""
     return _groups[number]
 
 
 def ensure_world() -> int:
-    """The number of ranks; joins the gloo group of torchrun's ranks when the script made no process group itself."""
+    """Returns the number of ranks. Joins torchrun's ranks in a gloo group if the script made no process group."""
     if _sizes:
         return _sizes[0]
     size = int(os.environ.get("WORLD_SIZE", "1") or 1)
@@ -256,7 +262,11 @@ def ensure_world() -> int:
 
 
 def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
-    """The number of the group that this rank is in, of groups as torch_xla's `groups=[[0, 1], [2, 3]]` has them."""
+    """Returns the number of this rank's group, and makes the group at the first call.
+
+    `groups` lists ranks as in torch_xla: `groups=[[0, 1], [2, 3]]`. Returns 0, the group of all ranks, without groups.
+    Raises ValueError if no group has this rank.
+    """
     if not groups or ensure_world() == 1:
         return 0
     rank = _own_rank[0]
@@ -274,13 +284,13 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
 
 
 def rank_in_group(rank: int, groups: Sequence[Sequence[int]] | None) -> int:
-    """The number that a rank of the job has in its group of `groups`, as `subgroup` makes them."""
+    """Returns the rank within its group for a rank of the job; `groups` is as in `join_subgroup`."""
     members = next((tuple(g) for g in groups or () if rank in g), None)
     return rank if members is None or len(members) == _sizes[0] else members.index(rank)
 
 
 def group_size(group: int) -> int:
-    """How many ranks a group has; 1 without any group."""
+    """Returns the number of ranks in a group; 1 if no group exists."""
     return _sizes[group] if _sizes else 1
 
 
@@ -290,7 +300,7 @@ _here: dict[str, bytes] = {}
 
 
 def send_on_channel(channel: int, value: Tensor) -> None:
-    """Sends a CPU tensor."""
+    """Puts a CPU tensor into a channel; never waits for the receiver."""
     number = _sent[channel] = _sent.get(channel, 0) + 1
     payload = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     store = rendezvous_store()
@@ -301,9 +311,9 @@ def send_on_channel(channel: int, value: Tensor) -> None:
 
 
 def receive_on_channel(channel: int, like: Tensor) -> Tensor:
-    """Waits for the next tensor of a channel, which has the shape and type of `like`; a CPU tensor.
+    """Waits for the next tensor of a channel and returns it as a CPU tensor with the shape and dtype of `like`.
 
-    RuntimeError where the job has one rank and nothing was sent; ValueError for a tensor of another size.
+    Raises RuntimeError if the job has one rank and sent nothing. Raises ValueError if the size in bytes differs.
     """
     number = _received[channel] = _received.get(channel, 0) + 1
     key = _channel_key(channel, number)
@@ -332,16 +342,19 @@ def _channel_key(channel: int, number: int) -> str:
     return f"neuron-channel-{channel}-{number}"
 
 
-_MEASURE_EVERY = 61  # a prime: among the collectives of a step each has its turn
-_LATEST = 5  # meetings by whose median the work is known, so that a moment of a busy machine is not
+_MEASURE_EVERY = 61  # collectives; a prime, so that each collective of a step is measured in turn
+_LATEST = 5  # measurements; their median ignores a short moment of load on the host
 _PAIRWISE = frozenset({"send", "receive", "permute"})  # not all ranks of the group take part
 
 CollectiveKey = tuple[str, int, int]
-"""A kind, the number of a group, and the bit length of the bytes."""
+"""(kind, group number, bit length of the size in bytes)"""
 
 
 class CollectiveWait:
-    """Tells the waits of the collectives of this process, whose ranks all carry out the same ones in one order."""
+    """Measures how long collectives wait for other ranks.
+
+    The ranks must run the same collectives in the same order, because each rank counts them to know when to meet.
+    """
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], int] = {}
@@ -349,7 +362,7 @@ class CollectiveWait:
         self._work_seconds: dict[CollectiveKey, float] = {}
 
     def carry_out(self, kind: str, number: int, group: Any, nbytes: int, work: Callable[[], None]) -> float:
-        """Carries out one collective; how long it waited, in seconds. Raises what `work` raises."""
+        """Runs one collective and returns its wait, in seconds. Passes on the exceptions of `work`."""
         count = self._counts.get((kind, number), 0)
         self._counts[kind, number] = count + 1
         began = time.perf_counter()
@@ -368,20 +381,21 @@ class CollectiveWait:
             self._work_seconds[key] = sorted(latest)[len(latest) // 2]
             return met - began
         if kind in _PAIRWISE:
-            # Nobody can say when the other began: the shortest so far stands for one without waiting.
+            # The start of the peer is unknown, so the shortest time so far counts as one without waiting.
             known = self._work_seconds[key] = seconds if known is None else min(known, seconds)
         elif known is None:
             known = self._like(kind, number, nbytes)
         return max(0.0, seconds - known)
 
     def _like(self, kind: str, number: int, nbytes: int) -> float:
-        """The work of one of this size, by the nearest size that is known: as much for fewer bytes, in proportion for
-        more.
+        """Estimates the work in seconds from the nearest known size.
+
+        Returns the same time for fewer bytes, and a proportionally longer time for more bytes.
         """
         bits = nbytes.bit_length()
         sizes = [key[2] for key in self._work_seconds if key[:2] == (kind, number)]
         if not sizes:
-            return inf  # the first one failed
+            return inf  # the first collective failed, so no size is known
         nearest = min(sizes, key=lambda size: abs(size - bits))
         return self._work_seconds[kind, number, nearest] * 2.0 ** max(0, bits - nearest)
 

@@ -22,7 +22,7 @@ FIRST_GRAPH = "the first one"
 
 @dataclass(frozen=True, slots=True)
 class GraphOrigin:
-    """How a program came about: in how long, from where, and why there had to be one."""
+    """The origin of a program: compile time in ns, whether the cache had it, and why the graph is new."""
 
     compile_ns: int
     was_cached: bool
@@ -30,7 +30,7 @@ class GraphOrigin:
 
 
 def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin) -> GraphEntry:
-    """Makes a program known to the ring, from the graph that it was made of; the runtime's lock is held."""
+    """Adds a program and its operators to the ring and returns the entry. The caller holds the runtime's lock."""
     compiled = program.compiled
     kept = kept_operators(graph, alive)
     number = len(ring.graphs)
@@ -75,9 +75,9 @@ def profile_operators(
     known: StackTable,
     graph: int,
 ) -> list[OperatorDefinition]:
-    """The operators of a program, in its order.
+    """Returns the operators of a program in execution order.
 
-    `flops` are theirs; `origins` has the stack of an operator by its position, and whether it is of a backward pass.
+    `flops` has the FLOPs of each operator. `origins` maps a position to a stack number and whether it is in backward.
     """
     described = []
     for position, instruction in enumerate(compiled.instructions):
@@ -104,7 +104,7 @@ def profile_operators(
 
 
 def operator_label(instruction: Instruction) -> str:
-    """An operator's name; of a collective, which one it is: neuron::all_reduce."""
+    """Returns the name of an operator; for a collective the name of its kind, as neuron::all_reduce."""
     name = instruction.operator.name
     if name == COLLECTIVE:
         kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[_KIND_ARGUMENT])
@@ -113,7 +113,7 @@ def operator_label(instruction: Instruction) -> str:
 
 
 def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefinition]) -> list[int]:
-    """The stack of what made each output; -1 where that is unknown."""
+    """Returns for each output the stack number of its operator; -1 if unknown."""
     made: dict[int, int] = {}
     for instruction, operator in zip(compiled.instructions, described, strict=True):
         for number in flattened(instruction.results):
@@ -124,7 +124,7 @@ def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefiniti
 def _instruction_layouts(
     instruction: Instruction, compiled: CompiledGraph
 ) -> tuple[list[TensorLayout], TensorLayout | None]:
-    """The layouts that it reads and writes, and that of its first result or of what it changes in place."""
+    """Returns all layouts read and written, and the first written one: a result, or a value changed in place."""
     layouts = compiled.layouts
     read = [
         use.layout or layouts[use.value]
@@ -149,21 +149,24 @@ _INPUT = " = input "
 
 @dataclass(frozen=True, slots=True)
 class _SeenGraph:
-    """What is kept of a graph: its inputs, and each operator without its shapes."""
+    """The inputs of a graph, and its operator names without shapes."""
 
     inputs: tuple[str, ...]
     operators: tuple[str, ...]
 
 
 class GraphChanges:
-    """Compares each new graph with the last few, and keeps what differed in the last few. Under the runtime's lock."""
+    """Compares each new graph with the last 8 and keeps the last 8 differences in `latest`.
+
+    Callers hold the runtime's lock.
+    """
 
     def __init__(self) -> None:
         self.latest: deque[str] = deque(maxlen=_KEPT)
         self._seen: deque[_SeenGraph] = deque(maxlen=_KEPT)
 
     def note(self, text: str) -> None:
-        """A new graph, as `compiler.graph_text` has it."""
+        """Compares a new graph, given as text of `compiler.graph_text`, and stores the difference."""
         lines = text.splitlines()
         inputs = tuple(line.partition(_INPUT)[2] for line in lines if _INPUT in line)
         operators = tuple(line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line)
@@ -184,6 +187,6 @@ class GraphChanges:
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:
-    """Two layouts without their strides, unless these alone differ."""
+    """Returns both layouts as text; without strides, unless only the strides differ."""
     short = old.partition("{")[0], now.partition("{")[0]
     return (old, now) if short[0] == short[1] else short

@@ -29,7 +29,7 @@ ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.
 
 
 def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> ProgramRun | None:
-    """How the execution that begins now is run when it meets faults; None: it meets none."""
+    """Returns the function that runs the next execution with its injected faults; None if no fault applies."""
     striking = faults.faults_for_execution(core.local_index)
     if not striking:
         return None
@@ -38,7 +38,7 @@ def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_secon
 
 
 class _FaultyRun:
-    """One execution that meets faults."""
+    """One execution with injected faults."""
 
     def __init__(
         self, program: Program, core: int, faults: ArmedFaults, striking: list[ArmedFault], timeout_seconds: float
@@ -52,7 +52,10 @@ class _FaultyRun:
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> list[Tensor]:
-        """Runs the program; ExecutionFailed where a fault ends it, before anything is written."""
+        """Runs the program with its faults.
+
+        Raises ExecutionFailed if a fault ends it: before the program starts, or at the start of a collective.
+        """
         for fault in self._striking:
             if fault.kind.effect in _IN_COLLECTIVES:
                 continue
@@ -80,7 +83,7 @@ class _FaultyRun:
         return outputs
 
     def _in_collective(self, fault: ArmedFault) -> None:
-        """A collective begins in the execution."""
+        """Applies a fault at the start of a collective: a delay of `amount` ms, or a hang until the time-out."""
         self._faults.report_begin(fault, self._core)
         if fault.kind.effect is FaultEffect.IS_LATE_IN_COLLECTIVES:
             fault.over.wait((fault.amount or 0.0) * 1e-3)
@@ -88,7 +91,7 @@ class _FaultyRun:
             raise self._failure(fault)
 
     def _flip(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
-        """Flips bits of a result, always the same ones for the same seed."""
+        """Flips random bits of a random result; the same seed gives the same bits."""
         possible = [value for value in results if value.numel() and value.is_contiguous()]
         if possible:
             value = fault.random.choice(possible)
@@ -99,7 +102,7 @@ class _FaultyRun:
         self._faults.acknowledge(fault, self._core)
 
     def _spoil(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
-        """Puts NaN into the first result that can hold it, and logs what the hardware notices."""
+        """Puts NaN into the first result that can hold it, and logs the error as hardware does."""
         for value in results:
             if value.is_floating_point() and value.numel() and value.dtype.itemsize > 1:
                 value.view(-1)[:1].fill_(float("nan")) if value.is_contiguous() else value.fill_(float("nan"))
@@ -108,13 +111,13 @@ class _FaultyRun:
         self._faults.acknowledge(fault, self._core)
 
     def _written(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The inputs that the program updates in place."""
+        """Returns the inputs that the program updates in place."""
         compiled = self._program.compiled
         written = {number for instruction in compiled.instructions for number in instruction.written}
         return [value for number, value in zip(compiled.inputs, inputs, strict=True) if number in written]
 
     def _failure(self, fault: ArmedFault) -> ExecutionFailed:
-        """What the execution fails with; log and daemon are told."""
+        """Returns the error of the execution, after logging the fault and reporting it to the daemon."""
         self._log(fault)
         self._faults.acknowledge(fault, self._core)
         return ExecutionFailed(fault.kind.status, f"{self._causes(fault)[-1][1]} [injected fault {fault.number}]")
@@ -145,7 +148,7 @@ class _FaultyRun:
 
 
 class CollectiveFaults:
-    """Called at each collective, under the runtime's lock; none is the rule."""
+    """Functions to call before each collective, usually none. Callers hold the runtime's lock."""
 
     __slots__ = ("meets",)
 

@@ -1,6 +1,7 @@
-"""Where the time of executions goes, by kind of operator: by a few executions that are timed by instruction.
+"""Execution time by operator, measured by sampling.
 
-All others pay for a comparison. A program's shares are those of its timed executions, its time is that of all.
+A few executions are timed instruction by instruction; the others cost one comparison. The operators' shares come from
+the timed executions of a program, its total time from all executions.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Protocol
 from neurontools.model import OperatorTime
 from neurontools.rpc.report_limits import MOST_OPERATORS
 
-_FIRST_SAMPLE = 16  # executions: the ones before are checked, cold and not followed yet
-_SAMPLE_EVERY = 61  # of executions; a prime, so that what comes round in a training is met at each of its turns
-_MAKING_SECONDS = 100e-6  # an instruction: what the timed form of a program takes to be made
-_MAKING_RATIO = 0.004  # of a program's time so far that making it may take
+_FIRST_SAMPLE = 16  # executions; earlier ones are slower: cold, checked and not replayed yet
+_SAMPLE_EVERY = 61  # executions; a prime, so that samples reach every position of a periodic training loop
+_MAKING_SECONDS = 100e-6  # per instruction, to prepare the timed form of a program
+_MAKING_RATIO = 0.004  # largest share of a program's time so far for that preparation
 
 
 class OperatorSamples:
-    """The timed executions of one program, and when the next one is due; under the runtime's lock.
+    """The timed executions of one program, and the number of the next one. Callers hold the runtime's lock.
 
-    `names` are the operators of its instructions, `seconds` is the time of all its executions.
+    `names` has each operator of the program once. `seconds` is the time of all executions, timed or not.
     """
 
     __slots__ = ("counts", "kind_of", "names", "nanoseconds", "next_at", "seconds", "told_seconds", "told_times")
@@ -38,12 +39,15 @@ class OperatorSamples:
         self.told_times = 0
 
     def is_due(self) -> bool:
-        """At execution `next_at`: whether to time it, which takes a timed form of the program; sets the next one."""
+        """Returns whether to time execution `next_at`, and advances `next_at`.
+
+        Returns False while preparing the timed form would cost too much of the program's time so far.
+        """
         self.next_at += _SAMPLE_EVERY
         return len(self.kind_of) * _MAKING_SECONDS <= _MAKING_RATIO * self.seconds
 
     def note(self, times_ns: tuple[int, ...]) -> None:
-        """A timed execution: the times before its first instruction and after each."""
+        """Adds a timed execution: the time before its first instruction and after each one, in ns."""
         nanoseconds, before = self.nanoseconds, times_ns[0]
         for number, after in zip(self.kind_of, times_ns[1:], strict=True):
             nanoseconds[number] += after - before
@@ -51,14 +55,14 @@ class OperatorSamples:
 
 
 class SampledProgram(Protocol):
-    """A program on a core."""
+    """A program on a core, as OperatorTimes reads it."""
 
     executions: int
     samples: OperatorSamples
 
 
 class OperatorTimes:
-    """Sums over all programs of the process. Only grows; any thread may ask."""
+    """Sums the operator times of all programs of the process. The sums only grow; any thread may read them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -66,7 +70,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def settle(self, program: SampledProgram) -> None:
-        """Takes in what a program executed since it was last settled."""
+        """Adds the executions of a program since its last call. Without samples, adds them under an empty name."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions
@@ -85,7 +89,10 @@ class OperatorTimes:
         self._executions[name] = self._executions.get(name, 0) + executions
 
     def so_far(self, programs: Iterable[SampledProgram]) -> tuple[OperatorTime, ...]:
-        """The kinds that took most, at most MOST_OPERATORS with the rest, which comes last and has no name."""
+        """Returns the most expensive operators, at most MOST_OPERATORS rows.
+
+        The last row sums the rest and has an empty name.
+        """
         for program in programs:
             self.settle(program)
         with self._lock:

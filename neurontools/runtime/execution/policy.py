@@ -1,4 +1,4 @@
-"""Policy of executions: environment settings, deadline, target check, NaN check, and the errors they raise.
+"""Rules for executions: environment settings, deadline, target check, NaN check, and the errors they raise.
 
 NEURON_RT_EXEC_TIMEOUT sets the deadline. A CPU kernel can't be interrupted, so a timeout is noticed between two
 kernels, or at once in a collective, where executions hang. A wrong --target fails when the NEFF is loaded, not when it
@@ -31,9 +31,10 @@ EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPolicy:
-    """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off.
+    """Settings of executions from environment variables.
 
-    `extracts_only`: graphs are compiled into the cache and not executed, as neuron_parallel_compile asks.
+    `stochastic` is the generator for stochastic rounding; None when that is off. `extracts_only` compiles graphs into
+    the cache without executing them, for neuron_parallel_compile.
     """
 
     fail_on_nan: bool
@@ -43,7 +44,7 @@ class ExecutionPolicy:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ExecutionPolicy:
-        """Reads the variables; a time-out that is no number is none."""
+        """Reads the variables. A time-out of 0, or one that is not a whole number, means no time-out."""
         timeout = environment.get(EXEC_TIMEOUT, "")
         stochastic = None
         if stochastic_rounding(environment):
@@ -63,7 +64,7 @@ _NEURONCORE_VERSIONS = {"inf1": 1, "inf2": 2, "trn1": 2, "trn2": 3, "trn3": 4}
 
 
 def neuroncore_version(name: str) -> int | None:
-    """The version of the NeuronCores of an instance type or a --target; None for one that nobody knows."""
+    """Returns the NeuronCore version of an instance type or a --target; None if unknown."""
     family = re.match(r"(inf|trn)\d", name)
     return _NEURONCORE_VERSIONS.get(family[0]) if family else None
 
@@ -75,9 +76,10 @@ def check_load(
     logical_neuroncore_config: int | None,
     environment: Mapping[str, str],
 ) -> None:
-    """ExecutionFailed when a model with these flags can't run here; what is unknown (None) is not held against it.
+    """Raises ExecutionFailed if a model compiled with these flags can't run on this host.
 
-    NEURON_RT_ALLOW_LEGACY_NEFF=1 lets newer cores run NEFFs of older ones.
+    Skips each comparison where one side is unknown (None). NEURON_RT_ALLOW_LEGACY_NEFF=1 lets newer cores run NEFFs of
+    older ones.
     """
     if flags.target is not None and instance_type is not None:
         wanted, own = neuroncore_version(flags.target), neuroncore_version(instance_type)
@@ -99,11 +101,11 @@ def check_load(
 
 
 EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
-_CLOCK_SLACK_SECONDS = 0.01  # gloo waits by another clock, in whole milliseconds
+_CLOCK_SLACK_SECONDS = 0.01  # gloo uses another clock and whole milliseconds
 
 
 class Deadline:
-    """The deadline of the one execution that runs; changed and asked under the runtime's lock."""
+    """The deadline of the running execution; there is one at a time. Callers hold the runtime's lock."""
 
     def __init__(self) -> None:
         self.clock = time.monotonic
@@ -112,22 +114,22 @@ class Deadline:
         self._place = ""
 
     def start(self, timeout_seconds: float, place: str) -> None:
-        """An execution begins that may take so long; `place` says where, for the error."""
+        """Starts the deadline of an execution. `place` names the device and core in the error."""
         self._timeout_seconds = timeout_seconds
         self._ends_at_seconds = self.clock() + timeout_seconds
         self._place = place
 
     def clear(self) -> None:
-        """The execution has ended."""
+        """Removes the deadline after an execution."""
         self._timeout_seconds = None
 
     def check(self) -> None:
-        """Raises ExecutionFailed when it is too late."""
+        """Raises ExecutionFailed if the deadline has passed."""
         if self._timeout_seconds is not None and self.clock() > self._ends_at_seconds:
             raise self._exceeded(self._timeout_seconds)
 
     def wait(self, group: Any, work: Any) -> None:
-        """Waits for a work of a gloo group; raises ExecutionFailed when the deadline passes before it is done."""
+        """Waits for a work of a gloo group. Raises ExecutionFailed if the deadline passes first."""
         if self._timeout_seconds is None:
             work.wait()
             return
@@ -137,7 +139,7 @@ class Deadline:
         except RuntimeError:
             if self.clock() < self._ends_at_seconds - _CLOCK_SLACK_SECONDS:
                 raise
-            # Its threads still wait for the peers, and whoever destroys the group waits for them: nobody ever does.
+            # The group's threads still wait for the peers, and destroying the group would wait for them: leak it.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
             raise self._exceeded(self._timeout_seconds) from None
 
@@ -154,7 +156,7 @@ deadline = Deadline()
 
 
 class ExecutionFailed(RuntimeError):
-    """An execution ended with an NRT status other than success; the text begins with its name."""
+    """An execution ended with an NRT status other than success. The message begins with the status name."""
 
     def __init__(self, status: NrtStatus, text: str) -> None:
         super().__init__(f"NRT_{status.name}({int(status)}): {text}")
@@ -162,7 +164,7 @@ class ExecutionFailed(RuntimeError):
 
 
 class CompilationFailed(RuntimeError):
-    """A graph that could not be compiled before; it is not tried again without --retry_failed_compilation."""
+    """An earlier compilation of the graph failed; only --retry_failed_compilation tries again."""
 
     def __init__(self, module: str, reason: str) -> None:
         super().__init__(
@@ -172,7 +174,7 @@ class CompilationFailed(RuntimeError):
 
 
 def nrt_status_of(error: BaseException) -> NrtStatus:
-    """The status of an execution that ended with an error."""
+    """Returns the NRT status of an execution that ended with this error."""
     if isinstance(error, ExecutionFailed):
         return error.status
     if isinstance(error, OutOfDeviceMemory):
@@ -182,18 +184,18 @@ def nrt_status_of(error: BaseException) -> NrtStatus:
     return NrtStatus.EXEC_COMPLETED_WITH_ERR
 
 
-_REST = 99  # times as long as a look took
+_REST = 99  # pause after a check, as a multiple of its duration
 
 
 class NanCheck:
-    """Looks for NaN in what one compiled graph computes: its results and what it updates in place.
+    """Looks for NaN in the results of one compiled graph and in the tensors that it updates in place.
 
-    Where an execution updates parameters, of the tensors updated in place only these are read: optimizer state is twice
-    their size, and NaN in it is in the parameter after the same step.
+    If a graph updates parameters, it reads only the parameters among the updated tensors. Optimizer state is twice
+    their size, and a NaN in it reaches the parameter in the same step.
 
-    Results of one element, as a loss is, are looked at in each execution. Reading all the others takes up to a tenth of
-    a step: it happens at the first execution, then in a hundredth of the time, and in each execution from the first NaN
-    on until there is none any more.
+    Each execution reads the results of one element, such as a loss. Reading all others takes up to a tenth of a step.
+    So it happens at the first execution, and then takes at most a hundredth of the time. After a NaN, each execution
+    reads everything until one has no NaN.
     """
 
     __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")
@@ -211,9 +213,9 @@ class NanCheck:
         self._rests_until_seconds = 0.0
 
     def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer], *, is_exact: bool) -> bool:
-        """Whether NaN is in the outputs, or in those of the graph's buffers that were updated.
+        """Returns whether the outputs, or the updated buffers of the graph, contain NaN.
 
-        `is_exact`: everything is read.
+        `is_exact` reads everything at once, without a pause between checks.
         """
         for position in self._single:
             value = outputs[position].item()
@@ -235,6 +237,6 @@ class NanCheck:
             values += [buffer.value for buffer in constants or updated if buffer.value is not None]
         if not values:
             return False
-        # A norm is NaN just if an element is: infinities and overflow make it infinite. One call, one read of each.
+        # A norm is NaN exactly if an element is: infinity and overflow make it infinite. One call reads each tensor once.
         norms: Any = torch._foreach_norm(values)
         return any(norm != norm for norm in (each.item() for each in norms))

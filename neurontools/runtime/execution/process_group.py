@@ -31,12 +31,12 @@ _registered: set[str] = set()
 
 
 def register_backend() -> None:
-    """Makes the backend and its operator known to torch; once is enough, more does no harm."""
+    """Registers the backend and its operator with torch. Further calls do nothing."""
     register_collective_operators()
     for name in dict.fromkeys((device.name, "xla")):
         if name not in _registered:
             _registered.add(name)
-            # CPU tensors too: gloo can, and DistributedDataParallel keeps its map of used parameters on the host.
+            # CPU tensors too: gloo supports them, and DistributedDataParallel keeps its map of used parameters there.
             dist.Backend.register_backend(name, _create_process_group, devices=[device.name, "cpu"])
 
 
@@ -47,18 +47,21 @@ def _completed_work(result: Any) -> Any:
     return core._distributed_c10d._create_work_from_future(future)
 
 
-_ProcessGroup: Any = dist.ProcessGroup  # its stubs forbid what its own Python subclasses do
+_ProcessGroup: Any = dist.ProcessGroup  # its type stubs reject Python subclasses, which torch itself has
 
 
 class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
-    """A process group whose collectives are recorded; what it returns is complete as soon as the graph has run."""
+    """A process group that records collectives into graphs.
+
+    Returned works count as complete at once; the results exist after the graph has run.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         store = prefix_store_of_start(store)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
-        self.number = add_process_group(gloo, store)  # which alone keeps it, and lets go of it at the end
+        self.number = add_process_group(gloo, store)  # holds the only reference, dropped at exit
 
     def _run(
         self, kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0
@@ -67,51 +70,51 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return _completed_work(list(outputs))
 
     def _set_group_name(self, name: str) -> None:
-        """What torch calls the group; its own place for it is in a backend made in C++."""
+        """Stores the name that torch gives the group. torch stores it in a C++ backend, which this group lacks."""
         self._name = name
 
     @property
     def group_name(self) -> str:
-        """What torch calls the group, and finds it by."""
+        """Returns the name by which torch finds the group."""
         return self._name
 
     def getBackendName(self) -> str:  # noqa: N802
-        """The name of the backend."""
+        """Returns the name of the device, which is also the name of the backend."""
         return device.name
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Sums, averages, … tensors over the ranks in place."""
+        """Reduces tensors over the ranks in place: sum, average, minimum and so on."""
         op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         return self._run("all_reduce", tensors if isinstance(tensors, list) else [tensors], [], reduction_name(op))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Like allreduce, for several tensors."""
+        """Reduces several tensors like allreduce."""
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Like allreduce; the other ranks get the result too."""
+        """Reduces like allreduce: all ranks get the result, not only the root."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Sends a tensor of one rank to all."""
+        """Sends tensors of one rank to all ranks."""
         return self._run("broadcast", tensors, [], root=0 if opts is None else opts.rootRank)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collects the tensors of all ranks."""
+        """Collects the tensors of all ranks into a list on each rank."""
         del opts
         for listed, value in zip(outputs, inputs, strict=True):
             self._run("all_gather", listed, [value])
         return _completed_work(outputs)
 
     def all_gather_single(self, output: Tensor, value: Tensor, opts: Any = None) -> Any:
-        """Collects the tensors of all ranks into one."""
+        """Collects the tensors of all ranks into one tensor on each rank."""
         del opts
         parts = list(output.view(self.size(), *value.shape).unbind(0))
         self._run("all_gather", parts, [value])
         return _completed_work([output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Like all_gather_single, for several tensors."""
+        """Collects several tensors like all_gather_single."""
         for output, value in zip(outputs, inputs, strict=True):
             self.all_gather_single(output, value, opts)
         return _completed_work(outputs)
@@ -124,14 +127,14 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return _completed_work(outputs)
 
     def reduce_scatter_single(self, output: Tensor, value: Tensor, opts: Any = None) -> Any:
-        """Reduces a tensor over the ranks; each rank keeps its part."""
+        """Reduces one tensor over the ranks; each rank keeps its part."""
         op = reduction_name(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
         parts = list(value.view(self.size(), *output.shape).unbind(0))
         self._run("reduce_scatter", [output], parts, op)
         return _completed_work([output])
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Like reduce_scatter_single, for several tensors."""
+        """Reduces several tensors like reduce_scatter_single."""
         for output, value in zip(outputs, inputs, strict=True):
             self.reduce_scatter_single(output, value, opts)
         return _completed_work(outputs)
@@ -140,14 +143,14 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Sends a tensor to each rank and gets one of each."""
+        """Sends one tensor to each rank and receives one from each."""
         del opts
         return self._run("all_to_all", outputs, inputs)
 
     def all_to_all_single(
         self, output: Tensor, value: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> Any:
-        """Sends a part of a tensor to each rank."""
+        """Sends one part of a tensor to each rank and receives one part from each."""
         del opts
         size = self.size()
         outputs = output.split(list(output_sizes)) if output_sizes else output.chunk(size)
@@ -158,30 +161,30 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collects the tensors of all ranks on one."""
+        """Collects the tensors of all ranks on the root rank."""
         self._run("gather", outputs[0] if outputs else [], inputs, root=opts.rootRank)
         return _completed_work(outputs)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
-        """Gives each rank one of the tensors of one rank."""
+        """Sends one tensor of the root rank to each rank."""
         return self._run("scatter", outputs, inputs[0] if inputs else [], root=opts.rootRank)
 
     def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> Any:
-        """Sends a tensor to a rank."""
+        """Sends a tensor to a rank and executes the graph. Ignores the tag."""
         del tag
         self._run("send", [], tensors, root=destination)
         self._flush(tensors)
         return _completed_work(tensors)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Any:
-        """Gets a tensor of a rank."""
+        """Receives a tensor from a rank and executes the graph. Ignores the tag."""
         del tag
         self._run("receive", tensors, [], root=source)
         self._flush(tensors)
         return _completed_work(tensors)
 
     def barrier(self, opts: Any = None) -> Any:
-        """Executes what is pending and waits for all ranks."""
+        """Executes all pending graphs, then waits for all ranks. Raises CollectiveFailed if gloo fails."""
         del opts
         device.flush_all("Barrier")
         step_clock.latest_collective = "barrier"
@@ -209,7 +212,7 @@ _NAMES = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mu
 
 
 def register_collective_operators() -> None:
-    """Makes `neuron::collective` known to torch; once is enough, more does no harm."""
+    """Registers the operator `neuron::collective` with torch. Further calls do nothing."""
     if _libraries:
         return
     library = torch.library.Library("neuron", "FRAGMENT")
@@ -225,7 +228,7 @@ def register_collective_operators() -> None:
 
 
 def reduction_name(op: Any) -> str:
-    """The name of a torch.distributed.ReduceOp; NotImplementedError for one that the device has not."""
+    """Returns the name of a torch.distributed.ReduceOp. Raises NotImplementedError if the device lacks it."""
     name = next((text for known, text in _NAMES.items() if op == getattr(dist.ReduceOp, known)), None)
     if name is None:
         raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {', '.join(_NAMES)}")
@@ -240,7 +243,7 @@ def collective(
     root: int = 0,
     group: int = 0,
 ) -> None:
-    """Records a collective of device tensors, or carries it out for CPU tensors."""
+    """Records a collective of device tensors, or runs it now for CPU tensors. Does nothing without a group."""
     if not has_joined_world():
         return
     tensors = [*outputs, *inputs]
@@ -248,7 +251,7 @@ def collective(
         if any(not t.is_cpu for t in tensors):
             torch.ops.neuron.collective(list(outputs), list(inputs), kind, reduction, root, group)
         else:
-            device.flush_all("Collective")  # what was recorded before it must happen before it
+            device.flush_all("Collective")  # earlier recorded collectives must run first
             begun_ns = time.perf_counter_ns()
             _run_in_graph(outputs, inputs, kind, reduction, root, group)
             if ring.is_on:
@@ -259,7 +262,7 @@ def collective(
 def _run_in_graph(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], kind: str, reduction: str, root: int, group: int
 ) -> None:
-    """Carries out a collective on CPU tensors."""
+    """Runs a collective on CPU tensors and counts its time and bytes."""
     started = time.perf_counter()
     for meet in collective_faults.meets:
         meet()

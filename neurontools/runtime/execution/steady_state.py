@@ -1,4 +1,4 @@
-"""Work of executions and their steady state: what a training step usually executes."""
+"""Work of executions, and the steady state: the executions of a usual training step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.device import device
 
-_MOST_EXECUTIONS = 8192  # between two steps: beyond it is an evaluation
+_MOST_EXECUTIONS = 8192  # between two steps; an interval with more is an evaluation
 _MOST_KINDS = 256
 _MANY_EXECUTIONS = 1.5
 _MORE_FLOPS = 1.02
 
 
 class DeviceCounts(NamedTuple):
-    """What is counted elsewhere, up to a moment or between two."""
+    """Counters kept elsewhere: totals so far, or the growth between two moments."""
 
     samples: int
     batches: int
@@ -29,16 +29,16 @@ class DeviceCounts(NamedTuple):
     collective_bytes: int
 
     def since(self, before: DeviceCounts) -> DeviceCounts:
-        """Between two moments."""
+        """Returns the growth since an earlier moment."""
         return DeviceCounts(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class _Interval(NamedTuple):
-    """From one step to the next one before which something was executed."""
+    """One or more steps with executions: from a step to the first later step that has an execution before it."""
 
     steps: int
     counts: DeviceCounts
-    work: tuple[int, ...]  # of each execution, by identity
+    work: tuple[int, ...]  # id() of each execution's work
 
     @property
     def executions_a_step(self) -> float:
@@ -46,27 +46,27 @@ class _Interval(NamedTuple):
 
 
 class SteadyState:
-    """Executions between steps, of which those are usual that are no evaluation's.
+    """Counts executions between optimizer steps, and separates usual steps from evaluations.
 
-    Intervals of the same executions are one kind, so that thousands of steps take the room of a few. Each execution
-    costs an addition to a list here, everything else is done between steps.
+    Counts equal intervals as one kind, so thousands of steps need little memory. An execution only appends to a list;
+    everything else happens between steps.
     """
 
     def __init__(self) -> None:
         self._recent: list[ExecutionWork] = []
-        self._kept: dict[int, ExecutionWork] = {}  # for as long as something goes by their identity
+        self._kept: dict[int, ExecutionWork] = {}  # by id(); keeps the objects alive, so that ids stay unique
         self._work: dict[_Interval, ExecutionWork] = {}
         self._kinds: Counter[_Interval] = Counter()
         self._before: DeviceCounts | None = None
         self._steps = 0
 
     def executed(self, work: ExecutionWork) -> None:
-        """A program ran; any thread."""
+        """Adds one execution. Any thread may call it."""
         if len(self._recent) < _MOST_EXECUTIONS:
             self._recent.append(work)
 
     def step_done(self, counts: DeviceCounts) -> None:
-        """An optimizer stepped, and so much was counted by now."""
+        """Ends the interval at an optimizer step. `counts` has the totals so far."""
         if self._before is None:
             self._recent, self._before = [], counts
             return
@@ -87,10 +87,10 @@ class SteadyState:
         self._kinds[kind] += 1
 
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
-        """How many steps were usual, what was counted in them, their executions and work; None before the second step.
+        """Returns the number of usual steps, and their counts, executions and work; None before the second step.
 
-        An interval is none of a usual step if it has half as many executions more for each step as the one in the
-        middle has, and FLOPs more: variable shapes change FLOPs alone, a value that is read now and then executions.
+        Leaves out an interval whose executions and FLOPs per step both exceed the median: by half, and by 2 percent.
+        Both must, because variable shapes change the FLOPs only, and an occasional read of a value the executions only.
         """
         kinds = self._kinds.copy()
         if not kinds:
@@ -111,7 +111,7 @@ class SteadyState:
 
 
 def _weighted_median(weighted: Iterable[tuple[float, int]]) -> float:
-    """The lower median of values with their weights."""
+    """Returns the lower weighted median of (value, weight) pairs. Raises ValueError if there are none."""
     ordered = sorted(weighted)
     half, passed = sum(weight for _, weight in ordered) / 2, 0
     for value, weight in ordered:
@@ -125,7 +125,7 @@ steady_state = SteadyState()
 
 
 def current_counts() -> DeviceCounts:
-    """The counts of this moment."""
+    """Returns the totals so far, summed over the cores in use."""
     collectives_total = collective_bytes = 0
     for core in device.taken:
         collectives_total += core.statistics.collectives_total
@@ -134,7 +134,7 @@ def current_counts() -> DeviceCounts:
 
 
 def watch_steady_state() -> None:
-    """Looks after every step of an optimizer, after it was counted; once a process."""
+    """Reports each optimizer step to `steady_state`. Call once per process, after the steps' own counter."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         steady_state.step_done(current_counts())
@@ -144,11 +144,10 @@ def watch_steady_state() -> None:
 
 @dataclass(slots=True)
 class ExecutionWork:
-    """Work of one execution of a program, or of many.
+    """Work of one or more executions.
 
-    `flops_by_dtype` has the element types in which the device multiplies, as torch names them: what --auto-cast narrows
-    is counted as what it becomes. `tensors_total` are the inputs and outputs that each execution is given, and
-    `moved_bytes` their sizes: the least that an execution reads and writes in HBM.
+    `flops_by_dtype` is keyed by torch's name of the dtype in which the device multiplies, so after --auto-cast.
+    `tensors_total` counts inputs and outputs. `moved_bytes` is their size: the least HBM traffic of an execution.
     """
 
     flops_by_dtype: Counter[str] = field(default_factory=Counter)
@@ -157,11 +156,11 @@ class ExecutionWork:
 
     @property
     def flops(self) -> int:
-        """Of all element types."""
+        """Returns the FLOPs of all element types."""
         return self.flops_by_dtype.total()
 
     def add(self, other: ExecutionWork, times: int) -> None:
-        """Adds so many executions of another."""
+        """Adds the work of another, multiplied by `times`."""
         for dtype, flops in other.flops_by_dtype.items():
             self.flops_by_dtype[dtype] += flops * times
         self.tensors_total += other.tensors_total * times
@@ -169,7 +168,7 @@ class ExecutionWork:
 
 
 def work_of(compiled: CompiledGraph, numerics: Numerics) -> ExecutionWork:
-    """The work of one execution."""
+    """Returns the work of one execution of a compiled graph."""
     work = ExecutionWork(tensors_total=len(compiled.inputs) + len(compiled.outputs))
     for dtype, flops in compiled.flops_by_dtype.items():
         work.flops_by_dtype[numerics.multiplied(dtype)] += flops

@@ -1,1 +1,1 @@
-"""What makes the device one of stock torch: its module, serialization, autograd, torch.compile."""
+"""Integration of the device with stock torch: device module, serialization, autograd and torch.compile."""

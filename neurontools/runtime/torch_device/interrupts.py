@@ -35,7 +35,7 @@ Hook = Callable[..., Any]
 
 
 class _Running(threading.local):
-    """The backward passes of a thread that are under way, and what a hook raised in the innermost."""
+    """Per thread: the number of nested backward passes, and the first hook exception in the innermost one."""
 
     depth = 0
     error: BaseException | None = None
@@ -45,7 +45,7 @@ _running = _Running()
 
 
 def guard_backward_hooks() -> None:
-    """Changes how hooks are registered and how the engine is called; once a process."""
+    """Patches the registration of backward hooks and the call of the autograd engine. Call once per process."""
     graph: Any = torch.autograd.graph
     run = graph._engine_run_backward
     guarded_run = _guarded_run(run)
@@ -76,18 +76,18 @@ def guard_backward_hooks() -> None:
 
 
 class _GuardedNode:
-    """A node of the graph whose hooks are guarded, for the hooks of modules."""
+    """Wraps an autograd node so that module hooks registered on it are guarded."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
 
     def register_hook(self, hook: Hook) -> Any:
-        """As the node's own."""
+        """Registers a guarded hook on the node."""
         return self._node.register_hook(_guarded(hook, _refused_gradients))
 
 
 def refusing_hook(hook: Hook) -> Hook:
-    """A hook of a graph's node that may raise."""
+    """Returns a guarded hook for an autograd node; the hook may raise."""
     return _guarded(hook, _refused_gradients)
 
 
@@ -98,7 +98,7 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
         held = None if _running.depth else defer_signals_here()
         _running.depth += 1
         try:
-            # In a thread of autograd's own there would be a second pool of OpenMP threads, and only core 0.
+            # A thread of the autograd engine would start a second OpenMP pool and could use core 0 only.
             with torch.autograd.set_multithreading_enabled(False):
                 return run(*arguments, **keywords)
         except (RuntimeError, TypeError):
@@ -124,7 +124,7 @@ def _registering(register: Callable[..., Any], refused: Callable[..., Any]) -> C
 
 
 def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
-    """The hook; what it raises in backward is kept, and `refused` of its arguments is what torch does not take."""
+    """Wraps a hook: keeps its exception in backward and returns `refused(*arguments)`, which torch rejects."""
 
     def call(*arguments: Any) -> Any:
         try:
@@ -140,7 +140,7 @@ def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
 
 
 def _refused_gradient(_gradient: Any) -> Any:
-    """Of another type than any gradient on the device."""
+    """Returns a CPU bool tensor, which is not a valid gradient of any device tensor."""
     return torch.empty(0, dtype=torch.bool, device="cpu")
 
 
@@ -149,7 +149,7 @@ def _refused_saved_tensor(_packed: Any) -> Any:
 
 
 def _refused_gradients(gradients: Any, *_: Any) -> Any:
-    """One more than there are."""
+    """Returns one gradient too many."""
     return (None,) * (len(gradients) + 1)
 
 
@@ -170,7 +170,7 @@ class _Symbol(ctypes.Structure):
 
 
 class _NativeStack:
-    """The C functions that a Python function was called by. AttributeError where the C library can't tell."""
+    """Reads the native call stack. Raises AttributeError if the C library lacks backtrace or dladdr."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
@@ -179,14 +179,14 @@ class _NativeStack:
         self._frames()  # the first call loads the unwinder
 
     def has_call(self, caller: bytes, called: bytes) -> bool:
-        """Whether a function of the library `caller` has called the function `called`."""
+        """Returns whether the stack has a direct call of function `called` from a library named like `caller`."""
         symbols = [self._symbol(address) for address in self._frames()]
         return any(
             inner.name == called and caller in (outer.file or b"") for inner, outer in itertools.pairwise(symbols)
         )
 
     def _frames(self) -> list[int | None]:
-        addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # one each time: another signal may come meanwhile
+        addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # a new array each time: another signal may interrupt
         return addresses[: self._backtrace(addresses, _MOST_FRAMES)]
 
     def _symbol(self, address: int | None) -> _Symbol:
@@ -196,7 +196,10 @@ class _NativeStack:
 
 
 def resend_lost_interrupts() -> None:
-    """Takes the place of Python's own handler of Ctrl-C, where that is in use; once a process, in its main thread."""
+    """Replaces Python's default SIGINT handler. Call once per process, in the main thread.
+
+    Does nothing in another thread, if the script has its own handler, or if the C library lacks backtrace or dladdr.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -208,7 +211,7 @@ def resend_lost_interrupts() -> None:
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         if stack.has_call(_CALLER, _CALLED):
-            with contextlib.suppress(RuntimeError):  # there may be no more threads
+            with contextlib.suppress(RuntimeError):  # the system may refuse another thread
                 _thread.start_new_thread(_send_again, (number, threading.get_ident()))
                 return
         signal.default_int_handler(number, frame)

@@ -29,7 +29,7 @@ from neurontools.runtime.torch_device.interrupts import refusing_hook
 
 
 class _Converting(threading.local):
-    """How many conversions of modules a thread is in."""
+    """Per thread: the number of nested module conversions."""
 
     depth = 0
 
@@ -38,7 +38,7 @@ _converting = _Converting()
 
 
 def keep_parameter_identity() -> None:
-    """Changes how modules swap their parameters; once a process."""
+    """Patches how modules swap their parameters. Call once per process."""
     module: Any = torch.nn.Module
     for method in ("_apply", "_load_from_state_dict"):
         setattr(module, method, _noting(getattr(module, method)))
@@ -87,7 +87,7 @@ _Module: Any = torch.nn.Module
 
 
 def assign_category(tensors: Iterable[Tensor | None], category: Category = Category.CONSTANTS) -> None:
-    """Accounts the bytes of device tensors as constants, or as another category."""
+    """Sets the memory category of device tensors and skips all others."""
     with buffers.lock:
         for tensor in tensors:
             if tensor is None or tensor.device.type != device.name or is_lazy(tensor):
@@ -97,7 +97,7 @@ def assign_category(tensors: Iterable[Tensor | None], category: Category = Categ
 
 
 def _held(tensor: Any) -> Iterator[Tensor]:
-    """The tensors with storages that one is made of: itself, or this rank's part of a distributed tensor."""
+    """Yields the tensors that hold the storages: the tensor itself, or this rank's part of a distributed tensor."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
@@ -122,7 +122,7 @@ def _own(module: Any) -> Iterator[Tensor | None]:
 
 
 def account_parameters() -> None:
-    """Follows the parameters and buffers of modules on their ways to the device; once a process."""
+    """Counts parameters and buffers of modules on the device as constants. Call once per process."""
 
     def registered(_module: Any, _name: str, tensor: Any) -> None:
         if isinstance(tensor, Tensor):
@@ -132,7 +132,7 @@ def account_parameters() -> None:
     register_module_buffer_registration_hook(registered)
     _keep_lazy()
     _run_after_method("_apply", lambda module: assign_category(_own(module)))
-    _run_after_method("__setstate__", lambda module: assign_category(_own(module)))  # of a deepcopy, or from a pickle
+    _run_after_method("__setstate__", lambda module: assign_category(_own(module)))  # deepcopy or unpickling
     _run_after_method("load_state_dict", lambda module: assign_category([*module.parameters(), *module.buffers()]))
     _follow_data()
 
@@ -150,7 +150,7 @@ def _run_after_method(method: str, do: Any) -> None:
 
 
 def _keep_lazy() -> None:
-    """Parameters of LazyLinear and its like have no bytes to move: they are made anew for the device."""
+    """Makes lazy parameters (LazyLinear, …) again on the new device, because they have no bytes to move."""
     original = _Module._apply
 
     @functools.wraps(original)
@@ -172,7 +172,10 @@ def _keep_lazy() -> None:
 
 
 def _follow_data() -> None:
-    """`parameter.data = tensor`: the new bytes are the parameter's; the old ones, if anybody holds them, are not."""
+    """Updates the categories at `parameter.data = tensor`.
+
+    The new storage counts as constants; the old one, if still alive, as tensors.
+    """
     data = torch.Tensor.data
     get, set_, delete = data.__get__, data.__set__, data.__delete__  # type: ignore[attr-defined]
 

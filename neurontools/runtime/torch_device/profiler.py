@@ -36,7 +36,7 @@ _profiles: weakref.WeakKeyDictionary[Any, Profile] = weakref.WeakKeyDictionary()
 
 
 def open_window() -> InMemoryProfile:
-    """Begins a profile in memory, of this process."""
+    """Starts an in-memory profile of this process."""
     ring.is_eager = device.eager
     ring.watch(steps.steps_total)
     window = InMemoryProfile(ring, worker.metadata, worker.living, worker.peaks)
@@ -46,12 +46,12 @@ def open_window() -> InMemoryProfile:
 
 
 def profile_of(profiler: Any) -> Profile | None:
-    """What the cores did while a torch.profiler.profile watched the last time; None where it has not."""
+    """Returns the cores' profile from the last run of a torch.profiler.profile; None if there is none."""
     return _profiles.get(getattr(profiler, "profiler", profiler))
 
 
 def patch_torch_profiler() -> None:
-    """Changes torch's profiler; once a process."""
+    """Patches torch's profiler. Call once per process."""
     activity: Any = torch.profiler.ProfilerActivity
     activity.NEURON = activity.PrivateUse1  # as torch_neuronx names it
     kind: Any = autograd_profiler.profile
@@ -75,14 +75,14 @@ def _wrap(kind: Any, name: str, replacement: Any) -> None:
 
 
 def _init(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
-    """Has columns for the device where the script asks for no other one."""
+    """Adds columns for the device if the script names no other device."""
     if device.taken and len(arguments) < 3 and keywords.get("use_device") is None and keywords.get("use_kineto"):
         keywords["use_device"] = device.name
     original(self, *arguments, **keywords)
 
 
 def _configure(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
-    """Takes what torch_neuronx configures, which is not for Kineto."""
+    """Drops an experimental_config of torch_neuronx, because Kineto does not accept it."""
     if hasattr(keywords.get("experimental_config"), "neuron_modes"):
         keywords["experimental_config"] = None
     original(self, *arguments, **keywords)
@@ -133,7 +133,7 @@ def _parse_kineto_results(original: Any, self: Any, result: Any, *arguments: Any
 
 
 def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]:
-    """The operators of all executions as events of the device."""
+    """Returns the operators of all executions as function events of the device, with times relative to `start_ns`."""
     local = {core: index for index, core in enumerate(profile.metadata.cores)}
     made = []
     for number, event in enumerate(profile.execution_events(), last_id + 1):
@@ -161,7 +161,10 @@ def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]
 
 
 def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -> None:
-    """Gives each operator's time to the call that recorded it: the calls of a name in their order."""
+    """Adds each operator's device time to the host call that recorded it.
+
+    Matches operators and calls of the same name in order, and starts over with the first call after the last.
+    """
     windows = [((row.start_ns - start_ns) / 1e3, (row.end_ns - start_ns) / 1e3) for row in profile.executions]
     calls: dict[str, deque[Any]] = defaultdict(deque)
     position = 0
@@ -171,7 +174,7 @@ def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -
         while position < len(windows) and windows[position][1] < event.time_range.start:
             position += 1
         if position < len(windows) and windows[position][0] <= event.time_range.start:
-            continue  # the host computing it, which is the execution itself
+            continue  # the CPU kernel that executes it, not a call of the script
         calls[event.name].append(event)
     for each in made:
         waiting = calls.get(each.name.partition(".")[0])
@@ -187,7 +190,10 @@ _open_windows: list[InMemoryProfile] = []
 def _record_memory_history(
     enabled: str | bool | None = "all", *_arguments: Any, clear_history: bool = False, **_keywords: Any
 ) -> None:
-    """Begins to note allocations with their lines, or ends it for None. What else torch.cuda's takes is accepted."""
+    """Starts recording allocations with their source lines; a false `enabled` stops it.
+
+    Accepts all arguments of torch.cuda's function and ignores the others.
+    """
     if not enabled:
         while _open_windows:
             _open_windows.pop().stop()
@@ -199,18 +205,18 @@ def _record_memory_history(
 
 
 def _snapshot(device: Any = None) -> dict[str, Any]:
-    """What is allocated now, and what was allocated and freed since the history is recorded."""
-    del device  # as torch.cuda's: all cores are in it
+    """Returns the current allocations, and the history since recording began."""
+    del device  # accepted for torch.cuda's signature; the snapshot has all cores
     return snapshot(_current_profile())
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
-    """Writes a snapshot to a file."""
+    """Writes a snapshot to a pickle file."""
     write_snapshot(_current_profile(), Path(filename))
 
 
 def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
-    """HBM of each core by category, as text."""
+    """Returns the HBM use of each core by category, as text."""
     del which, abbreviated
     lines = []
     for core in device.cores:
@@ -234,7 +240,7 @@ def _current_profile() -> Profile:
 
 
 def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
-    """The module torch.<name>.memory, with functions that are elsewhere too."""
+    """Memory functions of the device, as in torch.cuda.memory."""
     made = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
     for function in (_record_memory_history, _snapshot, _dump_snapshot, memory_summary):
         setattr(made, function.__name__, function)
@@ -244,7 +250,10 @@ def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
 
 
 def measure_input_wait() -> None:
-    """Charges each batch's wait to the input; once a process. What a thread fetches ahead nobody waits for."""
+    """Charges the wait for each DataLoader batch to the input. Call once per process.
+
+    Skips background threads: nobody waits for the batches that they prefetch.
+    """
     iterator: Any = dataloader._BaseDataLoaderIter
     original = iterator.__next__
 

@@ -20,11 +20,11 @@ from neurontools.runtime.tensors.device import device
 
 
 def patch_serialization(name: str) -> None:
-    """Patches torch for the device of this name; once a process."""
+    """Patches torch's serialization and storages for the device of this name. Call once per process."""
     torch.serialization.register_package(5, _tag, _restore)
     _patch_storage()
     _patch_pin_memory()
-    if name != "xla":  # torch has these paths for xla itself
+    if name != "xla":  # stock torch already has these paths for xla
         _patch_pickle(name)
 
 
@@ -48,7 +48,7 @@ def _is_device(location: str) -> bool:
 
 
 def _bytes_of(storage: Any) -> Tensor:
-    """The bytes of a device storage on the host."""
+    """Returns the bytes of a device storage as a host tensor."""
     flat: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return host_value(flat.set_(storage))
 
@@ -108,7 +108,7 @@ def _patch_storage() -> None:
 
 
 def _patch_pin_memory() -> None:
-    """There is nothing to pin for a simulated device, and the hook that would supply an allocator is C++ only."""
+    """Makes pin_memory return its tensor: a simulated device needs no pinning, and torch's hook for it is C++ only."""
 
     def pin_memory(self: Tensor, device: Any = None) -> Tensor:
         return self
@@ -117,7 +117,7 @@ def _patch_pin_memory() -> None:
 
 
 def _patch_pickle(name: str) -> None:
-    """Takes for our name the path that torch has for `xla`: through a CPU tensor, without touching the storage."""
+    """Pickles device tensors as torch does for `xla`: through a CPU tensor, without access to the storage."""
     kind: Any = torch.Tensor
     original_reduce, original_copy = kind._reduce_ex_internal, kind.__deepcopy__
 
@@ -144,14 +144,14 @@ def _patch_pickle(name: str) -> None:
 
 
 def patch_tensor_sharing(received: Callable[[Tensor, str, bool, bool], Tensor]) -> None:
-    """Teaches torch.multiprocessing about the device; once a process.
+    """Lets torch.multiprocessing send device tensors between processes. Call once per process.
 
-    `received` makes the tensor in the process that gets it: of its value, its device there, whether it requires a
-    gradient and whether it is a parameter. It is pickled by its name.
+    The receiving process calls `received(value, device, requires_grad, is_parameter)` to make the tensor. `received`
+    must be a module-level function, because pickle stores its name.
     """
 
     def reduce(tensor: Tensor) -> Any:
-        """As a CPU tensor in shared memory, which the receiver moves to its own device."""
+        """Sends a CPU tensor in shared memory, which the receiver moves to its own device."""
         if tensor.device.type != device.name:
             stock: Any = reductions.reduce_tensor
             return stock(tensor)
@@ -181,7 +181,7 @@ def _unshared() -> NotImplementedError:
 
 
 _freed: dict[int, Buffer] = {}
-"""Storages that have no bytes, by address; one that died meanwhile may still be here."""
+"""Storages resized to 0 bytes, by address. Some may be dead; check `is_alive`."""
 
 
 class StorageFreed(RuntimeError):
@@ -189,10 +189,10 @@ class StorageFreed(RuntimeError):
 
 
 def patch_storage_resize() -> None:
-    """Makes storages of the device resizable so; once a process."""
+    """Lets `resize_` free a device storage (0 bytes) and allocate it again (full size). Call once per process."""
     kind: Any = torch.UntypedStorage
     resize, sizes = kind.resize_, {name: getattr(kind, name) for name in ("size", "nbytes", "__len__")}
-    full_size = sizes["nbytes"]  # the others ask it
+    full_size = sizes["nbytes"]  # unpatched: has the full size of a freed storage too
 
     @functools.wraps(resize)
     def resize_(self: Any, size: int) -> Any:
