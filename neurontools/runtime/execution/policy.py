@@ -237,6 +237,6 @@ class NanCheck:
             values += [buffer.value for buffer in constants or updated if buffer.value is not None]
         if not values:
             return False
-        # A norm is NaN exactly if an element is: infinity and overflow make it infinite. One call reads each tensor once.
+        # A norm is NaN exactly if an element is: infinity and overflow make it infinite. One call, one read of each.
         norms: Any = torch._foreach_norm(values)
         return any(norm != norm for norm in (each.item() for each in norms))

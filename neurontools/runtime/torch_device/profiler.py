@@ -240,7 +240,7 @@ def _current_profile() -> Profile:
 
 
 def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
-    """Memory functions of the device, as in torch.cuda.memory."""
+    """Returns the module torch.<name>.memory: memory history, snapshots, memory_summary, and `others`."""
     made = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
     for function in (_record_memory_history, _snapshot, _dump_snapshot, memory_summary):
         setattr(made, function.__name__, function)
