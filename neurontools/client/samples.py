@@ -235,7 +235,7 @@ class TimeAxis:
     def steps(self, per_cell: int = 1) -> tuple[int | None, ...]:
         """Divides each cell into `per_cell` parts and returns the number of the time step for each part.
 
-        None marks a part without data. A sample covers the time since the previous sample. A gap fills at least one part.
+        None marks a part without data. A sample covers the time since the previous sample. A gap fills a part or more.
         """
         if per_cell not in self._by_parts:
             self._by_parts[per_cell] = self._compute_steps(per_cell)
