@@ -12,7 +12,7 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 
 def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls | None:
-    """TLS with the files of [tls]; None without a certificate. Raises UserError when a file is wrong."""
+    """Returns TLS with the files of [tls], or None without a certificate. Raises UserError for an invalid file."""
     if settings.tls_certificate is None:
         return None
     files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
@@ -20,7 +20,7 @@ def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls |
 
 
 def allowed_subjects(settings: Settings) -> Subjects:
-    """The certificate names of each role."""
+    """Returns the certificate names of each role."""
     return Subjects(settings.tls_summary or (), settings.tls_full or ())
 
 
@@ -62,9 +62,9 @@ def _check_closed(settings: Settings, *, has_names: bool) -> None:
 
 
 def metrics_access(settings: Settings) -> HttpAccess:
-    """The access rules for /metrics. Raises UserError when a file is wrong.
+    """Returns the access rules for /metrics. Raises UserError for an invalid file.
 
-    A certificate in [metrics] replaces that of [tls]; then every certificate of its client CA may read.
+    A certificate in [metrics] replaces the one in [tls]. Then every client certificate from its client CA may read.
     """
     tls: ServerTls | None = None
     named: Subjects | None = None

@@ -31,7 +31,7 @@ class HostShape:
         return self.device_count * self.cores_per_device
 
     def logical_core_count(self, lnc: int) -> int:
-        """Logical cores of the host at this LNC."""
+        """Returns the number of logical cores at this LNC."""
         return self.core_count // lnc
 
     def device_of(self, core_index: int) -> int:
@@ -43,7 +43,7 @@ class HostShape:
         return self.cores_per_device // self.stacks_per_device
 
     def stack_of(self, core_index: int) -> int:
-        """The HBM stack of a physical core, counted across devices."""
+        """Returns the HBM stack of a physical core, counted across devices."""
         return core_index // self.cores_per_stack
 
     def cores_of_stack(self, stack: int) -> range:
@@ -116,13 +116,13 @@ class CoreLease:
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:
-        """The devices of its cores. An observer watches the whole host, so it gets all devices."""
+        """Returns the devices of the lease's cores. For an observer, returns all devices."""
         if not self.count:
             return tuple(range(shape.device_count))
         return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))
 
     def memory_of(self, core_index: int) -> model.DeviceMemory:
-        """Its memory on one of its physical cores: an equal share of the logical core's.
+        """Returns the lease's memory on one of its physical cores: an equal share of the logical core's memory.
 
         All categories are None before the first report about that core.
         """
@@ -179,7 +179,7 @@ _LARGEST_COUNT = 2**63 - 1  # counters of a core stop here, because the messages
 
 
 class Refusal(Exception):
-    """A refused request. The message says why and what to do; the subclass decides the gRPC status."""
+    """A refused request. The message has the cause and the next step. The subclass decides the gRPC status."""
 
 
 class UnknownToken(Refusal):
@@ -219,8 +219,8 @@ class CoreCounters:
 class CoreAllocator:
     """The leases and reports of one host. Belongs to the event loop's thread.
 
-    Counters start at `began_seconds` (CLOCK_MONOTONIC). Counts that a process made before, under an earlier daemon,
-    stay with the process and are not added to its cores.
+    Counters start at `began_seconds` (CLOCK_MONOTONIC). Earlier counts of a process, under a previous daemon, stay with
+    the process and are not added to its cores.
     """
 
     def __init__(
@@ -236,11 +236,11 @@ class CoreAllocator:
 
     @property
     def leases(self) -> Iterable[CoreLease]:
-        """All attached processes, observers included, in order of arrival."""
+        """Returns the leases of all attached processes, observers included, in order of arrival."""
         return self._leases.values()
 
     def owner(self, core_index: int) -> CoreLease | None:
-        """The lease of a physical core; None when the core is free."""
+        """Returns the lease of a physical core, or None if the core is free."""
         return self._owners[core_index]
 
     def enter(
@@ -267,13 +267,13 @@ class CoreAllocator:
         self._on_ownership_change()
 
     def take_departed(self) -> tuple[CoreLease, ...]:
-        """Returns the leases that ended since the last call. Only here is their last report visible."""
+        """Returns the leases that ended since the last call, with their last reports."""
         departed = tuple(self._departed)
         self._departed.clear()
         return departed
 
     def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> CoreLease:
-        """Gives a process the cores it asks for. Raises Refusal, and then nothing changes."""
+        """Gives a process the requested cores. If it raises Refusal, nothing changes."""
         lease = self.known(token)
         if any(other.count and other.pid == lease.pid for other in self._leases.values()):
             raise AlreadyAttached(f"PID {lease.pid} already holds cores; a process attaches once")
@@ -288,7 +288,7 @@ class CoreAllocator:
         return lease
 
     def report(self, token: str, report: RuntimeReport) -> None:
-        """Stores a report. Raises Refusal, and then nothing changes."""
+        """Stores a report. If it raises Refusal, nothing changes."""
         lease = self.known(token)
         if not lease.count:
             raise InvalidReport("this process holds no cores; call Attach before Report")
@@ -309,9 +309,9 @@ class CoreAllocator:
         lease.peak_device_memory_bytes = max(used_bytes, lease.peak_device_memory_bytes or 0)
 
     def counters_of(self, core_index: int, lease: CoreLease) -> CoreCounters:
-        """The counters of a physical core under this lease, its latest report included.
+        """Returns the counters of a physical core under this lease, including the latest report.
 
-        Each physical core has the busy time and executions of its logical core; FLOPs are divided among them.
+        Each physical core has the busy time and executions of its logical core. FLOPs are divided among them.
         """
         base = self.counters[core_index]
         local, position = divmod(core_index - lease.first * lease.lnc, lease.lnc)
@@ -328,7 +328,7 @@ class CoreAllocator:
         )
 
     def known(self, token: str) -> CoreLease:
-        """The lease of this token; raises UnknownToken."""
+        """Returns the lease of this token. Raises UnknownToken."""
         try:
             return self._leases[token]
         except KeyError:
@@ -393,7 +393,7 @@ class CoreAllocator:
         return f"held by PID {', '.join(listed[:4])}{more}; end them or ask for other cores"
 
     def _check_memory(self, lease: CoreLease, cores: dict[int, CoreReport]) -> None:
-        """Raises DeviceMemoryExhausted when the processes on a stack together exceed its size."""
+        """Raises DeviceMemoryExhausted if the processes on a stack together exceed its size."""
         asked: dict[int, int] = {}
         for local_index in {*lease.cores, *cores}:
             core = cores.get(local_index) or lease.cores[local_index]
@@ -407,12 +407,12 @@ class CoreAllocator:
                 raise DeviceMemoryExhausted(memory_table(self.shape, stack, holders, lease, size_bytes))
 
     def holders_of_stack(self, stack: int) -> list[CoreLease]:
-        """The leases with a core on this stack."""
+        """Returns the leases with a core on this stack."""
         holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
         return list({holder.token: holder for holder in holders if holder is not None}.values())
 
     def stack_bytes_of(self, lease: CoreLease, stack: int) -> int:
-        """The bytes of a process on a stack, by its latest report."""
+        """Returns the bytes of a process on a stack, from its latest report."""
         return sum(
             core.memory.total_bytes or 0
             for local_index, core in lease.cores.items()

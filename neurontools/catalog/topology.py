@@ -1,9 +1,9 @@
-"""How the devices of an instance are linked by NeuronLink: pure graph questions, no I/O.
+"""The graph of NeuronLink links between the devices of an instance. No I/O.
 
-On a real host the driver doesn't detect links on Trainium and Inferentia2: it looks the neighbours up by the total
-count of devices. A multiple of 16 gets the 4x4 torus table, 12 the ring and 6 the line of Inf2; with any other count,
-as when one device failed to probe or is hidden, every neighbour list is empty. Only Inferentia reads its links from
-firmware. The order within a list is the driver's and differs between Trn1 and Trn2, so it is kept and never sorted.
+The driver doesn't detect links on Trainium and Inferentia2: it looks up the neighbours by the total number of devices.
+A multiple of 16 gets the 4x4 torus table, 12 the ring and 6 the line of Inf2. With any other count, every neighbour
+list is empty, for example if one device failed to probe or is hidden. Only Inferentia reads its links from firmware.
+The driver's order within a list differs between Trn1 and Trn2, so the lists are never sorted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-# Up to this many candidate groups are searched for the very best one (16 devices at most give 12,870).
+# Up to this many candidate groups, the search is exhaustive (16 devices give at most 12,870).
 _EXACT_SEARCH_GROUPS = 20_000
 
 
@@ -32,8 +32,8 @@ class TopologyKind(StrEnum):
 class Topology:
     """The links of one host: `connected_to[i]` lists the neighbours of device i, in the driver's order.
 
-    In a switched fabric the driver lists no neighbours, yet every device reaches every other through the switch: that
-    counts as one hop. ValueError for a neighbour that is out of range, listed twice, or the device itself.
+    In a switched fabric the driver lists no neighbours. Every device reaches every other through the switch, in one
+    hop. Raises ValueError for a neighbour that is out of range, listed twice, or the device itself.
     """
 
     kind: TopologyKind
@@ -53,7 +53,7 @@ class Topology:
 
     @property
     def device_count(self) -> int:
-        """How many devices there are, linked or not."""
+        """Returns the number of devices, linked or not."""
         return len(self.connected_to)
 
     @property
@@ -62,26 +62,26 @@ class Topology:
         return _is_mutual(self.connected_to)
 
     def neighbours(self, device: int) -> tuple[int, ...]:
-        """The devices that the driver lists for this one, in its order; IndexError when there is no such device."""
+        """Returns the neighbours of a device in the driver's order. Raises IndexError if the device doesn't exist."""
         return self.connected_to[self._checked(device)]
 
     def distances(self, device: int) -> tuple[int | None, ...]:
-        """Hops from `device` to each device by index; None where no way leads."""
+        """Returns the hops from `device` to each device, by index; None for an unreachable device."""
         return _distance_table(self)[self._checked(device)]
 
     def hops(self, start: int, end: int) -> int | None:
-        """Links on a shortest way between two devices: 0 to itself, None when they are not connected."""
+        """Returns the number of links on a shortest path: 0 to the device itself, None if there is no path."""
         return self.distances(start)[self._checked(end)]
 
     def shortest_path(self, start: int, end: int) -> tuple[int, ...] | None:
-        """The devices along a shortest way, both ends included; None when there is none.
+        """Returns the devices along a shortest path, both ends included, or None if there is no path.
 
-        Of several shortest ways, the one that takes the neighbour listed first at each step.
+        Among equal paths, prefers the neighbours that the driver lists first.
         """
         distance = self.hops(start, end)
         if distance is None:
             return None
-        # Forward search in the driver's order: the first way to reach a device is kept.
+        # Breadth-first search in the driver's order keeps the first path to each device.
         came_from: dict[int, int] = {start: start}
         queue = deque([start])
         while end not in came_from:
@@ -96,13 +96,13 @@ class Topology:
         return tuple(reversed(path))
 
     def grid_shape(self) -> tuple[int, int] | None:
-        """(rows, columns) of a torus whose devices are numbered along the rows; None when this is no such torus."""
+        """Returns (rows, columns) of a torus with row-major device numbers, or None for any other topology."""
         return _torus_shape(self.connected_to) if self.kind is TopologyKind.TORUS_2D else None
 
     def rings(self) -> tuple[tuple[int, ...], ...]:
-        """The closed rings: the rows, then the columns of a torus; the one ring of a ring from device 0; else none.
+        """Returns the rings: the rows and then the columns of a torus, or the one ring from device 0, or nothing.
 
-        Devices that follow each other in a ring are linked, and so are the last and the first.
+        Consecutive devices of a ring are linked, and so are the last and the first.
         """
         shape = self.grid_shape()
         if shape is not None:
@@ -114,10 +114,10 @@ class Topology:
         return ()
 
     def compact_group(self, group_size: int, free: Collection[int]) -> tuple[int, ...] | None:
-        """The `group_size` devices of `free` that are closest to each other, ascending; None when too few are free.
+        """Returns the `group_size` devices of `free` closest to each other, ascending. None if too few are free.
 
-        Closest: the least sum of hops over all pairs, the lowest indices among equals; a pair that is not connected
-        counts as farther than any way. Exact for up to 16 free devices, grown greedily from every start beyond that.
+        The closest group has the least sum of hops over all pairs, and the lowest indices among equals. A pair without
+        a path counts as `device_count` hops. Exact for up to 16 free devices, and greedy from every start beyond that.
         """
         if group_size < 0:
             msg = f"a group can't have {group_size} devices"
@@ -127,14 +127,14 @@ class Topology:
             return None
         far = self.device_count
         costs = [[far if hops is None else hops for hops in row] for row in _distance_table(self)]
-        from math import comb  # what only draws a topology doesn't need
+        from math import comb  # imported late: drawing a topology doesn't need it
 
         if comb(len(candidates), group_size) <= _EXACT_SEARCH_GROUPS:
             return _closest_group(group_size, candidates, costs)
         return _grown_group(group_size, candidates, costs)
 
     def _walk_ring(self) -> tuple[int, ...]:
-        """All devices from 0 along the links, first towards the lower of its two neighbours."""
+        """Returns all devices along the ring, from device 0 towards its lower neighbour."""
         walk = [0]
         step = min(self.connected_to[0])
         while step != 0:
@@ -143,7 +143,7 @@ class Topology:
         return tuple(walk)
 
     def _checked(self, device: int) -> int:
-        """Refuse negative indices, which Python would take from the end."""
+        """Returns the index. Raises IndexError also for negative ones, which Python would count from the end."""
         if not 0 <= device < self.device_count:
             msg = f"no device {device}: there are {self.device_count} devices"
             raise IndexError(msg)
@@ -151,10 +151,10 @@ class Topology:
 
 
 def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
-    """The shape of links read from a host, or None for any other shape, such as devices without links.
+    """Returns the shape of links read from a host, or None for an unknown shape, such as devices without links.
 
-    Also None for lists that name devices beyond the end, as inside a container, or links known at one end only. A
-    switched fabric can't be told from devices without links, so it is never the answer.
+    Also None if a list names devices beyond the end, as in a container, or if only one end lists a link. Never returns
+    SWITCHED, because a switched fabric looks like devices without links.
     """
     degrees = [len(links) for links in connected_to]
     if degrees == [0]:
@@ -169,7 +169,7 @@ def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
 
 
 def _is_mutual(connected_to: Sequence[Collection[int]]) -> bool:
-    """Whether every link leads to an existing device that lists it too."""
+    """Whether the other end of every link exists and lists the link too."""
     count = len(connected_to)
     return all(0 <= b < count and a in connected_to[b] for a, links in enumerate(connected_to) for b in links)
 
@@ -186,7 +186,7 @@ def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
 
 
 def _torus_shape(connected_to: Sequence[Collection[int]]) -> tuple[int, int] | None:
-    """The shape, the squarest first, whose row-major torus has exactly these neighbours. Sides under 3 have no ring."""
+    """Returns the squarest (rows, columns) of a row-major torus with exactly these neighbours. Sides are at least 3."""
     count = len(connected_to)
     for row_count in range(int(count**0.5), 2, -1):
         if count % row_count:
@@ -205,7 +205,7 @@ def _torus_neighbours(device: int, rows: int, columns: int) -> set[int]:
 
 
 def _reached_from(topology: Topology, device: int) -> tuple[int, ...]:
-    """The devices one hop away: the neighbours, or through a switch all others."""
+    """Returns the devices one hop away: the neighbours, or all other devices behind a switch."""
     if topology.kind is TopologyKind.SWITCHED:
         return tuple(other for other in range(topology.device_count) if other != device)
     return topology.connected_to[device]
@@ -213,7 +213,7 @@ def _reached_from(topology: Topology, device: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _distance_table(topology: Topology) -> tuple[tuple[int | None, ...], ...]:
-    """Hops between all pairs, by a breadth-first search from each device."""
+    """Returns the hops between all pairs. Runs a breadth-first search from each device."""
     table = []
     for start in range(topology.device_count):
         distance: list[int | None] = [None] * topology.device_count
@@ -233,7 +233,7 @@ def _distance_table(topology: Topology) -> tuple[tuple[int | None, ...], ...]:
 
 
 def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
-    """Exact: a depth-first search in index order that leaves a branch once it can't beat the best group found."""
+    """Returns the best group, by branch and bound in index order."""
     from math import comb, inf
 
     pair_count = comb(group_size, 2)
@@ -242,7 +242,7 @@ def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]
 
     def extend(group: tuple[int, ...], cost: int, first: int) -> None:
         nonlocal best, best_cost
-        # Every pair still to come costs at least one hop.
+        # Lower bound: every remaining pair costs at least one hop.
         if cost + pair_count - comb(len(group), 2) >= best_cost:
             return
         if len(group) == group_size:
@@ -257,7 +257,7 @@ def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]
 
 
 def _grown_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
-    """Good, not always the best: from every start add the device nearest to the group; the best of these."""
+    """Returns a good group: grows one from every start by adding the nearest device, and takes the best of them."""
     groups = []
     for start in candidates:
         group, total = [start], 0

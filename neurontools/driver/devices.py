@@ -1,4 +1,4 @@
-"""The devices that the driver shows: their directories, their instance type and their place in the host."""
+"""Finds the devices that the driver shows: their directories, instance type, PCI address and NUMA node."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from neurontools.driver.sysfs_layout import FileLocator
 
 
-MAX_DEVICES = 64  # as many as the driver supports
+MAX_DEVICES = 64  # the driver's own limit
 MAX_CORES = 64
 _DEVICE, _CORE = "neuron", "neuron_core"
-_MAX_MOUNTINFO_BYTES = 4 * 2**20  # a node of a cluster has a line for each mount of each container
+_MAX_MOUNTINFO_BYTES = 4 * 2**20  # a Kubernetes node has a line for each mount of each container
 
 
 class DeviceDirectory:
-    """One device in the tree.
+    """The sysfs directory of one device.
 
-    `index` is the number users know: N of /dev/neuronN. `driver_index` is the driver's own, in the name of the
-    directory; the two differ in a container that was given only some of the devices. `number` is the device number.
+    `index` is N of /dev/neuronN. `driver_index` is the number in the directory's name. They differ in a container that
+    has only some of the devices. `number` is the device number, "major:minor".
     """
 
     __slots__ = ("_layouts", "driver_index", "index", "number", "path")
@@ -50,7 +50,7 @@ class DeviceDirectory:
 
     @property
     def layouts(self) -> FileLocator:
-        """Finds files in places that this version doesn't know; made when it is needed, for all devices together."""
+        """Finds files that the driver has moved. Created at first use and shared by all devices."""
         if not self._layouts:
             from neurontools.driver.sysfs_layout import FileLocator
 
@@ -58,7 +58,7 @@ class DeviceDirectory:
         return self._layouts[0]
 
     def place(self, path: str) -> str:
-        """Where a file of the device is that stands at `path` today, or stood there until the driver moved it."""
+        """Returns the full path of a device file. If `path` is missing, searches for a file of that name elsewhere."""
         usual = f"{self.path}/{path}"
         if os.path.lexists(usual):
             return usual
@@ -66,16 +66,19 @@ class DeviceDirectory:
         return usual if found is None else f"{self.path}/{found}"
 
     def core_numbers(self) -> list[int]:
-        """The physical cores that have a directory, ascending."""
+        """Returns the physical cores that have a directory, ascending."""
         return sorted(list_numbered(self.path, _CORE, MAX_CORES))
 
     def core_path(self, physical_core: int) -> str:
-        """The directory of a physical core."""
+        """Returns the directory of a physical core."""
         return f"{self.path}/{_CORE}{physical_core}"
 
 
 def list_numbered(directory: str, prefix: str, limit: int) -> dict[int, str]:
-    """The entries called prefix and a number below the limit; none where the directory can't be listed."""
+    """Returns the paths of entries named prefix plus a number below the limit, by number.
+
+    Empty if the directory can't be listed.
+    """
     try:
         names = os.listdir(directory)  # noqa: PTH208 - pathlib is slow
     except (OSError, ValueError):
@@ -90,7 +93,7 @@ def list_numbered(directory: str, prefix: str, limit: int) -> dict[int, str]:
 
 
 def list_device_directories(roots: Roots) -> list[DeviceDirectory]:
-    """The devices of the host, or those of the container we are in, by index."""
+    """Returns the devices of the host, or of the container this process runs in, sorted by index."""
     found = list_numbered(roots.devices, _DEVICE, MAX_DEVICES) or list_numbered(
         roots.device_class, _DEVICE, MAX_DEVICES
     )
@@ -109,10 +112,10 @@ def list_device_directories(roots: Roots) -> list[DeviceDirectory]:
 
 
 class DeviceShare:
-    """Which of the devices that the driver shows are for whoever reads here.
+    """The devices that this container or host may use.
 
-    `given` are the devices of a container that was given some, by index; none where all are everybody's.
-    `foreign_count`: how many others the driver shows. `fileless` are devices of a host whose device file is gone.
+    `given`: the indices of a container's devices; empty if it has all devices. `foreign_count`: the number of other
+    devices that the driver shows. `fileless`: driver indices of the host's devices that have no device file.
     """
 
     __slots__ = ("fileless", "foreign_count", "given")
@@ -130,14 +133,14 @@ class DeviceShare:
             self.foreign_count = 0
             self.fileless = found.keys() - {directory.driver_index for directory in directories}
         else:
-            # A device file without a device in the tree counts as given: the device should be there.
+            # A device file without a sysfs directory counts as given, because the device is expected.
             self.given = set(_nodes(roots))
 
 
 def _has_all_files(roots: Roots) -> bool:
-    """Whether /dev is the kernel's own, a devtmpfs: it makes a file there for each device of the host.
+    """Whether /dev is a devtmpfs, in which the kernel creates a file for each device of the host.
 
-    Containers, and services that systemd confines, have a tmpfs there with the files that somebody put into it.
+    In containers, and in services that systemd confines, /dev is a tmpfs with selected files.
     """
     try:
         lines = (
@@ -152,7 +155,7 @@ def _has_all_files(roots: Roots) -> bool:
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         point = fields[4] if len(fields) > 4 else ""
-        # What was mounted later on the same place hides what is below.
+        # A later mount on the same mount point hides the earlier one.
         is_above = f"{roots.dev}/".startswith(f"{point.rstrip('/')}/")
         if point and is_above and len(point) >= len(longest):
             longest, kind = point, after.partition(" ")[0]
@@ -160,7 +163,7 @@ def _has_all_files(roots: Roots) -> bool:
 
 
 def _nodes(roots: Roots) -> dict[int, str]:
-    """Device numbers of the device files by the number in their name. Looked at, never opened."""
+    """Returns the device number of each device file, by the index in its name. Does not open the files."""
     nodes = {}
     for index, path in list_numbered(roots.dev, _DEVICE, MAX_DEVICES).items():
         try:
@@ -177,7 +180,7 @@ _ADDRESS_CHARACTERS = 16
 
 
 class DevicePlacement:
-    """Place of one device; `inferred` names the fields that were concluded and not read."""
+    """PCI address, local CPUs and NUMA node of one device. `inferred` names the fields that were not read."""
 
     __slots__ = ("bdf", "cpu_affinity", "inferred", "numa_node")
 
@@ -196,11 +199,11 @@ _FIELDS = ("bdf", "cpu_affinity", "numa_node")
 def read_placements(
     roots: Roots, family: DeviceFamily, instance_type: InstanceType | None, driver_indices: list[int]
 ) -> dict[int, DevicePlacement]:
-    """The place of each device, by the driver's index.
+    """Returns the placement of each device, by driver index.
 
-    The catalog's address counts as read when a PCI device of the right kind is there. Where the catalog has none, the
-    PCI devices are taken in order, which is exact for one device and a conclusion for several. Without PCI devices,
-    as under a copy of the tree, everything is the catalog's and marked so.
+    The catalog's address counts as read if a PCI device of the family has it. If the catalog has no address, the PCI
+    devices are assigned in order; with more than one device, the result is marked as inferred. Without PCI devices, as
+    in a copy of the tree, all values come from the catalog and are marked as inferred.
     """
     present = _addresses(roots, family)
     made: dict[int, DevicePlacement] = {}
@@ -228,12 +231,12 @@ def _read(roots: Roots, bdf: str, *, certain: bool) -> DevicePlacement:
 
 
 def _plain(text: str | None) -> str | None:
-    """A list of numbers as the kernel writes it; None for anything else."""
+    """Returns the text if it is a number or a kernel CPU list, otherwise None."""
     return text if text and all(character in "0123456789-," for character in text) else None
 
 
 def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
-    """The addresses of the PCI devices of the family, ascending."""
+    """Returns the addresses of the PCI devices of the family, ascending."""
     try:
         names = sorted(os.listdir(roots.pci_devices))[:MAX_PCI_DEVICES]  # noqa: PTH208 - pathlib is slow
     except OSError:
@@ -252,10 +255,10 @@ def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
 
 
 class HostArchitecture:
-    """What kind of host this is.
+    """Device family and instance type of a host.
 
-    `instance_type` holds the catalog's facts, None for a type it doesn't know. `name` is what to call the type, only
-    the family where the size isn't known; `name_is_inferred` when the firmware doesn't tell and the devices had to.
+    `instance_type` is the catalog entry, None if there is none. `name` is the name of the instance type, or of the
+    family if the size is unknown. `name_is_inferred`: the name comes from the devices, not from the firmware.
     """
 
     __slots__ = ("family", "instance_type", "name", "name_is_inferred")
@@ -268,10 +271,13 @@ class HostArchitecture:
 
 
 def detect_architecture(roots: Roots, directories: list[DeviceDirectory], told: str | None = None) -> HostArchitecture:
-    """The kind of this host. `told`: the instance type as the metadata service says it; UserError for unknown chips."""
+    """Returns the family and instance type of this host. Raises UserError if the devices are of no known family.
+
+    `told` is the instance type from the EC2 metadata service; it takes precedence over the firmware's.
+    """
     product = told or read_text(f"{roots.dmi}/product_name", 128) or ""
     named = _catalog_entry(product)
-    # Firmware and first device agree nearly always; only where they don't, all devices have to be asked.
+    # Firmware and first device nearly always agree, and then there is no need to read the other devices.
     if named is not None and directories and _score(named.family, _strings(directories[0])) == _FULL_SCORE:
         return HostArchitecture(named.family, product, named, inferred=False)
     strings = [_strings(directory) for directory in directories]
@@ -289,7 +295,7 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory], told: 
     if product.startswith(family.sysfs.instance_type.lower()):  # a size the catalog doesn't know
         return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
     fitting = _fitting(family, len(directories))
-    # Types of one family and size differ in their network, not in their devices: the first has the facts of all.
+    # Types of one family and device count differ in their network, not in their devices, so the first entry will do.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
     return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
 
@@ -306,9 +312,9 @@ def _strings(directory: DeviceDirectory) -> _Strings:
 
 
 def _family(strings: list[_Strings], named: InstanceType | None) -> DeviceFamily | None:
-    """The family most devices say they are of: all devices of a host are alike, so one that can't be read is too."""
+    """Returns the family that fits most devices. All devices of a host are alike, so unreadable ones don't matter."""
     votes: dict[str, int] = {}
-    first = (named.family.name,) if named else ()  # most likely, and reading the facts of a family takes time
+    first = (named.family.name,) if named else ()  # first, because loading other families takes time
     for name in dict.fromkeys((*first, *catalog.family_names())):
         family = catalog.load_family(name)
         if score := sum(_score(family, row) for row in strings):
@@ -322,7 +328,7 @@ _FULL_SCORE = 2
 
 
 def _score(family: DeviceFamily, strings: _Strings) -> int:
-    """How well what a device says of itself fits a family: 0 to _FULL_SCORE."""
+    """Returns how well a device's sysfs strings fit a family: 0 to _FULL_SCORE."""
     sysfs = family.sysfs
     instance_type, device_name, arch_type = strings
     # The architecture alone is ambiguous: Inferentia2 and Trainium2 are both NDv3.
@@ -337,14 +343,14 @@ def _catalog_entry(product: str) -> InstanceType | None:
     family = product.partition(".")[0].rstrip("abcdefghijklmnopqrstuvwxyz-")
     if not family:
         return None
-    for name in catalog.names():  # a product name that the driver treats like one we know
+    for name in catalog.names():  # the driver treats some product names like another
         if name.startswith(family) and product in catalog.load(name).other_names:
             return catalog.load(name)
     return None
 
 
 def _fitting(family: DeviceFamily, device_count: int) -> list[InstanceType]:
-    """The instance types with so many devices of this family."""
+    """Returns the instance types of this family that have this number of devices."""
     prefix = family.sysfs.instance_type.lower()
     types = [catalog.load(name) for name in catalog.names() if name.startswith(prefix)]
     return [kind for kind in types if kind.family.name == family.name and kind.device_count == device_count]

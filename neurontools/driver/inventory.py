@@ -1,4 +1,4 @@
-"""What does not change on a host: its instance type and its devices; and a snapshot without a daemon."""
+"""Reads the unchanging facts of a host, its instance type and devices, and takes a snapshot without a daemon."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _FLIPPED_NODES = (1, 3)
 _FLIP = 6
 _HEXADECIMAL_DIGITS = 16
 
-# What the names of node_id and server_id end in, and of how many nodes they tell; without an end on Trainium3 (2.25).
+# File name suffixes of node_id and server_id, and the number of nodes each stands for. Trainium3 (2.25) has no suffix.
 _NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
 
 
 class Inventory:
-    """The unchanging part of a host. `warnings` says what could not be read and what to do about it.
+    """The unchanging facts of a host. `warnings` names unreadable files and what to do about them.
 
-    `is_brief` leaves out what a list of the devices doesn't show: serial numbers, and whether all cores are there.
+    `is_brief` skips the serial numbers and the check of the number of cores; a list of devices shows neither.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Inventory:
         self.devices = tuple(self._device(directory, places[directory.driver_index]) for directory in directories)
 
     def physical_core(self, directory: DeviceDirectory, position: int) -> int:
-        """The physical core, K of neuron_coreK, at a logical position of the device."""
+        """Returns the physical core, K of neuron_coreK, at a logical position of the device."""
         kind = self.architecture.instance_type
         at = flip_core_position(position) if self.is_flipped else position
         if kind is None or not kind.physical_core_map:
@@ -147,10 +147,10 @@ class Inventory:
             )
 
     def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
-        """The neighbours in the driver's order, and whether they had to be concluded."""
+        """Returns the neighbours in the driver's order, and whether they come from the catalog, not from the driver."""
         try:
             raw = read_bytes(directory.place(CONNECTED_DEVICES), 256)
-            # Nothing at all, without even a newline, is how the driver fails on a list that is too long for it.
+            # If the list is too long for the driver, the file is empty, without even a newline.
             links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
             if raw and all(0 <= link < MAX_DEVICES for link in links):
                 return links, False
@@ -168,9 +168,9 @@ class Inventory:
 def read_inventory(
     roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None, is_brief: bool = False
 ) -> Inventory | None:
-    """The inventory; None where the driver shows no device. UserError for chips this version doesn't know.
+    """Returns the inventory, or None if the driver shows no device. Raises UserError if the family is unknown.
 
-    `lnc` is the logical NeuronCore configuration to take as the host's; one it can't have counts as none.
+    `lnc` is the logical NeuronCore configuration of the host. None, or an unsupported value, means the default.
     """
     directories = list_device_directories(roots)
     if not directories:
@@ -179,12 +179,12 @@ def read_inventory(
 
 
 def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
-    """Whether cores are numbered from the other die, as on nodes 1 and 3 of an UltraServer of Trainium2."""
+    """Whether core numbers start at the other die, as on nodes 1 and 3 of a Trainium2 UltraServer."""
     return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
 
 
 def flip_core_position(position: int) -> int:
-    """The logical position that such a node means by this one."""
+    """Returns the position that a flipped node uses for this logical position."""
     return position ^ _FLIP
 
 
@@ -234,7 +234,7 @@ def _instance(
 
 
 def _serial_number(directory: DeviceDirectory) -> str | None:
-    """The chip's serial number; None where there is none, and for the bare newline of a driver that can't read it."""
+    """Returns the serial number of the chip, or None. A driver that can't read it writes only a newline."""
     text = read_text(directory.place(SERIAL_NUMBER), 64) or ""
     return text if _is_hexadecimal(text) else None
 
@@ -244,7 +244,7 @@ def _is_hexadecimal(text: str) -> bool:
 
 
 def _ultraserver_id(roots: Roots) -> str | None:
-    """The id of the UltraServer this host is a node of; None outside one, and while the nodes still elect it."""
+    """Returns the id of the host's UltraServer. None outside an UltraServer, and until its nodes have elected an id."""
     for suffix in _NODE_SUFFIXES:
         text = read_text(f"{roots.device_class}/server_id{suffix}", 32) or ""
         if is_server_id(text):
@@ -253,14 +253,14 @@ def _ultraserver_id(roots: Roots) -> str | None:
 
 
 def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraServerNode | None:
-    """The place of this host in its UltraServer, as the nodes elected it; None outside one."""
+    """Returns the elected position of this host in its UltraServer, or None outside an UltraServer."""
     for index, node_count in _node_indices(roots):
         return ultraserver_node(ultraserver, index, node_count)
     return None
 
 
 def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
-    """Which node this is, and of how many; None where the driver doesn't say of how many."""
+    """Returns pairs of node index and node count. The count is None if the driver doesn't show it."""
     found = []
     for suffix, node_count in _NODE_SUFFIXES.items():
         text = read_text(f"{roots.device_class}/node_id{suffix}", 16) or ""
@@ -270,10 +270,10 @@ def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
 
 
 def read_host_snapshot(roots: Roots | None = None) -> Snapshot | None:
-    """A snapshot of what a list of the devices shows; None where there are no devices.
+    """Returns a snapshot for a list of the devices, or None if there are no devices.
 
-    It has no cores, which take counters to say anything about, and of processes their command and runtime alone.
-    UserError for a tree that this version can't make sense of.
+    The snapshot has no cores, because their state needs counters. Of processes it has pid, command and runtime only.
+    Raises UserError if the family is unknown.
     """
     roots = roots or Roots()
     inventory = read_inventory(roots, is_brief=True)

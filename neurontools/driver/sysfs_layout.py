@@ -6,20 +6,20 @@ import os
 
 from neurontools.driver.sysfs_files import CORE_FILES, DEVICE_FILES, POWER_UTILIZATION, SysfsFile, path_in_version
 
-MAX_ENTRIES = 30_000  # of one search through all devices; those of 128 cores are 19,000
+MAX_ENTRIES = 30_000  # for one search through all devices; 128 cores have 19,000 entries
 _CORE = "neuron_core"
 _VALUES = ("total", "present", "peak")
 
 _Tail = tuple[str, ...]
 _CorePlace = tuple[str, str]
-"""What stands before and behind the number of the core."""
+"""Path parts before and after the number of the core."""
 
 
 class FoundFiles:
-    """The files of the driver's table that were found by their names below a device.
+    """The known driver files that a search below a device found by name.
 
-    `device` and `core` map the place of today to the place found, relative to the device's directory. `ambiguous` names
-    those that were found more than once.
+    `device` and `core` map the usual path to the found path, both relative to the device's directory. `ambiguous` has
+    the usual paths of files found more than once.
     """
 
     __slots__ = ("ambiguous", "core", "device")
@@ -29,7 +29,7 @@ class FoundFiles:
         core: dict[str, set[_CorePlace]] = {}
         for path in paths:
             *above, name = path.split("/")
-            if any(part.isdigit() for part in above):  # one of many of a kind, such as processes
+            if any(part.isdigit() for part in above):  # an entry for each process, for example
                 continue
             cores = [part for part in above if _is_core(part)]
             if not cores:
@@ -47,10 +47,10 @@ class FoundFiles:
 
 
 class FileLocations:
-    """Where the files of one device are that its driver should have, relative to the device's directory.
+    """The paths of the expected files of one device, relative to the device's directory.
 
-    `core` has what stands before and behind the number of the core. `moved` maps places of today to others found by
-    name, `missing` has what is nowhere, `ambiguous` what is in more than one place; `is_cut`: not all was looked at.
+    `core` has the path parts before and after the number of the core. `moved` maps usual paths to paths found by name.
+    `missing` files were not found; `ambiguous` files were found more than once. `is_cut`: the search was incomplete.
     """
 
     __slots__ = ("ambiguous", "core", "device", "is_cut", "missing", "moved")
@@ -65,12 +65,12 @@ class FileLocations:
 
     @property
     def is_senseless(self) -> bool:
-        """Whether nothing is there of what should be."""
+        """Whether none of the expected files was found."""
         return bool(self.missing or self.ambiguous) and not (self.device or self.core)
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything was found, wherever it is."""
+        """Whether all expected files were found, moved or not."""
         return not (self.missing or self.ambiguous)
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +82,7 @@ class FileLocations:
 
 
 class FileLocator:
-    """Finds the places of files, and remembers what one device has taught for the others. Not safe for threads."""
+    """Finds the paths of files, and tries the paths found for one device on the others. Not thread-safe."""
 
     __slots__ = ("_found", "_known", "_walk")
 
@@ -94,7 +94,7 @@ class FileLocator:
     def places(
         self, directory: str, cores: list[int], device_files: list[str], core_files: list[str], version: tuple[int, ...]
     ) -> FileLocations:
-        """Where these files of today's tree are below a device with these physical cores."""
+        """Returns the paths of these files for a device with these physical cores and this driver version."""
         made = FileLocations()
         made.device = {path: path_in_version(path, version) for path in device_files}
         made.core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
@@ -116,7 +116,7 @@ class FileLocator:
             if place_of_core is None:
                 gone.append(path)
                 del made.core[path]
-            elif place_of_core != made.core[path]:  # else it is the first core alone that lacks it
+            elif place_of_core != made.core[path]:  # if equal, only the first core lacks the file
                 made.core[path] = place_of_core
                 made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
         made.ambiguous = tuple(path for path in gone if path in found.ambiguous)
@@ -125,7 +125,7 @@ class FileLocator:
         return made
 
     def found(self, directory: str) -> FoundFiles:
-        """What stands below a device under names that we know; it is looked for once."""
+        """Returns the known files below a device. Searches each device once."""
         files = self._found.get(directory)
         if files is None:
             files = self._found[directory] = FoundFiles(self._walk.files(directory))
@@ -133,7 +133,7 @@ class FileLocator:
         return files
 
     def _learnt(self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]) -> FoundFiles | None:
-        """What another device has taught, where it holds for this one completely."""
+        """Returns the files found for another device, if this device has all lost files at the same paths."""
         for files in self._known:
             if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
                 path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores
@@ -147,7 +147,7 @@ def _is_there(directory: str, place: str) -> bool:
 
 
 def _is_core_file_there(directory: str, place: _CorePlace, cores: list[int]) -> bool:
-    """Whether the first core has a file; that the others have it too is seen when they are read."""
+    """Whether the first core has a file. The other cores are checked when they are read."""
     return not cores or _is_there(directory, f"{place[0]}{cores[0]}{place[1]}")
 
 
@@ -157,7 +157,7 @@ def _is_core(part: str) -> bool:
 
 
 def _name_of(path: str) -> tuple[str, _Tail]:
-    """What tells a file of the table: a directory somewhere above it, if its name isn't enough, and its last parts."""
+    """Returns what identifies a file: a directory above it, or "" if the name is enough, and its last path parts."""
     parts = path.split("/")
     if path == POWER_UTILIZATION:
         return "power", (parts[-1],)
@@ -180,7 +180,7 @@ _DEVICE_NAMES, _CORE_NAMES = _names(DEVICE_FILES), _names(CORE_FILES)
 
 
 def _named(names: dict[_Tail, list[tuple[str, str]]], above: list[str], name: str) -> list[str]:
-    """The places of today of the files that go by this name."""
+    """Returns the usual paths of the known files that have this name and these directories above it."""
     tails: tuple[_Tail, ...] = ((name,),) if name not in _VALUES else ((above[-1], name),) if above else ()
     return [path for tail in tails for scope, path in names.get(tail, ()) if not scope or scope in above]
 
@@ -191,7 +191,7 @@ MAX_ENTRIES_PER_WALK = 8192
 
 
 class BoundedWalk:
-    """Walks that share a budget of entries; `is_cut` once one of them left something out."""
+    """Directory walks that share a budget of entries. `is_cut`: at least one walk skipped entries."""
 
     __slots__ = ("_left_of_this", "entries_left", "is_cut")
 
@@ -201,7 +201,7 @@ class BoundedWalk:
         self.is_cut = False
 
     def files(self, directory: str) -> list[str]:
-        """The paths of the files below a directory, relative to it, those nearest to it first."""
+        """Returns the paths of the files below a directory, relative to it, breadth first."""
         self._left_of_this = min(MAX_ENTRIES_PER_WALK, self.entries_left)
         found: list[str] = []
         level = [""]

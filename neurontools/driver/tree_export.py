@@ -61,10 +61,10 @@ _MODE_OF_FOUR_NODES = 1  # X4 of the driver's modes
 
 
 class ExportedTree:
-    """A directory with `sys`, `proc` and `dev` that follows the snapshots it is given; `close` removes it.
+    """A directory with `sys`, `proc` and `dev`, which `update` brings up to date and `close` removes.
 
-    `driver_version` decides files, modes and whether counters move while a process runs. UserError when the directory
-    can't be had; ValueError for a version that is none, or a snapshot of an instance type without a catalog entry.
+    `driver_version` decides the files, their modes, and whether counters change while a process runs. Raises UserError
+    if the directory can't be used, and ValueError for an invalid version or an instance type without a catalog entry.
     """
 
     def __init__(self, directory: str, snapshot: Snapshot, driver_version: str = DRIVER_VERSION) -> None:
@@ -95,17 +95,17 @@ class ExportedTree:
 
     @property
     def directory(self) -> str:
-        """Where the tree is."""
+        """Returns the absolute path of the tree."""
         return self._writer.directory
 
     @property
     def roots(self) -> Roots:
-        """The roots for a reader."""
+        """Returns the roots with which a reader reads this tree."""
         base = self.directory
         return Roots(f"{base}/sys", f"{base}/proc", f"{base}/dev")
 
     def update(self, snapshot: Snapshot) -> None:
-        """Brings the tree up to this snapshot. Devices may come and go."""
+        """Updates the tree to this snapshot. Adds and removes devices and processes."""
         cores: dict[int, dict[int, NeuronCore]] = {}
         for core in snapshot.cores:
             cores.setdefault(core.device_index, {})[core.index_on_device] = core
@@ -139,12 +139,12 @@ class ExportedTree:
         write(f"{_DMI}/sys_vendor", "Amazon EC2\n", 0o444)
         write(f"{_DMI}/board_asset_tag", f"{instance.instance_id or ''}\n", 0o444)
         self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
-        write(KERNEL_LOG, "", 0o644)  # records are added to it
+        write(KERNEL_LOG, "", 0o644)  # other code appends records
         write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
         write("proc/devices", f"Character devices:\n{DEVICE_MAJOR:3d} neuron\n\nBlock devices:\n", 0o444)
 
     def physical_core(self, device_index: int, position: int) -> int:
-        """The physical core, K of neuron_coreK, at a logical position of a device."""
+        """Returns the physical core, K of neuron_coreK, at a logical position of a device."""
         return self._core_map(device_index)[position]
 
     def _core_map(self, device_index: int) -> tuple[int, ...]:
@@ -153,9 +153,9 @@ class ExportedTree:
         return tuple(row[flip_core_position(position)] for position in range(len(row))) if self._is_flipped else row
 
     def _elected_place(self, instance: Instance) -> dict[str, tuple[int, str]]:
-        """Node index and server id by what the names of their files end in; nothing outside an UltraServer.
+        """Returns node index and server id by file name suffix. Empty outside an UltraServer.
 
-        Which files a node of the platform "max" has is not known, so it has none.
+        Also empty for the platform "max", whose file names are not known.
         """
         node, ultraserver = instance.ultraserver_node, self._kind.ultraserver
         if node is None or node.index is None or instance.ultraserver_id is None or ultraserver is None:
@@ -177,14 +177,14 @@ class ExportedTree:
         self._writer.link(f"{_CLASS}/neuron{device.index}", f"../../devices/virtual/neuron_device/neuron{device.index}")
         self._writer.link(f"{_SYSFS}/neuron{device.index}/subsystem", "../../../../class/neuron_device")
         self._writer.write(f"dev/neuron{device.index}", "", 0o666)
-        if device.bdf is not None and "bdf" not in device.inferred_fields:  # an invented address must not pass as real
+        if device.bdf is not None and "bdf" not in device.inferred_fields:  # an inferred address must not look real
             pci = f"sys/bus/pci/devices/{device.bdf}"
             self._writer.write(f"{pci}/vendor", f"0x{family.pci.vendor_id}\n", 0o444)
             self._writer.write(f"{pci}/device", f"0x{family.pci.device_ids[0]}\n", 0o444)
             for name, value in (("numa_node", device.numa_node), ("local_cpulist", device.cpu_affinity)):
                 if value is not None:
                     self._writer.write(f"{pci}/{name}", f"{value}\n", 0o444)
-        self._devices[device.index] = added  # not before it is whole: a full disk may have room later
+        self._devices[device.index] = added  # last, so that a failed attempt (disk full) is repeated
         return added
 
     def _drop_devices(self, present: set[int]) -> None:
@@ -203,14 +203,14 @@ class ExportedTree:
             exported.update(process, self._boot)
 
 
-DEVICE_MAJOR = 240  # the kernel leaves 240 to 254 to local use
-# What an idle driver holds on the host for each core: rings, and for core 0 the datastores of processes.
+DEVICE_MAJOR = 240  # the kernel reserves 240 to 254 for local use
+# Host memory of an idle driver for each core: rings, and for core 0 also the datastores of processes.
 _CORE_HOST_BYTES = 266_240
 _FIRST_CORE_HOST_BYTES = 4_530_176
 
 
 class ExportedDevice:
-    """One device's directory with its cores'. `core_map[position]` is the physical core at a logical position."""
+    """The directory of one device and its cores. `core_map[position]` is the physical core at a logical position."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class ExportedDevice:
         self._before: Device | None = None
 
     def update(self, device: Device, cores: Mapping[int, NeuronCore], owners: Mapping[int, Process]) -> None:
-        """Brings the files up to this state. `cores` by logical position; `owners` by index of their first core."""
+        """Updates the files. `cores` has logical positions as keys, `owners` the index of each process's first core."""
         if device is not self._before:
             self._before = device
             for path, text in _identity_texts(device, self._family).items():
@@ -264,7 +264,7 @@ class ExportedDevice:
 
 
 def format_power(power: PowerUtilization | None) -> str:
-    """The power file: status, second, and percentages of the device's maximum."""
+    """Returns the text of the power file: status, Unix seconds, and percentages of the device's maximum power."""
     if power is None:
         return POWER_FORMAT.format("POWER_STATUS_NO_DATA", 0, 0.0, 0.0, 0.0)
     ratios = (power.minimum_ratio, power.maximum_ratio, power.average_ratio)
@@ -294,7 +294,7 @@ MICROSECONDS = 1e6
 PE_COUNTERS = "stats/tensor_engine/pe_cntrs"
 _PE_TEXT = "xrow_grp,mm_active,wl_active,idle\n" + "".join(f"{row},0,0,0\n" for row in range(4))
 
-# Outcomes of executions other than success, and the driver's counter of each.
+# Execution outcomes other than success, and the driver's counter of each.
 OUTCOMES = {
     "completed_with_err_total": "execute_completed_with_error",
     "completed_with_num_err_total": "execute_completed_with_num_error",
@@ -302,7 +302,7 @@ OUTCOMES = {
     "incorrect_input_total": "exec_bad_input",
     "failed_to_queue_total": "execute_failed_to_queue",
 }
-# Errors of a process, and the driver's counter that comes closest. Numerical ones are an outcome; it has no transient.
+# Errors of a process, and the nearest counter of the driver. Numerical errors are an outcome; it has no transient ones.
 ERRORS = {
     "generic_total": "generic_error",
     "model_total": "unsupported_neff_version",
@@ -310,14 +310,14 @@ ERRORS = {
     "hardware_total": "hw_error",
 }
 
-# What the daemon knows of simulated cores beside what processes report: where faults were injected.
+# Counters that injected faults raise. They come from the core's status, not from the reports of processes.
 _OF_HARDWARE = tuple(
     name for name in STATUS_COUNTERS if name.startswith(("hw_", "oob_", "execute_sw_")) and name != "hw_error"
 )
 
 
 class ExportedCounter:
-    """A counter with its files: `total`, `present` (size of the last change) and, for memory, `peak`."""
+    """The files of one counter: `total`, `present` (size of the last change) and, for memory, `peak`."""
 
     __slots__ = ("_mode", "_path", "_peak", "_total", "_writer")
 
@@ -333,7 +333,7 @@ class ExportedCounter:
             self._write("peak", total)
 
     def set(self, total: int) -> None:
-        """Gives the counter a new value."""
+        """Writes a new value to the files that change."""
         if total == self._total:
             return
         self._write("total", total)
@@ -350,7 +350,7 @@ class ExportedCounter:
 def export_counters(
     writer: TreeWriter, directory: str, files: Iterable[SysfsFile], initial: Mapping[str, int] | None = None
 ) -> dict[str, ExportedCounter]:
-    """The counters among these files of a directory, by their own directory in it."""
+    """Writes the counters among these files and returns them by directory. `initial` has start values."""
     modes = {file.path: file.mode for file in files}
     made = {}
     for path, mode in modes.items():
@@ -362,7 +362,7 @@ def export_counters(
 
 
 class ExportedCore:
-    """One core's directory. A driver before 2.30 publishes the runtime's counters when their process ends: so do we."""
+    """The directory of one core. Before driver 2.30, the runtime's counters change only when their process ends."""
 
     def __init__(
         self,
@@ -387,7 +387,7 @@ class ExportedCore:
                 writer.write(f"{directory}/{file.path}", texts[file.path], file.mode)
 
     def update(self, core: NeuronCore, owner: Process | None) -> None:
-        """Brings the files up to this state. `owner` is the process whose first core this is."""
+        """Updates the files. `owner` is the process that has this core as its first core."""
         if core is not self._before:
             self._memory(core)
             self._before = core
@@ -406,7 +406,7 @@ class ExportedCore:
         failed = 0
         for field, name in OUTCOMES.items():
             failed += self._count(name, None if owner is None else getattr(owner.executions, field, None))
-        # The driver has counters of their own for some errors of the hardware; what is left is of no other kind.
+        # Some hardware errors have their own counters. `hw_error` counts the rest.
         own = 0
         for name in _OF_HARDWARE if core.status is not None else ():
             count = getattr(core.status, f"{name}_total") or 0
@@ -424,7 +424,7 @@ class ExportedCore:
         self._set(other_info_path(TIME_IN_USE), busy)
 
     def _count(self, name: str, now: int | None) -> int:
-        """A status counter. A new owner counts from nothing; what this core counted before stays."""
+        """Sets a status counter and returns its value. It never decreases, although a new owner counts from zero."""
         count = self._kept[name] = max(self._kept.get(name, 0), now or 0)
         self._set(path_in_version(status_path(name), self._version), count)
         return count
@@ -441,7 +441,7 @@ _FIRST_DESCRIPTOR = 3
 
 
 class ExportedProcess:
-    """One process's directory, with links from its descriptors to the device files."""
+    """The /proc directory of one process, with descriptor links to its device files."""
 
     def __init__(self, writer: TreeWriter, proc: str, process: Process) -> None:
         self._writer = writer
@@ -449,7 +449,7 @@ class ExportedProcess:
         self._write_identity(process)
 
     def update(self, process: Process, boot_unix_seconds: float) -> None:
-        """Brings the files up to this state."""
+        """Updates the descriptor links and `stat`."""
         for position, index in enumerate(process.device_indices):
             self._writer.link(f"{self._directory}/fd/{_FIRST_DESCRIPTOR + position}", f"/dev/neuron{index}")
         started = max(0.0, (process.started_at_unix_seconds or boot_unix_seconds) - boot_unix_seconds)
@@ -462,7 +462,7 @@ class ExportedProcess:
         self._writer.write(f"{self._directory}/stat", f"{process.pid} (process) {' '.join(fields)}\n", 0o444)
 
     def close(self) -> None:
-        """Removes the process."""
+        """Removes the directory of the process."""
         self._writer.remove(self._directory)
 
     def _write_identity(self, process: Process) -> None:

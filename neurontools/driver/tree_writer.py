@@ -1,4 +1,4 @@
-"""Writes files of a tree that others may read meanwhile."""
+"""Writes a directory tree that other processes may read at the same time."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MARKER_TEXT = b"A tree made by neurontools; it is removed when its maker ends.\
 
 
 class TreeWriter:
-    """A directory that is ours while this object lives: new, empty, or left behind by a maker that was killed.
+    """Writes a tree into a directory that is new, empty, or left over from a killed process, and locks it.
 
-    Nobody else may write to it, so nobody can put a link in place of a directory in it. A reader sees a file's old
-    content or its new one, never a part. `close` removes what was written, and directories that are empty then.
-    UserError when the directory can't be had. Not safe for threads.
+    No other user may write to the directory, so nobody can replace a subdirectory with a link. Readers see a file's old
+    content or its new content, never a part. `close` removes everything that was written, and emptied directories.
+    Raises UserError if the directory can't be used. Not thread-safe.
     """
 
     def __init__(self, directory: str) -> None:
@@ -35,7 +35,7 @@ class TreeWriter:
         self._texts: dict[str, str] = {}
         self._links: dict[str, str] = {}
         self._made_above: list[str] = []
-        self._below: dict[str, dict[str, None]] = {"": {}}  # of each directory that was made, what was written in it
+        self._below: dict[str, dict[str, None]] = {"": {}}  # created directories, and the entries of each
         self._root: Directory | None = None
         self._marker = -1
         try:
@@ -46,7 +46,7 @@ class TreeWriter:
             raise
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Makes the file at this relative path hold this text; nothing is done when it holds it already."""
+        """Writes the file at this relative path atomically, unless it already has this text."""
         if self._texts.get(path) == text:
             return
         root = self._open_root
@@ -65,7 +65,7 @@ class TreeWriter:
         self._texts[path] = text
 
     def link(self, path: str, target: str) -> None:
-        """Makes a symbolic link at this relative path."""
+        """Creates or replaces a symbolic link at this relative path."""
         if self._links.get(path) == target:
             return
         self._enter(path)
@@ -75,7 +75,7 @@ class TreeWriter:
         self._links[path] = target
 
     def remove(self, path: str) -> None:
-        """Removes what was written at and below this relative path."""
+        """Removes all written entries at and below this relative path."""
         for name in list(self._below.get(path, ())):
             self.remove(name)
         if path in self._below:
@@ -90,7 +90,7 @@ class TreeWriter:
         self._below.get(os.path.dirname(path), {}).pop(path, None)  # noqa: PTH120
 
     def close(self) -> None:
-        """Removes everything that was written; what others put there stays, with the directories that hold it."""
+        """Removes all written entries. Files of others stay, and so do the directories that contain them."""
         if self._root is not None:
             if self._marker >= 0:
                 for path in list(self._below[""]):
@@ -132,13 +132,13 @@ class TreeWriter:
         os.fchmod(marker, 0o644)
         os.ftruncate(marker, 0)
         os.write(marker, _MARKER_TEXT)
-        if entries and not missing:  # left behind: the directory was made for a tree, and is as good as made by us
+        if entries and not missing:  # a killed process left it behind, so `close` may remove it
             self._made_above = [self.directory]
         for entry in entries - {_MARKER}:
             _remove_left_behind(root, entry)
 
     def _enter(self, path: str) -> None:
-        """Notes an entry of the tree; directories on the way to it are made."""
+        """Records an entry of the tree, and creates its parent directories."""
         directory = os.path.dirname(path)  # noqa: PTH120
         if directory not in self._below:
             self._enter(directory)
@@ -149,7 +149,7 @@ class TreeWriter:
 
 
 def check_directory(directory: str) -> None:
-    """UserError when a tree could not be made there; nothing is made or changed, and who has it now doesn't matter."""
+    """Raises UserError if no tree can be created there. Changes nothing, and ignores the lock of another process."""
     _refuse_forbidden(directory)
     if os.path.lexists(directory):
         with _told(directory), Directory.open(directory) as root:
@@ -158,7 +158,7 @@ def check_directory(directory: str) -> None:
 
 @contextlib.contextmanager
 def _told(directory: str) -> Iterator[None]:
-    """Makes what the operating system refuses a UserError."""
+    """Converts OSError to UserError."""
     try:
         yield
     except NotTrusted as error:
@@ -182,7 +182,7 @@ def _refuse_forbidden(directory: str) -> None:
 
 
 def _usable_entries(root: Directory) -> set[str]:
-    """What is in a directory for a tree: nothing, or what a maker has left behind; UserError when it can't be one."""
+    """Returns the entries: none, or those of a tree that was left behind. Raises UserError for any other directory."""
     if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
             f"others may change the directory {root.path}; give one that is yours and that nobody else may write to",
@@ -195,7 +195,7 @@ def _usable_entries(root: Directory) -> set[str]:
 
 
 def _missing(directory: str) -> list[str]:
-    """A directory and those above it that are not there, the lowest first."""
+    """Returns the directory and its parents that don't exist, the lowest first."""
     found = []
     while not os.path.lexists(directory):
         found.append(directory)

@@ -97,12 +97,12 @@ class Directory:
             os.fchmod(descriptor, mode)
 
     def names(self) -> list[str]:
-        """The names in it."""
+        """Returns the names of the entries."""
         with self._readable() as descriptor:
             return os.listdir(descriptor)  # noqa: PTH208
 
     def is_there(self, name: str) -> bool:
-        """Whether there is anything of this name."""
+        """Whether an entry of this name exists."""
         try:
             os.lstat(name, dir_fd=self.descriptor)
         except FileNotFoundError:
@@ -110,14 +110,15 @@ class Directory:
         return True
 
     def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """The descriptor of a file; a symbolic link is not followed, and a pipe not waited for."""
+        """Opens a file and returns its descriptor. Does not follow symbolic links, and does not block on a pipe."""
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(name, flags, mode, dir_fd=self.descriptor)
 
     def open_lock(self, name: str) -> int:
-        """The descriptor of a file to lock, which is made where it is missing.
+        """Opens a lock file, creates it if missing, and returns its descriptor.
 
-        It has no other name, and belongs to this user, root, or a member of `shared_group`.
+        Raises NotTrusted unless it is a regular file without other hard links and with a trusted owner. Trusted are
+        this user, root, and members of `shared_group`.
         """
         group = self.shared_group
         descriptor = self._open_or_make(name, 0o600 if group is None else 0o660)
@@ -132,11 +133,11 @@ class Directory:
         return descriptor
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """A file that this user, root, or a member of `shared_group` wrote; None for another's, or a larger one."""
+        """Reads a file of this user, root, or a member of `shared_group`. None for other owners and larger files."""
         return self._read(name, most_bytes, self.shared_group, 0)
 
     def read_own(self, name: str, most_bytes: int) -> bytes | None:
-        """A file that this user or root wrote and nobody else may write to; None for another, or a larger one."""
+        """Reads a file that only this user or root may write to. None for other files and larger ones."""
         return self._read(name, most_bytes, None, stat.S_IWGRP | stat.S_IWOTH)
 
     def _read(self, name: str, most_bytes: int, group: int | None, refused_mode: int) -> bytes | None:
@@ -148,7 +149,7 @@ class Directory:
         return content if len(content) <= most_bytes else None
 
     def replace(self, name: str, content: bytes, mode: int = 0o644) -> None:
-        """Writes a file so that it is there whole or not at all, with this mode whatever the umask."""
+        """Writes a file atomically. Sets this mode regardless of the umask."""
         draft = f".{name}.{os.urandom(6).hex()}"
         descriptor = self.open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -156,7 +157,7 @@ class Directory:
                 rest = memoryview(content)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-                # By descriptor: the name may be a link by now, to a file that others are not to read.
+                # By descriptor, because the name may meanwhile be a link to a private file.
                 os.fchmod(descriptor, mode)
             finally:
                 os.close(descriptor)
@@ -171,7 +172,7 @@ class Directory:
         os.unlink(name, dir_fd=self.descriptor)
 
     def close(self) -> None:
-        """Closes it; may be called again."""
+        """Closes the descriptor. Further calls do nothing."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -186,7 +187,7 @@ class Directory:
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[int]:
-        """To list it and to change its mode takes more than to look names up in it."""
+        """Opens a second descriptor for reading, because O_PATH allows neither listing nor a change of mode."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             yield descriptor
@@ -194,7 +195,7 @@ class Directory:
             os.close(descriptor)
 
     def _open_or_make(self, name: str, mode: int) -> int:
-        """First without O_CREAT: the kernel refuses that for a file of another user in a sticky directory."""
+        """Tries without O_CREAT first: in a sticky directory the kernel refuses O_CREAT for another user's file."""
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return self.open_file(name, os.O_RDWR)
@@ -205,7 +206,7 @@ class Directory:
 
 
 class _Walk:
-    """The way from the top down to a directory."""
+    """Resolves a path from the root down to a directory."""
 
     def __init__(self, path: str, make_mode: int | None, may_be_link: bool) -> None:
         if not path.startswith("/"):

@@ -1,8 +1,8 @@
-"""What a user can be told: an error in one line, and the exit code that goes with it."""
+"""Errors that a command prints in one line, and exit codes."""
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_NAGIOS_UNKNOWN = 3  # what plugins for Nagios end with where others end with 2
+EXIT_NAGIOS_UNKNOWN = 3  # UNKNOWN of Nagios plugins, which replaces 2
 EXIT_PERMISSION = 4
 EXIT_UNHEALTHY = 5
 EXIT_NOT_FOUND = 6
@@ -14,9 +14,9 @@ EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """An error to print and end with: the thing, the cause and the next step, in one line.
+    """An error that ends the command. The text is one line: the thing, the cause and the next step.
 
-    `is_named`: the name of the command goes before it.
+    `is_named`: the command's name precedes the text.
     """
 
     def __init__(self, text: str, exit_code: int = EXIT_FAILURE, *, is_named: bool = True) -> None:

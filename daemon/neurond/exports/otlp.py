@@ -1,7 +1,8 @@
-"""Metrics over OTLP/HTTP by the OpenTelemetry SDK, an extra: hw.* where the semantic conventions have a name.
+"""Sends metrics over OTLP/HTTP with the OpenTelemetry SDK (an optional extra).
 
-https://opentelemetry.io/docs/specs/semconv/system/hardware-metrics/ knows GPUs and no other accelerators; a Neuron
-device is told as one, with its vendor and model.
+Metrics have their hw.* names if the semantic conventions define one. The conventions know no accelerators but GPUs
+(https://opentelemetry.io/docs/specs/semconv/system/hardware-metrics/), so a Neuron device is reported as a GPU with
+its own vendor and model.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ _SDK_LOGGERS = (
 class OtlpSender:
     """Sends the latest snapshot at an interval, from a thread of the OpenTelemetry SDK.
 
-    A collector that is away costs nothing but a line in the log now and then: the SDK drops what it can't send.
-    `first` tells which host this is.
+    If the collector is unreachable, the SDK drops the metrics, and a rate-limited line is logged. The resource
+    attributes come from the snapshot `first`.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class OtlpSender:
         is_sent = asyncio.Event()
 
         def end() -> None:
-            # A daemon thread: whatever the collector does not accept in time is lost.
+            # In a daemon thread, so that a slow collector can't delay the exit. Unsent metrics are lost.
             with contextlib.suppress(Exception):
                 self._provider.shutdown(timeout_millis=_LAST_SECONDS * 1000)
             with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
@@ -146,7 +147,7 @@ class OtlpSender:
 
 
 class _OncePerOutage(logging.Filter):
-    """Passes one short line in ten minutes of the SDK's messages about an unreachable collector."""
+    """Shortens the SDK's messages about an unreachable collector, and passes one every ten minutes."""
 
     _told_at_seconds: float | None = None  # shared by all loggers
 
@@ -167,7 +168,7 @@ class _OncePerOutage(logging.Filter):
 
 
 def host_attributes(snapshot: Snapshot) -> dict[str, str]:
-    """The resource attributes of this host by the semantic conventions; unknown ones are left out."""
+    """Returns the known resource attributes of this host, with the names of the semantic conventions."""
     instance = snapshot.instance
     name = socket.gethostname()
     attributes = {
@@ -189,7 +190,7 @@ def host_attributes(snapshot: Snapshot) -> dict[str, str]:
 
 
 def metrics_url(endpoint: str) -> str:
-    """The URL for metrics. A URL without a path gets /v1/metrics, as with OTEL_EXPORTER_OTLP_ENDPOINT."""
+    """Returns the URL for metrics: appends /v1/metrics if missing, as with OTEL_EXPORTER_OTLP_ENDPOINT."""
     return endpoint if endpoint.rstrip("/").endswith("/v1/metrics") else endpoint.rstrip("/") + "/v1/metrics"
 
 
@@ -289,12 +290,12 @@ class Instrument:
 
 
 def core_attributes(index: int, device_index: int) -> Attributes:
-    """The attributes of a NeuronCore."""
+    """Returns the attributes of a NeuronCore."""
     return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
 
 
 def process_attributes(process: Process) -> Attributes:
-    """The attributes of a process and its user; unknown ones are left out."""
+    """Returns the known attributes of a process and its user."""
     found: Attributes = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
     if process.user:
         found["process.owner"] = process.user
@@ -339,7 +340,7 @@ def _owners(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _holders(snapshot: Snapshot) -> Iterator[tuple[Process, Attributes]]:
-    """The processes with cores, with all their attributes: OTLP has no joins as Prometheus has."""
+    """Yields the processes with cores and all their attributes, because OTLP has no joins like Prometheus."""
     for process in snapshot.processes:
         if process.core_indices:
             yield process, process_attributes(process)
@@ -367,12 +368,12 @@ INSTRUMENTS = (
 
 
 def otlp_is_installed() -> bool:
-    """Whether the OpenTelemetry packages can be found; imports none of them."""
+    """Whether the OpenTelemetry packages are installed. Imports none of them."""
     return all(map(_is_installed, _PACKAGES))
 
 
 def otlp_not_installed_error() -> UserError:
-    """The error for --otlp-endpoint without the OpenTelemetry packages."""
+    """Returns the error for --otlp-endpoint without the OpenTelemetry packages."""
     return UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
 
 

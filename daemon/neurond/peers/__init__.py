@@ -1,1 +1,1 @@
-"""Who is at the other end of a connection, what they have open, and what they may still open."""
+"""Peers of connections: their identity, their open connections and their limits."""

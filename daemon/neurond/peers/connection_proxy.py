@@ -20,7 +20,9 @@ from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimite
 from neurontools.net.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
-_CHECK_EVERY_SECONDS = 2e-3  # for clients that have gone: a flood must not make this check expensive
+_CHECK_EVERY_SECONDS = (
+    2e-3  # between checks for closed clients, so that a flood of connections can't make them expensive
+)
 
 
 class ConnectionProxy:
@@ -35,12 +37,12 @@ class ConnectionProxy:
         self._checked_seconds: dict[int, float] = {}  # last check for closed clients, by user
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
-        """Accepts clients on a listening socket, which it owns from here on. The server listens on `inner_path`."""
+        """Accepts clients on a listening socket and takes ownership of it. The server listens on `inner_path`."""
         self._server.open(inner_path)
         self._accepting = Acceptor(listener, self._accept, name="the API", refuse=send_goaway)
 
     def who(self, peer_name: str) -> PeerCredentials | None:
-        """The client behind grpcio's name of a peer; None when the connection has ended."""
+        """Returns the client for grpcio's peer name, or None if the connection has ended."""
         return self._server.who(peer_name)
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class ConnectionProxy:
             self._connect(connection, who)
 
     def _count_connection(self, who: PeerCredentials) -> None:
-        """Counts a connection. At the limit it first closes the user's connections whose clients have gone."""
+        """Counts a connection. At the limit, first closes the user's connections that their clients have closed."""
         try:
             self._peers.take(who, ResourceKind.CONNECTION)
         except LimitReached:
@@ -83,7 +85,7 @@ class ConnectionProxy:
             self._peers.take(who, ResourceKind.CONNECTION)
 
     def _close_abandoned(self, uid: int) -> int:
-        """Closes a user's connections whose clients have gone, before the relays notice. Returns how many."""
+        """Closes a user's connections that their clients have closed, before the relays notice. Returns the number."""
         now_seconds = asyncio.get_running_loop().time()
         if now_seconds - self._checked_seconds.get(uid, 0.0) < _CHECK_EVERY_SECONDS:
             return 0
@@ -140,7 +142,7 @@ class GoawaySender:
         self.close_later(connection)
 
     def close_later(self, connection: socket.socket) -> None:
-        """Closes a connection later: an earlier close would replace the reason by a write error of the client."""
+        """Closes a connection after a second. After an earlier close, clients report a write error, not the reason."""
         loop = asyncio.get_running_loop()
         if len(self._refused) == _MOST_CLOSING:
             self._refused.popleft()[1].close()
@@ -157,16 +159,16 @@ class GoawaySender:
         self._refused.clear()
 
     def _close_due(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Closes all that are due. One timer serves all, so a flood of refusals needs no timer each."""
+        """Closes the due connections. One timer serves all connections, so a flood of refusals needs only one."""
         while self._refused and self._refused[0][0] <= loop.time():
             self._refused.popleft()[1].close()
         self._closing = loop.call_at(self._refused[0][0], self._close_due, loop) if self._refused else None
 
 
 def send_goaway(connection: socket.socket, reason: str) -> None:
-    """Sends an HTTP/2 client the reason for a refusal.
+    """Sends the reason for a refusal to an HTTP/2 client.
 
-    The last stream id is the highest: grpcio retries calls above it at once and without end.
+    The last stream id is the highest possible one, because grpcio retries calls above it at once and without end.
     """
     last_stream_and_error = _LAST_STREAM.to_bytes(4) + _ENHANCE_YOUR_CALM.to_bytes(4)
     payload = last_stream_and_error + reason.encode()
@@ -174,11 +176,11 @@ def send_goaway(connection: socket.socket, reason: str) -> None:
     try:
         connection.send(_SETTINGS_FRAME + goaway)
         connection.shutdown(socket.SHUT_WR)
-    except OSError:  # it has gone
+    except OSError:  # the client has disconnected
         return
 
 
-# A small piece per read, so that one read of a flood can't run up a large debt.
+# Reads are small, so that one read of a flood can't cause a large debt.
 _weighed = memoryview(bytearray(2**13))
 _answered = memoryview(bytearray(2**16))
 
@@ -186,8 +188,8 @@ _answered = memoryview(bytearray(2**16))
 class Relay:
     """Relays bytes between a client and the server until one end closes.
 
-    `spend` takes the cost of the client's bytes and returns how many seconds to stop reading from it. `on_end` is
-    called once, after both ends are closed. At most one piece waits in either direction.
+    `spend` takes the cost of the client's bytes and returns the seconds to pause reading from it. `on_end` is called
+    once, after both ends are closed. Each direction buffers the data of at most one read.
     """
 
     _piece: ClassVar = _weighed  # the buffer for reads from the client
@@ -282,7 +284,7 @@ class Relay:
             self._loop.add_reader(self._server.fileno(), self._read_server)
 
     def _received(self, end: socket.socket, piece: memoryview) -> memoryview:
-        """Reads into `piece`; empty when nothing is there. A closed end closes the relay."""
+        """Reads into `piece`. Returns an empty view if there is no data. Closes the relay at end of file."""
         try:
             size = end.recv_into(piece)
         except self._not_now:
@@ -294,7 +296,7 @@ class Relay:
         return piece[:size]
 
     def _sent(self, end: socket.socket, data: memoryview) -> bytes:
-        """Sends what fits and returns the rest. A closed end closes the relay."""
+        """Sends as much as possible and returns the rest. Closes the relay on an error."""
         try:
             return bytes(data[end.send(data) :])
         except self._not_now:
@@ -310,7 +312,7 @@ def is_closed_by_peer(connection: socket.socket) -> bool:
 
 
 def closed_by_peer(connections: Sequence[socket.socket]) -> set[socket.socket]:
-    """The connections whose peer has closed its end, with one poll(2)."""
+    """Returns the connections that the peer has closed, with one poll(2)."""
     poll = select.poll()
     by_number = {connection.fileno(): connection for connection in connections}
     for number in by_number:
@@ -344,13 +346,13 @@ class ProxiedServer(Generic[P]):
         return self._names.get(peer_name)
 
     def relays(self) -> list[tuple[Relay, P]]:
-        """The open relays with their clients."""
+        """Returns the open relays with their clients."""
         return [(relay, self._names[name]) for relay, name in self._relays.items()]
 
     def connect(self, client: socket.socket, who: P, kind: type[R]) -> R:
-        """Relays a client to the server. When it ends, it is no longer counted as a connection.
+        """Relays a client to the server. At its end, the relay gives the counted connection back.
 
-        Raises OSError when no connection is possible; the client then stays counted and open.
+        Raises OSError if no connection is possible. Then the client stays open and counted.
         """
         server: socket.socket | None = None
         try:
@@ -401,7 +403,7 @@ class RequestCost:
         self._skip = _PREFACE_BYTES
 
     def weigh(self, data: memoryview) -> float:
-        """The cost of the next bytes, in calls."""
+        """Returns the cost of the next bytes. One call costs 1."""
         size = len(data)
         work = size * BYTE_COST
         position = self._skip

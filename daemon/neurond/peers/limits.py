@@ -21,7 +21,7 @@ _FILES_OF_AN_ATTACHMENT = 2  # the socket and the pidfd
 
 
 class ResourceKind(Enum):
-    """What counts against a limit; the value is its name in error messages."""
+    """Resources with a limit. The value is the name in error messages."""
 
     CONNECTION = "connections"
     CALL = "calls"
@@ -31,7 +31,7 @@ class ResourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """How many may be open at the same time."""
+    """Maximum numbers of a resource open at the same time."""
 
     by_process: int  # over the network: by address
     by_user: int  # over the network: by certificate name
@@ -56,7 +56,7 @@ class PeerLimits:
 def limits_for(most_files: int) -> PeerLimits:
     """Returns limits for a daemon that may open `most_files` files.
 
-    A user gets at most half of them and a process a quarter, so that nobody can take all.
+    One user gets at most half of them and one process a quarter, so that nobody can take all of them.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
     attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_OF_AN_ATTACHMENT))
@@ -73,7 +73,7 @@ def limits_for(most_files: int) -> PeerLimits:
 def network_limits(most_files: int) -> PeerLimits:
     """Returns limits for readers over the network, for a share of `most_files` files.
 
-    Many readers may share an address: those on a login host or behind NAT.
+    The limits per address are high, because the readers on a login host or behind NAT share an address.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
     return PeerLimits(
@@ -97,19 +97,19 @@ class Peer(Protocol):
 
     @property
     def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:
-        """Kind and key of its accounts: its process or address, if known, and its user or certificate name."""
+        """Kind and key of the peer's two accounts: process or address, if known, and user or certificate name."""
 
     @property
     def role(self) -> Role:
-        """What it may see."""
+        """The role, which decides what the peer may see."""
 
 
 class LimitReached(Exception):
-    """A limit is reached; the message says whose, which and what to do."""
+    """A limit is reached. The message names the process or user, the limit and the next step."""
 
 
 class _Account:
-    """What one process or user has open, and its token bucket."""
+    """Open resources and token bucket of one process or user."""
 
     __slots__ = ("at_seconds", "left", "name", "open", "pace")
 
@@ -132,14 +132,14 @@ class _Account:
         return max(-self.left / self.pace.per_second - (now_seconds - self.at_seconds), 0.0)
 
     def is_forgotten(self, now_seconds: float) -> bool:
-        """Whether the account equals a new one: nothing is open and the bucket is full."""
+        """Whether the account can be dropped, because nothing is open and the bucket is full, as in a new one."""
         if any(self.open.values()):
             return False
         return self.left + (now_seconds - self.at_seconds) * self.pace.per_second >= self.pace.at_once
 
 
 class PeerLimiter:
-    """Counts what each peer has open and limits its rate. Belongs to the event loop's thread."""
+    """Limits the open resources and the request rate of each peer. Belongs to the event loop's thread."""
 
     def __init__(self, limits: PeerLimits, clock: Callable[[], float]) -> None:
         self.limits = limits
@@ -150,7 +150,7 @@ class PeerLimiter:
         self.closed_total = 0
 
     def take(self, who: Peer, kind: ResourceKind) -> None:
-        """Counts one more as open. Raises LimitReached."""
+        """Counts one more open resource. Raises LimitReached."""
         most = self.limits.open[kind]
         accounts = list(self._accounts_of(who))
         for account in accounts:
@@ -223,25 +223,25 @@ class PeerCredentials:
 
     @property
     def role(self) -> Role:
-        """Full: the mode of the socket has already decided who may connect."""
+        """Always full, because the mode of the socket already limits who may connect."""
         return Role.FULL
 
     @property
     def accounts(self) -> tuple[tuple[str, int] | None, tuple[str, int]]:
-        """As in `Peer`."""
+        """See `Peer.accounts`."""
         return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 
 def read_peer_credentials(connection: socket.socket) -> PeerCredentials:
-    """Reads who connected, from SO_PEERCRED. Raises OSError."""
+    """Reads the peer's credentials from SO_PEERCRED. Raises OSError."""
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return PeerCredentials(pid or None, uid)
 
 
 def open_pidfd(connection: socket.socket, pid: int) -> int:
-    """Opens a descriptor that becomes readable when the peer's process ends; -1 when the kernel has no pidfds.
+    """Opens a descriptor that becomes readable when the peer's process ends. Returns -1 if the kernel has no pidfds.
 
-    Raises OSError when the peer has already ended or no more files can be opened.
+    Raises OSError if the peer has already ended or no more files can be opened.
     """
     try:
         return int(struct.unpack("i", connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0])

@@ -1,1 +1,1 @@
-"""From flags, files and the environment to checked settings. The serving process never imports it."""
+"""Turns flags, files and the environment into checked settings. The serving process never imports it."""

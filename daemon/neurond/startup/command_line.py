@@ -28,7 +28,7 @@ EXIT_CODES = (
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Wraps all but the exit codes, which are a list."""
+    """Wraps all text except the exit codes, which are a list."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -41,12 +41,12 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see neurond --help", EXIT_USAGE)
 
     def print_help(self, file: object = None) -> None:  # noqa: ARG002
-        """Write it as all that the command prints."""
+        """Writes the help through `write_text`, like all other output of the command."""
         write_text(self.format_help())
 
 
 def parser() -> argparse.ArgumentParser:
-    """The definition of all flags; `--help` and the manual page show the same ones."""
+    """Returns the parser of all flags. `--help` and the manual page show the same flags."""
     scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()).replace("%", "%%")
     made = _Parser(
         prog="neurond",
@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_from(arguments: Sequence[str]) -> Settings | None:
-    """The settings these flags ask for; None when they asked for something that is done by now."""
+    """Returns the settings. None if the flags only ask for output, such as --version, which is then already written."""
     parent_pid = os.getppid()
     given = parser().parse_args(arguments)
     if given.version:

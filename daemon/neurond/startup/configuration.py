@@ -159,7 +159,7 @@ class HealthTable(_Table):
     silent_seconds: _Limit = 30.0
 
     def changed(self) -> dict[str, float | None]:
-        """The thresholds that are set; None for a rule that is switched off."""
+        """Returns the configured thresholds, None for a rule that is switched off."""
         return {name: getattr(self, name) or None for name in self.model_fields_set}
 
 
@@ -209,7 +209,7 @@ class ActionsTable(_Table):
     most_per_hour: Annotated[int, Field(ge=1, le=3600)] = 60
 
     def enabled_settings(self) -> dict[str, Any] | None:
-        """The values for `neurond.actions.ActionSettings`; None when there are no actions."""
+        """Returns the values for `neurond.actions.ActionSettings`, or None without actions."""
         return self.model_dump() if self.command or self.webhook else None
 
 

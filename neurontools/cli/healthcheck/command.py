@@ -99,12 +99,12 @@ def _run_healthcheck(arguments: list[str]) -> int:
             from neurontools.model import health  # noqa: F401
         return HealthCheck(given).run()
     except UserError as error:
-        # 1 would be read as a host that is not well.
+        # Exit code 1 would mean an unhealthy host.
         raise UserError(str(error), _usage_exit_code(arguments)) from error
 
 
 def _usage_exit_code(arguments: list[str]) -> int:
-    said = "=".join(arguments)  # the value behind the option, or joined to it
+    said = "=".join(arguments)  # matches both "--format nagios" and "--format=nagios"
     return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in said else EXIT_USAGE
 
 

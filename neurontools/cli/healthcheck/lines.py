@@ -1,8 +1,9 @@
-"""The verdict as a line: for people, programs, the node problem detector and Nagios. Each with its exit code.
+"""Formats the verdict as a line with an exit code, for people, programs, the node problem detector and Nagios.
 
-The detector's contract: 0 is well, 1 is not, anything else is not known; its message is cut at a length of its own
-configuration (https://github.com/kubernetes/node-problem-detector, pkg/custompluginmonitor). That of Nagios: 0 OK,
-1 WARNING, 2 CRITICAL, 3 UNKNOWN, and what follows a bar is performance data (https://www.monitoring-plugins.org).
+The node problem detector takes exit code 0 for healthy, 1 for unhealthy and all others for unknown. It truncates
+messages at a configured length (https://github.com/kubernetes/node-problem-detector, pkg/custompluginmonitor). Nagios
+takes 0 for OK, 1 for WARNING, 2 for CRITICAL and 3 for UNKNOWN. The text after a vertical bar is performance data
+(https://www.monitoring-plugins.org).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from neurontools.util.terminal import escape_controls, truncate
 
 NO_ERROR = "Neuron has no error"
 NOT_KNOWN = "Neuron health is not known: "
-HAS_ERROR = "NeuronHasError_"  # before the name of the error; both as AWS's detector has them
+HAS_ERROR = "NeuronHasError_"  # precedes the name of the error; both texts are those of AWS's detector
 _MOST_NPD_CHARACTERS = 500
 _EXIT_CODES = {True: 0, False: 1, None: 2}
 _STATUS = {True: "ok", False: "unhealthy", None: "unknown"}
@@ -23,7 +24,7 @@ _NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
 
 
 def _text_verdict(verdict: HostVerdict) -> tuple[str, int]:
-    """ "critical: device 3: REASON; ACTION (and 1 more)", "ok: all 16 devices are healthy"."""
+    """Formats such as "critical: device 3: REASON; ACTION (and 1 more)" or "ok: all 16 devices are healthy"."""
     return f"{severity_word(verdict)}: {_one_line(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
 
 
@@ -58,11 +59,11 @@ def _nagios_verdict(verdict: HostVerdict) -> tuple[str, int]:
 
 
 FORMATTERS = {"text": _text_verdict, "json": _json_verdict, "npd": _npd_verdict, "nagios": _nagios_verdict}
-"""Of each format that only tells: the line and the exit code of a verdict."""
+"""Functions by format. Each returns the line and the exit code of a verdict. The slurm format is not one of them."""
 
 
 def severity_word(verdict: HostVerdict) -> str:
-    """ "ok", "notice", "warning", "critical" or "unknown"."""
+    """Returns "ok", "notice", "warning", "critical" or "unknown"."""
     return "unknown" if verdict.severity is None else verdict.severity.name.lower()
 
 

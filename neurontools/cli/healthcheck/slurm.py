@@ -22,7 +22,7 @@ from neurontools.util.terminal import escape_controls, excerpt, truncate
 
 MARK = "neuron-healthcheck: "
 _PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}
-_SCONTROL_SECONDS = 5.0  # three calls of it, and the verdict, stay below Slurm's 60 seconds
+_SCONTROL_SECONDS = 5.0  # so three calls and the verdict stay below Slurm's 60 seconds
 _MOST_REASON_CHARACTERS = 250
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
@@ -32,7 +32,7 @@ class SlurmNode:
     """State of this node in Slurm."""
 
     is_drained: bool
-    reason: str  # without who gave it, and when
+    reason: str  # without the appended user and time
 
     @property
     def is_ours(self) -> bool:
@@ -44,7 +44,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 
     Does nothing on a host without Slurm, or if the health is unknown.
     """
-    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on scontrol's own limit holds
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on, the time limit of scontrol applies
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
         raise UserError(f"{excerpt(name, 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
@@ -62,7 +62,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 def drain_reason(verdict: HostVerdict) -> str:
     """Returns the drain reason: owner, marker, name of the finding, location and cause."""
     first = verdict.findings[0]
-    # The owner of the node hears of it where one of the findings is his.
+    # One finding for the node's owner is enough to address the reason to him.
     owner = (
         Owner.NODE if any(health.finding_owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
     )

@@ -1,8 +1,7 @@
-"""`neuron-ls`: asks the monitor daemon for a finished document and prints it.
+"""`neuron-ls`: requests a rendered document from the monitor daemon and prints it.
 
-It has to start like a native tool, so this path imports neither argparse, re, json, typing nor anything else that can
-be had by hand; what only errors and options need is imported where it is needed, and so annotations that name it are
-texts.
+It must start as fast as a native tool. So this path avoids imports such as argparse, re, json and typing. Imports for
+errors and options are local, and annotations that need them are strings.
 """
 
 import os
@@ -87,7 +86,7 @@ def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuer
 
 
 def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery":
-    """Returns the query. Queries of scripts take a slower path with more imports."""
+    """Returns the query for these options. Options for scripts take a slower path with more imports."""
     if "relay" in given:
         from neurontools.cli.ls.relay import RelayQuery
 
@@ -112,7 +111,7 @@ class DeviceListQuery:
 
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
     exit_code = 0
-    interval_seconds: float | None = None  # at which a daemon of its own would have to look
+    interval_seconds: float | None = None  # snapshot interval of a private daemon
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = _device_selection(given)

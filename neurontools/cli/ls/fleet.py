@@ -1,4 +1,4 @@
-"""`neuron-ls` of many hosts: a table, or their findings, with one exit code."""
+"""`neuron-ls` for many hosts: prints a table or the findings, with one exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GO_WITH = frozenset(
 
 
 def print_fleet(given: dict[str, str]) -> int:
-    """Prints the table or the findings. Returns the exit code of the worst host."""
+    """Prints the table, the findings or a JSON document. Returns the exit code of the worst host."""
     exclude_each_other(given, *HOST_OPTION_NAMES)
     for name in given:
         if name not in _GO_WITH:

@@ -1,4 +1,4 @@
-"""The options of neuron-ls; parsing, help and completion all come from this table."""
+"""The options of neuron-ls. Parsing, help and completion use this table."""
 
 from neurontools.cli.line.options import FILES, HOST_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
 

@@ -1,4 +1,4 @@
-"""Slower questions of neuron-ls: --query, --wait-free, --health, --output-format, --ended and --loop."""
+"""Queries of neuron-ls that need more imports: --query, --wait-free, --health, --output-format, --ended and --loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from neurontools.views.query_fields import (
     streamed_query_text,
 )
 
-SCRIPT_OPTIONS = ("query", "wait-free", "health", "output-format")  # one of them
+SCRIPT_OPTIONS = ("query", "wait-free", "health", "output-format")  # they exclude each other
 MOST_CORES = 65536
 LONGEST_WAIT_SECONDS = 31_536_000.0
 _EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}
@@ -312,7 +312,7 @@ class LoopQuery(ScriptQuery):
         self._done += 1
 
     def _wants_header(self, lines: int) -> bool:
-        """Whether to print the header: at first, and on a terminal before the last one scrolls away."""
+        """Whether to print the header: first, and again on a terminal before the last header scrolls away."""
         before = self._lines_since_header
         if before is not None:
             before += lines

@@ -14,7 +14,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 class RelayQuery:
-    """Copies in both directions until one side ends. Keeps nothing, and blocks on a slow reader."""
+    """Copies bytes in both directions until one side ends. Buffers nothing, and blocks on a slow reader."""
 
     exit_code = 0
     interval_seconds: float | None = None
@@ -48,7 +48,7 @@ def _relay_streams(connection: socket.socket) -> None:
         selector.register(connection, selectors.EVENT_READ)
         try:
             selector.register(_STDIN, selectors.EVENT_READ)
-        except PermissionError:  # a regular file, /dev/null: it is read to its end
+        except PermissionError:  # epoll refuses regular files and /dev/null
             _send_stdin(connection)
         while True:
             for key, _ in selector.select():

@@ -44,7 +44,7 @@ from neurontools.util import signals
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-_MAX_RANKS_IN_TRACE = 16  # workers: what viewers can hold
+_MAX_RANKS_IN_TRACE = 16  # trace viewers can't show more workers
 
 
 def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
@@ -79,7 +79,7 @@ def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
     directory = Path(environment[INSPECT_OUTPUT_DIRECTORY])
     try:
         paths = [path for path in profile_paths(directory) if path.stat().st_mtime_ns >= began_ns]
-    except (OSError, UserError):  # its workers have said why there is none
+    except (OSError, UserError):  # the workers have already reported the cause
         return
     profiles = []
     try:
@@ -269,7 +269,7 @@ def _run_script(
 
 
 class _ScriptProcess:
-    """Process of the script. Forwards signals to it. Leaving the context by an error terminates it."""
+    """Process of the script. Forwards signals to it. Leaving the context terminates it if it still runs."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -279,13 +279,13 @@ class _ScriptProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process. RuntimeError before the start."""
+        """Returns the process. Raises RuntimeError before the start."""
         if self._process is None:
             raise RuntimeError("the script was not started")
         return self._process
 
     def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
-        """Starts the script, from the main thread. Its own process group would lose the terminal."""
+        """Starts the script. Call it from the main thread. In its own process group it would lose the terminal."""
         token = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._reaper = _start_reaper(token)
         outer = environment.get(orphan_reaper.RUN_VARIABLE)
@@ -334,7 +334,8 @@ def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
     """Starts the orphan reaper, which kills the run if this process is killed; None if it cannot start."""
     command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
-        # In a session of its own and in no run: what ends us by group or terminal leaves it, and so does an outer run.
+        # In its own session, signals to our process group or terminal don't reach it. Without RUN_VARIABLE, the
+        # reaper of an outer run doesn't kill it.
         return subprocess.Popen(
             command,
             env={name: value for name, value in os.environ.items() if name != orphan_reaper.RUN_VARIABLE},

@@ -1,4 +1,4 @@
-"""The options of neuron-run, and where they end and the script begins."""
+"""The options of neuron-run, and the split between them and the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orphan reaper of neuron-run, run as `python orphan_reaper.py TOKEN`: kills what a killed neuron-run left behind.
+"""Orphan reaper of neuron-run, run as `python orphan_reaper.py TOKEN`. Kills the orphans of a killed neuron-run.
 
 neuron-run puts a token for each run into the environment variable NEURONTOOLS_RUN, which all descendants inherit.
 neuron-run holds the other end of this program's standard input. A byte there means a normal end. End of file without a
@@ -15,7 +15,7 @@ import time
 RUN_VARIABLE = "NEURONTOOLS_RUN"
 """The tokens of the runs that a process belongs to, the innermost last, with colons between them."""
 
-_PATIENCE_SECONDS = 60.0  # for those that the kernel can't end yet
+_PATIENCE_SECONDS = 60.0  # for processes that the kernel can't end yet
 _PAUSE_SECONDS = 0.02
 
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 def kill_run_processes(token: str) -> int:
     """Kills the processes of a run and returns their number; 0 means that none is left."""
     found = 0
-    for name in os.listdir("/proc"):  # noqa: PTH208  (as the rest here: by what starts at once)
+    for name in os.listdir("/proc"):  # noqa: PTH208  (importing pathlib is slow)
         if name.isdecimal() and belongs_to_run(name, token):
             found += _kill_process(name, token)
     return found

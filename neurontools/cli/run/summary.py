@@ -49,7 +49,7 @@ _MAX_FIELDS = [
 ]
 
 
-DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # as the runtime knows it
+DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # the runtime reads this variable
 
 
 def read_workers(directory: Path | None) -> list[dict[str, Any]]:
@@ -227,7 +227,7 @@ def _write_error(target: str, number: int | None) -> UserError:
 
 
 _ALL_TYPES = "all"
-_INFERENCE_ONLY = "inferentia"  # the first one: nothing trains on it
+_INFERENCE_ONLY = "inferentia"  # the first generation, which can't train
 
 
 @dataclass(frozen=True)

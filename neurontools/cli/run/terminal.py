@@ -111,14 +111,14 @@ def relay_output(
     poll = select.poll()
     poll.register(outer, select.POLLIN)
     while True:
-        ended = has_ended()  # asked first: what it wrote before it ended is still to come
+        ended = has_ended()  # checked before reading, so that the output before the end is still read
         while poll.poll(0 if ended else 100):
             try:
                 output = os.read(outer, _READ_BYTES)
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                output = b""  # nobody has the other end any more
+                output = b""  # EIO: the other end is closed
             if not output:
                 break
             write(output)
@@ -164,7 +164,7 @@ class ProgressLine:
 
 
 def _elapsed_text(seconds: float) -> str:
-    """0:42, 12:05, 1:02:03."""
+    """Formats a time such as 0:42, 12:05 or 1:02:03."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
@@ -176,7 +176,7 @@ _END_SECONDS = 5.0
 
 def find_neuron_top() -> str:
     """Returns the path of neuron-top. UserError if it is not installed."""
-    beside = Path(sys.executable).parent  # an environment's commands need not be on the PATH
+    beside = Path(sys.executable).parent  # commands of a virtual environment may be missing from PATH
     found = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is None:
         raise UserError("--top: neuron-top is not installed; install neurontools, or leave --top out")
@@ -216,7 +216,8 @@ class OutputBacklog:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         while True:
-            # Asked first: what it wrote before it ended is still to come. What it left running may write for ever.
+            # Checked before reading, so that the output before the end is still read. Remaining processes of the
+            # script may write forever.
             ended = self._has_ended.is_set()
             output = os.read(descriptor, _BACKLOG_READ_BYTES) if poll.poll(0 if ended else 100) else None
             if self._may_show.is_set() and not self._is_shown:

@@ -1,8 +1,8 @@
 """`neuron-run --wait`: waits for free NeuronCores.
 
-Commands that wait for the same daemon take turns. Each one waits for free cores, starts its script, and ends its turn
-when the script has the cores. So two commands never start on the same core, and commands with several workers never get
-half of their cores each.
+Commands that wait for the same daemon take turns. In its turn, a command waits for free cores and starts its script.
+The turn ends when the script has the cores. So two commands never start on the same core, and commands with several
+workers never get half of their cores each.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import EXIT_TIMED_OUT, UserError
 
 _POLL_SECONDS = 0.2
-_LONGEST_START_SECONDS = 120.0  # a script that takes no cores keeps the turn no longer
+_LONGEST_START_SECONDS = 120.0  # limits the turn of a script that takes no cores
 
 
 class CoreQueueTurn:
-    """Turn in the queue for free cores. Ends when the cores have owners, at the latest with the context."""
+    """Turn in the queue for free cores. Ends when the cores have owners, or at the latest when the context ends."""
 
     def __init__(self, longest_seconds: float, workers: int, environment: Mapping[str, str]) -> None:
         """`longest_seconds` limits the wait; 0 waits forever. `workers` of torchrun take one core each.
@@ -65,7 +65,7 @@ class CoreQueueTurn:
             self._descriptor = -1
 
     def end_when_taken(self) -> None:
-        """Ends the turn if the cores have owners. Call it from time to time."""
+        """Ends the turn if the cores have owners. Call it repeatedly."""
         if self._descriptor < 0:
             return
         try:
@@ -77,12 +77,12 @@ class CoreQueueTurn:
             self.end()
 
     def _take_turn(self) -> None:
-        """Locks the directory of the socket: all waiting commands can open it, and none has to write to it."""
+        """Locks the directory of the socket, because all waiting commands can open it without write permission."""
         directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            return  # without turns then
+            return  # there are no turns then
         while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -85,7 +85,7 @@ def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) ->
 
 
 def execution_counters(inferences: int | None, status: StatusCounters) -> int | None:
-    """Finished executions of a core, successful or not; None when a counter is unknown."""
+    """Returns the finished executions of a core, successful or not. None if a counter is unknown."""
     total = inferences
     for name in _FAILED:
         failed: int | None = getattr(status, name)
@@ -104,7 +104,7 @@ class CounterAttribution:
     def attribute(
         self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], gil_yield: GilYield
     ) -> tuple[Process, ...]:
-        """Adds executions and errors where they are known. `cores` are by index."""
+        """Returns the processes with their known executions and errors. `cores` has core indices as keys."""
         self._baselines = {
             process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
         }
@@ -145,7 +145,7 @@ _STATUS_FIELDS = tuple(field.name for field in fields(StatusCounters))
 
 
 def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
-    """The growth of each counter; a counter that was reset grows from 0."""
+    """Returns the growth of each counter. A counter that was reset grows from 0."""
     grown = {}
     for name in _STATUS_FIELDS:
         before, after = getattr(start, name) or 0, getattr(now, name) or 0
@@ -185,7 +185,7 @@ class FoundProcesses:
         return self._tracker.warnings
 
     def use_devices(self, directories: list[DeviceDirectory]) -> None:
-        """Continues with these devices."""
+        """Replaces the devices to look for."""
         self._tracker.use_scan(OwnerScan(self._roots, directories))
 
     def refresh(self, instance: Instance) -> tuple[Process, ...]:
@@ -249,7 +249,7 @@ class OwnerTracker:
         self._turn = 0
 
     def use_scan(self, scan: OwnerScan) -> None:
-        """Continues with another scan after devices came or went."""
+        """Replaces the scan, after devices appeared or vanished."""
         self._scan = scan
 
     @property
@@ -268,7 +268,7 @@ class OwnerTracker:
         return not self._hidden
 
     def refresh(self, *, whole: bool = False) -> None:
-        """Reads the processes that are due; all of them with `whole`."""
+        """Reads the processes that are due, or all of them with `whole`."""
         present = self._scan.pids()
         alive = set(present)
         for pid in self._ages.keys() - alive:

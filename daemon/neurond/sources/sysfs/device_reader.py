@@ -63,7 +63,7 @@ _TEXT_PATHS = (POWER_UTILIZATION, UNHEALTHY_COMPONENTS)
 
 
 def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[list[str], list[str]]:
-    """The paths to read for a device and for each core, as in the newest driver."""
+    """Returns the paths to read for a device and for each core. The paths are those of the newest driver."""
     of_device = {file.path for file in files_for_driver(DEVICE_FILES, driver_version, generation)}
     of_core = {file.path for file in files_for_driver(CORE_FILES, driver_version, generation)}
     return (
@@ -198,7 +198,7 @@ class DeviceReader:
     def _measured_at(
         self, position: int, before: tuple[tuple[int | None, ...], CoreReading], now: tuple[int | None, ...], at: float
     ) -> float:
-        """The time to which the counters just read belong."""
+        """Returns the time at which the counters had their new values."""
         if before[0][_STATUS_END:] != now[_STATUS_END:]:
             self._moved_at[position] = at
             return at
@@ -259,7 +259,7 @@ _MISSING = os.strerror(errno.ENOENT)
 
 
 class DescriptorBudget:
-    """How many files may stay open. Raises the process's limit if needed and allowed."""
+    """The number of files that may stay open. Raises the process's soft limit if needed and allowed."""
 
     def __init__(self, wanted: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -475,7 +475,7 @@ class TreeLayout:
         self._warnings: list[str] | None = None
 
     def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
-        """The locations of a device's files."""
+        """Returns the locations of a device's files."""
         version = self._version or _NEWEST
         return self._layouts.places(directory.path, cores, self._device_files, self._core_files, version)
 
@@ -492,7 +492,7 @@ class TreeLayout:
         return True
 
     def warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
-        """Warnings about the layout, by device name. Logs when the layout becomes the known one."""
+        """Returns warnings about the layout. Logs a return to the known layout. `found`: device names, locations."""
         if self._warnings is None or found != self._warned_of:
             self._warned_of = found
             before, self._warnings = self._warnings, self._build_warnings(found)
@@ -544,7 +544,7 @@ class TreeLayout:
 
 
 def _some(names: list[str]) -> str:
-    """The first name and how many more there are, with the verb that follows."""
+    """Returns the first name and the number of others. Paths are followed by "is" or "are"."""
     if len(names) == 1:
         return f"{names[0]} is" if "/" in names[0] else names[0]
     more = f"{names[0]} and {len(names) - 1} more"

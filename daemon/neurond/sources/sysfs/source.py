@@ -1,4 +1,4 @@
-"""The source of device state on a real host: the driver's sysfs tree, the instance metadata and busy times."""
+"""Reads the device state of a real host: the driver's sysfs tree, the instance metadata and busy times."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
 class SysfsSource:
-    """Reads the Neuron driver. Raises UserError when it has no device, or none that this version knows.
+    """Reads the Neuron driver's tree. Raises UserError if it has no device or only unknown ones.
 
     `lnc`: the host's logical NeuronCore configuration. `time_in_use_unit`: us, ns, ps, or None to detect it.
     `use_metadata_service`: completes the instance's identity from it, in the background.
-    `refresh` belongs to one thread at a time; `read` may be called from another.
+    Only one thread at a time may call `refresh`; any thread may call `read`.
     """
 
     kind = SourceKind.SYSFS
@@ -73,11 +73,11 @@ class SysfsSource:
         self._reading = DeviceReading(inventory.devices, (), tuple(inventory.warnings))
 
     def read(self) -> DeviceReading:
-        """The result of the latest `refresh`."""
+        """Returns the result of the latest `refresh`."""
         return self._reading
 
     def refresh(self) -> None:
-        """Reads the devices that exist and everything that changes."""
+        """Reads the existing devices, their counters and the processes."""
         self._follow_devices()
         self._follow_layout()
         self._follow_metadata()
@@ -110,11 +110,11 @@ class SysfsSource:
         return sum(files.take_calls() for reader in self._readers.values() for _, files in reader.files)
 
     def descriptors(self) -> list[int]:
-        """The open counter files, for measurements."""
+        """Returns the descriptors of the open counter files, for measurements."""
         return [number for reader in self._readers.values() for _, files in reader.files for number in files.kept]
 
     def set_may_be_replaced(self, value: bool) -> None:
-        """Sets whether files may be replaced, whatever file system they are on."""
+        """Sets whether files may be replaced, regardless of their file system."""
         for reader in self._readers.values():
             for _, files in reader.files:
                 files.may_be_replaced = value
@@ -151,7 +151,7 @@ class SysfsSource:
         """Adds devices that appeared and removes those that vanished."""
         present = list_device_directories(self._roots)
         self._rounds += 1
-        # Missing files may have appeared: a driver creates its tree bit by bit.
+        # Missing files may have appeared, because a driver creates its tree step by step.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
         is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
         if not is_due and _identities(present) == _identities(self._inventory.directories):
@@ -187,7 +187,7 @@ class SysfsSource:
         self._processes.use_devices(self._inventory.directories)
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
-        """Whether devices of others, or without a device file, came or went. Our own devices then stay the same."""
+        """Whether the set of foreign devices, or of devices without a device file, has changed."""
         share = DeviceShare(self._roots, present)
         known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
         return (share.foreign_count, share.fileless) != known
@@ -214,7 +214,7 @@ class SysfsSource:
     ) -> list[NeuronCore]:
         per_device = self.instance.physical_cores_per_device
         per_stack = max(1, per_device // max(1, len(device.hbm_stacks)))
-        # Memory also reveals processes that we can't see, as in another container.
+        # Allocated memory also reveals invisible processes, such as those of another container.
         is_attached = bool(pids) or any(reading.is_allocated for reading in readings)
         made = []
         for position, reading in enumerate(readings):
@@ -305,7 +305,7 @@ PATIENCE_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 4096
 _LIFE_SECONDS = "60"
 
-# Field of the model's Instance, and where the service has it.
+# Fields of the model's Instance, and their paths in the service.
 _PATHS = {
     "instance_type": "instance-type",
     "instance_id": "instance-id",
@@ -320,7 +320,7 @@ _SUBNET_PATH = "network/interfaces/macs/{}/subnet-id"
 
 
 class MetadataService:
-    """Asks the metadata service in the background. `facts` is empty until then; `warning` says why it failed."""
+    """Queries the metadata service in a thread. `facts` is empty until it has answered; `warning` is its failure."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -381,7 +381,7 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
-_BELIEVED_RATIO = 2.5  # of one interval: it may contain work of the interval before
+_BELIEVED_RATIO = 2.5  # of one interval, which may contain work of the previous interval
 _PROVING_RATIO = 10.0  # of two consecutive intervals
 _WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # over a window, bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
@@ -412,7 +412,7 @@ class TimeInUse:
         if raw is None:
             return None
         if grown is not None and state.is_steady:
-            # Growth without a change of owners: old drivers count only at exit. One growth may be an exit.
+            # Old drivers count only at process exit. Two growths without a change of owners prove live counters.
             state.growing = state.growing + 1 if grown > 0 and is_attached else 0
             if state.growing >= 2:
                 self.is_live = True
@@ -457,7 +457,7 @@ class TimeInUse:
     def _refine(self, units_per_second: float) -> None:
         self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
         fitting = [unit for unit, each in UNITS_PER_SECOND.items() if units_per_second / each <= _HIGHEST_RATIO]
-        if fitting:  # finer than now: what is refined for is beyond what is possible now
+        if fitting:  # a finer unit, because the growth is impossible in the current one
             self.unit = fitting[0]
             for core in self._cores.values():
                 core.excess = 0
@@ -467,8 +467,8 @@ class TimeInUse:
 class _Core:
     """The measurements of one core: counter, time and owners, now and before.
 
-    `is_steady`: the owners did not change. Owners are read after the counters, so a process that left in between counts
-    for the interval before.
+    `is_steady`: the owners did not change. Owners are read after the counters. A process that left in between therefore
+    belongs to the previous interval.
     """
 
     __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
@@ -480,10 +480,10 @@ class _Core:
         self.owners_before: object = None
         self.growing = 0
         self.excess = 0
-        self.window: tuple[int, float] | None = None  # the counter and the time at which it began
+        self.window: tuple[int, float] | None = None  # counter and time at the start of the window
 
     def sustained(self, raw: int, at_seconds: float) -> float | None:
-        """Growth per second over a whole window, at the end of each window; None before."""
+        """Returns the growth per second over a whole window at its end, otherwise None."""
         if self.window is None:
             self.window = raw, at_seconds
             return None
@@ -495,7 +495,7 @@ class _Core:
         return growth
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
-        """Growth per second since the last measurement; None for the first one and after a reset of the counter."""
+        """Returns the growth per second since the last measurement. None for the first one and after a reset."""
         grown = None
         if self.at_seconds is None:
             self.owners = self.owners_before = owners
