@@ -1,4 +1,4 @@
-"""Buffers of device tensors, the graphs that wait for execution, and the state of a core."""
+"""Buffers of device tensors, pending graphs, and the state of a core."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Tensor = torch.Tensor
 class Buffer:
     """One device storage.
 
-    `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where
-    the pending graph knows it. `failure` is why it will never have a value.
+    `value` is the CPU tensor with the bytes, or None until they are computed. `graph` is the pending graph that uses
+    the buffer, and `index` its number there. `failure` is the error because of which it has no value.
     """
 
     __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "slot", "value")
@@ -42,16 +42,17 @@ class Buffer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a tensor still has this storage."""
+        """Whether a tensor still uses this storage."""
         return bool(storages.words[self.slot] == self.address)
 
 
 class Graph:
-    """Operators in the order of their recording.
+    """Recorded operators, in order.
 
-    `key` says everything about the structure in small integers: for each input -1 - its layout's id, for each operator
-    its signature's id and the indices of the buffers it gets. `scalars` and `hosts` are the inputs that are not device
-    tensors. `origins` is where operators were recorded, by position, as far as a profile has looked.
+    `key` encodes the structure in small integers. An input is -1 minus the id of its layout. An operator is the id of
+    its signature, then the indices of its tensor arguments. `scalars` and `hosts` are the inputs that are not device
+    tensors. `origins` describes the operators recorded during a profile, by position: the stack, and whether it is of a
+    backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
@@ -65,24 +66,27 @@ class Graph:
         self.origins: dict[int, tuple[int, bool]] = {}
 
     def index_of(self, buffer: Buffer) -> int:
-        """The number of a buffer in this graph; it becomes an input if the graph does not know it."""
+        """Returns the index of a buffer in this graph. Adds an unknown buffer as an input.
+
+        Raises RuntimeError if an unknown buffer has no value.
+        """
         if buffer.graph is not self:
             if buffer.value is None:
                 raise missing(buffer)
             buffer.index = len(self.buffers)
             self.buffers.append(buffer)
             self.key.append(-1 - buffer.layout.id)
-            buffer.graph = self  # last, so that an interrupt leaves no buffer with a number that the graph has not
+            buffer.graph = self  # last: after an interrupt no buffer has an index that the graph lacks
         return buffer.index
 
     def add_result(self, buffer: Buffer) -> None:
-        """Makes a new buffer the result of the operator recorded last."""
+        """Adds a new buffer as a result of the operator recorded last."""
         buffer.graph = self
         buffer.index = len(self.buffers)
         self.buffers.append(buffer)
 
     def mend(self) -> None:
-        """Takes out the operator that an exception in the middle of its recording has left without its end, if any."""
+        """Removes the last operator if an exception interrupted its recording."""
         position = number = scalars = hosts = 0
         complete = (0, 0, 0, 0, 0)
         for count, signature in enumerate(self.signatures, 1):
@@ -106,10 +110,10 @@ class Graph:
 
 
 def missing(buffer: Buffer) -> RuntimeError:
-    """The error for reading a value that was never computed."""
+    """Returns the error for reading a value that was never computed."""
     cause = ""
     if buffer.failure is not None:
-        said = str(buffer.failure).partition("\n")[0]  # of an interrupt: nothing
+        said = str(buffer.failure).partition("\n")[0]  # empty for KeyboardInterrupt
         cause = f" ({type(buffer.failure).__name__}{said and ': '}{said})"
     error = RuntimeError(f"this tensor has no value: the execution that should have computed it failed{cause}")
     error.__cause__ = buffer.failure
@@ -118,7 +122,7 @@ def missing(buffer: Buffer) -> RuntimeError:
 
 @dataclass(slots=True)
 class CoreStatistics:
-    """What one core did since the process began."""
+    """Totals of one core since the process began."""
 
     executions_total: int = 0
     busy_seconds: float = 0.0
@@ -138,7 +142,8 @@ class CoreStatistics:
 class Core:
     """A logical NeuronCore. `local_index` is the N of `xla:N`, `global_index` its number on the host.
 
-    `pending` is what was recorded. While a step is followed that came before, it is empty, and `bail_out` writes it.
+    `pending` has the recorded operators. It is empty during the replay of a trace, until `bail_out` writes the replayed
+    operators to it.
     """
 
     local_index: int
@@ -151,7 +156,7 @@ class Core:
 
     @property
     def graph(self) -> Graph:
-        """The operators that wait, all of them."""
+        """The pending graph with all operators that wait. Ends the replay of a trace first."""
         if self.bail_out is not None:
             self.bail_out()
         return self.pending
@@ -161,7 +166,7 @@ GIB = 1 << 30
 
 
 class Category(IntEnum):
-    """What bytes of HBM are used for; the five categories of neuron-monitor."""
+    """Uses of HBM: the five categories of neuron-monitor."""
 
     CONSTANTS = 0
     MODEL_CODE = 1
@@ -187,15 +192,16 @@ _TABLE_ROWS = (
 
 
 class OutOfDeviceMemory(torch.OutOfMemoryError):
-    """An allocation does not fit the HBM of its core; the text is the table that the Neuron runtime prints."""
+    """An allocation does not fit the HBM of its core. The text is the table that the Neuron runtime prints."""
 
     status = NrtStatus.RESOURCE
 
 
 class CoreMemory:
-    """Levels of one core's HBM in bytes. Not thread-safe: the runtime's lock is held by whoever changes it.
+    """The HBM use of one core by category, in bytes.
 
-    Nobody is told of a change: a training step makes hundreds, and who wants the levels looks at them.
+    Not thread-safe: a caller that changes it holds the runtime's lock. It sends no notifications: a training step makes
+    hundreds of changes, so readers poll.
     """
 
     def __init__(
@@ -211,11 +217,11 @@ class CoreMemory:
         self.levels = [0] * len(Category)
         self.total_bytes = 0
         self.peak_bytes = 0
-        self.hbm_index = hbm_index  # the HBM stack on its device
-        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # answers the path of the file
+        self.hbm_index = hbm_index  # index of the HBM stack on its device
+        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # returns the path of the file
 
     def allocate(self, category: Category, nbytes: int) -> None:
-        """Takes bytes; OutOfDeviceMemory when the core has not so many left, and then nothing is taken."""
+        """Counts bytes as used. Raises OutOfDeviceMemory, and changes nothing, if the core has too few left."""
         total = self.total_bytes + nbytes
         if total > self.limit_bytes:
             raise self.refusal(category, nbytes)
@@ -225,21 +231,24 @@ class CoreMemory:
             self.peak_bytes = total
 
     def free(self, category: Category, nbytes: int) -> None:
-        """Gives bytes back."""
+        """Counts bytes as free."""
         self.levels[category] -= nbytes
         self.total_bytes -= nbytes
 
     def move(self, source: Category, target: Category, nbytes: int) -> None:
-        """Accounts bytes to another category."""
+        """Moves bytes from one category to another."""
         self.levels[source] -= nbytes
         self.levels[target] += nbytes
 
     def by_field(self) -> dict[str, int]:
-        """The levels under the field names of neurontools.model.device.DeviceMemory."""
+        """Returns the levels under the field names of neurontools.model.device.DeviceMemory."""
         return {field: self.levels[category] for category, field in MEMORY_FIELDS.items()}
 
     def refusal(self, category: Category, nbytes: int) -> OutOfDeviceMemory:
-        """The error for an allocation that does not fit: size, place and who holds what."""
+        """Returns the error for an allocation that does not fit: its size, the core, and the use by category.
+
+        Calls `write_log` if it is set, and names the file in the error.
+        """
         usage = dict(_TABLE_ROWS)[category]
         lines = [
             (
@@ -260,7 +269,7 @@ class CoreMemory:
 
 
 def size_text(nbytes: int) -> str:
-    """Bytes as the Neuron runtime prints them in its memory table: 15.855GB, 172.000MB, 1.062KB."""
+    """Formats bytes as the Neuron runtime does in its memory table: 15.855GB, 172.000MB, 1.062KB."""
     for unit, scale in (("GB", GIB), ("MB", 1 << 20), ("KB", 1 << 10)):
         if nbytes >= scale:
             return f"{nbytes / scale:.3f}{unit}"
@@ -268,7 +277,7 @@ def size_text(nbytes: int) -> str:
 
 
 def log_stamp() -> str:
-    """The time as the lines of the Neuron runtime's log have it."""
+    """Returns the local time in the format of the Neuron runtime's log."""
     return time.strftime("%Y-%b-%d %H:%M:%S.0000")
 
 
@@ -278,8 +287,8 @@ _TENSORS = Category.TENSORS
 class BufferTable:
     """All device storages of the process, by address.
 
-    `lock` is the one lock of the runtime: whoever records, executes, allocates or frees holds it. `write_graphs` makes
-    known what belongs to a graph that is not written yet.
+    `lock` is the only lock of the runtime. A thread holds it to record, execute, allocate or free. `write_graphs` ends
+    the replay of a trace, which adds the buffers of its temporaries to this table.
     """
 
     def __init__(self) -> None:
@@ -290,7 +299,7 @@ class BufferTable:
         storages.taken_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
     def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
-        """A device tensor of this layout and its buffer; the caller accounts the bytes of `value`."""
+        """Creates a device tensor of this layout and its buffer. The caller counts the bytes of `value`."""
         buffer = Buffer()
         tensor, slot, address = storages.tensor(layout, core.local_index)
         buffer.slot = slot
@@ -305,9 +314,9 @@ class BufferTable:
         return tensor, buffer
 
     def know(self, buffer: Buffer) -> None:
-        """Takes in a buffer for a storage that was made without one; one that died already needs nobody to know it.
+        """Adds the buffer of a storage that was created without one. Ignores a storage that is no longer alive.
 
-        Its category, value and failure are those of a new one.
+        Sets category, value and failure as for a new buffer.
         """
         buffer.category = _TENSORS
         buffer.value = buffer.failure = None
@@ -315,7 +324,7 @@ class BufferTable:
             self.by_address[buffer.address] = self._by_slot[buffer.slot] = buffer
 
     def of(self, tensor: Tensor) -> Buffer:
-        """The buffer behind a device tensor; RuntimeError for one that is not ours."""
+        """Returns the buffer of a device tensor. Raises RuntimeError if another backend made the tensor."""
         buffer = self.at(tensor.untyped_storage().data_ptr())
         if buffer is None:
             raise RuntimeError(
@@ -324,7 +333,7 @@ class BufferTable:
         return buffer
 
     def at(self, address: int) -> Buffer | None:
-        """The buffer of the storage at an address; None where the runtime has made none."""
+        """Returns the buffer of the storage at an address, or None if the runtime has none there."""
         buffer = self.by_address.get(address)
         if buffer is None:
             self.write_graphs()
@@ -332,18 +341,21 @@ class BufferTable:
         return buffer
 
     def drain(self) -> None:
-        """Gives back the bytes of storages that died; the lock is held."""
+        """Frees the bytes of storages that are no longer alive. The caller holds the lock."""
         for slot in storages.died():
             buffer = self._by_slot.pop(slot, None)
             if buffer is None:
                 continue
             self.by_address.pop(buffer.address, None)
-            # A pending graph may still read it: then the bytes go back when that graph has run.
+            # A pending graph may still read the bytes. The executor frees them after that graph has run.
             if buffer.graph is None and buffer.value is not None:
                 release(buffer)
 
     def account_of(self, core: Core) -> CoreMemory:
-        """The HBM of a core as it is now: what died is no longer in it. Never waits: who holds the lock drains."""
+        """Returns the HBM use of a core, after `drain`.
+
+        Never blocks: while another thread holds the lock, dead storages may still count.
+        """
         if self.lock.acquire(blocking=False):
             try:
                 self.drain()
@@ -352,16 +364,19 @@ class BufferTable:
         return core.memory
 
     def renew_lock(self) -> None:
-        """In a forked child: a thread that held the lock does not exist here. The lock stays the same object."""
+        """Releases the lock in a forked child, where the thread that held it does not exist.
+
+        The lock stays the same object.
+        """
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 def _nothing() -> None:
-    """No graph is unwritten."""
+    """The default of `write_graphs`: there is no replay."""
 
 
 def release(buffer: Buffer) -> None:
-    """Gives back the bytes of a buffer that has a value."""
+    """Frees the bytes of a buffer that has a value."""
     if ring.is_on:
         ring.record_free(buffer.core.global_index, buffer.address, buffer.layout.nbytes, buffer.category)
     buffer.core.memory.free(buffer.category, buffer.layout.nbytes)
@@ -369,7 +384,7 @@ def release(buffer: Buffer) -> None:
 
 
 def alias(buffer: Buffer, layout: TensorLayout, offset: int) -> Tensor:
-    """A CPU view of a buffer's value with this layout; shares the bytes."""
+    """Returns a CPU view of a buffer's value with this layout; it shares the bytes. Raises if there is no value."""
     value = buffer.value
     if value is None:
         raise missing(buffer)
@@ -384,7 +399,7 @@ def alias(buffer: Buffer, layout: TensorLayout, offset: int) -> Tensor:
 def reinterpreted(
     value: Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> Tensor:
-    """A view of the same bytes as elements of another type."""
+    """Returns a view of the same bytes with another element type."""
     return torch.empty(0, dtype=dtype, device="cpu").set_(value.untyped_storage(), offset, size, stride)
 
 

@@ -21,7 +21,7 @@ from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.buffers import GIB, Category, Core, CoreMemory, buffers, log_stamp
 from neurontools.util.directory import Directory
 
-# Without a daemon nobody says what the hardware is: then a core is one of a trn1, as the examples of the SDK assume.
+# Without a daemon the hardware is unknown. A core then counts as one of a trn1, as in the examples of the SDK.
 UNMONITORED_HBM_BYTES = 16 * GIB
 UNMONITORED_CORES_PER_DEVICE = 2
 LOCAL_RANK = "LOCAL_RANK"
@@ -29,13 +29,14 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 
 
 class ImpossibleRank(RuntimeError):
-    """A worker of torchrun has no core in the range that the variables give."""
+    """The given range of cores has no core for this worker of torchrun."""
 
 
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the core of this worker of torchrun in it: one core a worker, by local rank.
+    """Returns a copy of the environment that names one core for this worker of torchrun, chosen by local rank.
 
-    A range in NEURON_RT_VISIBLE_CORES is shared out among the local ranks; ImpossibleRank when it is too short.
+    Local ranks share a range in NEURON_RT_VISIBLE_CORES; raises ImpossibleRank if it is too short. Without LOCAL_RANK,
+    or with such a range and a LOCAL_WORLD_SIZE of 1, the copy is unchanged.
     """
     changed = dict(environment)
     rank = environment.get(LOCAL_RANK, "")
@@ -58,7 +59,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None = None) -> tuple[list[Core], Monitor]:
-    """Attaches to the daemon, if there is one; the cores of this process and who is told about them."""
+    """Attaches to the daemon, if there is one. Returns the cores of this process and their monitor."""
     reporter = Reporter.attach(rank_environment(environment), faults=ArmedFaults(), captures=captures)
     monitor = Reported(reporter)
     cores = []
@@ -76,7 +77,7 @@ def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None 
         memory.write_log = write_memory_log
         core = Core(index, number, memory)
         core.generator.manual_seed(seed)
-        # The state of its random numbers is what the runtime itself keeps on a core.
+        # The runtime itself keeps the state of the random generator on the core.
         memory.allocate(Category.RUNTIME, core.generator.get_state().numel())
         cores.append(core)
     return cores, monitor
@@ -88,26 +89,26 @@ def _asked_for(environment: Mapping[str, str], index: int) -> int:
 
 
 class Monitor(Protocol):
-    """Who is told about models and executions. None of the methods raises or waits."""
+    """Receives the models and executions of this process. No method raises or blocks."""
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> Any:
-        """A model was loaded onto a core; the answer goes with the calls below."""
+        """Reports a model loaded onto a core. Returns the handle for the calls below."""
 
     def unload_model(self, handle: Any) -> None:
-        """A model left its core."""
+        """Reports that a model was unloaded from its core."""
 
     def begin(self, handle: Any, at_seconds: float) -> Any:
-        """An execution of a model begins, at a moment of CLOCK_MONOTONIC; the answer goes to `end`."""
+        """Reports that an execution begins at `at_seconds` of CLOCK_MONOTONIC. Returns the token for `end`."""
 
     def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
-        """An execution ended; `queued_seconds` is how long it waited before it began."""
+        """Reports that an execution ended at `at_seconds`. It waited `queued_seconds` before it began."""
 
     def error(self, kind: str) -> None:
-        """An error outside of executions: generic, numerical, transient, model, runtime or hardware."""
+        """Reports an error outside of executions: generic, numerical, transient, model, runtime or hardware."""
 
 
 class NotMonitored:
-    """No daemon: nothing is told to anybody."""
+    """The monitor of a process without a daemon."""
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> Any:
         """Does nothing: no daemon is connected."""
@@ -151,15 +152,15 @@ _ERRORS = {
 
 
 class Reported:
-    """Tells the daemon through a Reporter, which never raises and never waits."""
+    """Reports to the daemon through a Reporter, which never raises and never blocks."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> tuple[LoadedModel, int]:
-        """A model was loaded; its code counts towards the core's memory until it is unloaded.
+        """Reports a loaded model. Its code counts towards the core's memory until it is unloaded.
 
-        The host keeps the instructions too, from which the core got them: what the original counts as DMA buffers.
+        The host also keeps the instructions that it copied to the core. The Neuron SDK counts them as DMA buffers.
         """
         del scratchpad_bytes  # shared by the models of the core, so it is reported with the core's memory
         memory = {core.local_index: DeviceMemory(model_code_bytes=code_bytes)}
@@ -167,11 +168,9 @@ class Reported:
         return self.reporter.load_model(name, memory=memory, host_memory=host_memory), core.local_index
 
     def unload_model(self, handle: tuple[LoadedModel, int]) -> None:
-        """A model left its core."""
         self.reporter.unload_model(handle[0])
 
     def begin(self, handle: tuple[LoadedModel, int], at_seconds: float) -> tuple[LoadedModel, Any]:
-        """An execution begins."""
         model, core = handle
         return model, model.begin(core, at_seconds)
 
@@ -183,7 +182,6 @@ class Reported:
         queued_seconds: float,
         at_seconds: float,
     ) -> None:
-        """An execution ended."""
         model, token = started
         if status is NrtStatus.SUCCESS:
             model.end(token, flops, queued_seconds=queued_seconds, at_seconds=at_seconds)
@@ -193,7 +191,6 @@ class Reported:
         self.reporter.error(_ERRORS.get(status, ErrorKind.GENERIC))
 
     def error(self, kind: str) -> None:
-        """An error outside of executions."""
         self.reporter.error(ErrorKind(kind))
 
 
@@ -201,9 +198,10 @@ _MOST_LINES = 200
 
 
 def write_memory_log(memory: CoreMemory, text: str) -> str | None:
-    """Writes the file for a refusal with this text; its path, or None where it can't be written.
+    """Writes the memory table of a core after a refused allocation. Returns the file's path, or None on failure.
 
-    The runtime's lock is held. The directory is everybody's: what another user put in the way is not written to.
+    `text` is the message of the refusal. The caller holds the runtime's lock. All users can write to the directory, so
+    a file that another user placed there is not written to.
     """
     name = f"neuron_mem_table_device_{memory.device_index}_hbm_{memory.hbm_index}.log"
     with suppress(OSError, ValueError):
@@ -215,7 +213,7 @@ def write_memory_log(memory: CoreMemory, text: str) -> str | None:
 
 
 def _table(memory: CoreMemory) -> list[str]:
-    """Tensors of the core, alike ones in one line, the most bytes first."""
+    """Returns a table of the core's tensors: one line for each category and layout, most bytes first."""
     alike: Counter[tuple[str, str, int]] = Counter()
     for buffer in buffers.by_address.values():
         if buffer.core.memory is memory and buffer.value is not None:

@@ -18,16 +18,16 @@ from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
 from neurontools.util.version import __version__
 
-# A training step of a large transformer is some thousand operators; this many without a mark_step is a script that
-# never marks one, whose graph would otherwise grow for ever.
+# A training step of a large transformer has some thousand operators. A script that records this many without
+# a mark_step never calls it, and its graph would grow without a bound.
 DEFAULT_PENDING_BOUND = 20_000
 
 
 class Device:
-    """What torch knows under one device name. `cores[N]` is `xla:N`; `taken` is empty until
-    the process has them, which a worker that only loads data never does.
+    """The cores of this process as devices of torch under one name. `cores[N]` is `xla:N`.
 
-    `eager` runs each operator as a graph of its own, as NEURON_USE_EAGER_DEBUG_MODE asks and as the native device does.
+    `taken` has the cores, but is empty until the process takes them; a process that only loads data never does. `eager`
+    executes each operator as a graph of its own, as NEURON_USE_EAGER_DEBUG_MODE asks and as the native device does.
     """
 
     def __init__(self) -> None:
@@ -41,18 +41,18 @@ class Device:
 
     @property
     def cores(self) -> list[Core]:
-        """The cores of this process; takes them when that has not happened yet, which may raise CoresUnavailable."""
+        """The cores of this process. Takes them at the first use, which may raise CoresUnavailable."""
         if not self.taken:
             self.taken = self.take()
         return self.taken
 
     @property
     def current(self) -> Core:
-        """The core that `xla` without a number means."""
+        """The core of the device `xla` without an index."""
         return self.cores[0]
 
     def core(self, wanted: torch.device) -> Core:
-        """The core of a torch device of ours; RuntimeError when the process has no such core."""
+        """Returns the core of a torch device. Raises RuntimeError if the process has no such core."""
         index = wanted.index or 0
         if index >= len(self.cores):
             held = f"{self.name}:0" + (f" to {self.name}:{len(self.cores) - 1}" if len(self.cores) > 1 else "")
@@ -63,15 +63,18 @@ class Device:
         return self.cores[index]
 
     def core_of(self, tensor: torch.Tensor) -> Core:
-        """The core that a device tensor is on."""
+        """Returns the core of a device tensor."""
         return self.taken[tensor.get_device()]
 
     def torch_device(self, core: Core) -> torch.device:
-        """A core as torch names it."""
+        """Returns the torch device of a core."""
         return torch.device(self.name, core.local_index)
 
     def recorded(self, core: Core) -> None:
-        """After an operator was recorded: executes what must not wait."""
+        """Executes the pending graph if it is too long, or if the device is eager.
+
+        The recorder calls this after each operator.
+        """
         if len(core.pending.signatures) >= self.pending_bound:
             self.flush(core, "PendingGraphBound")
         elif self.eager and not self._lazy_scopes:
@@ -90,11 +93,11 @@ class Device:
                 ring.end_flush_all()
 
     def enter_lazy_scope(self) -> None:
-        """From here to `leave_lazy_scope` operators are recorded even where the device is eager."""
+        """Begins a lazy scope. Until `leave_lazy_scope`, operators are recorded even if the device is eager."""
         self._lazy_scopes += 1
 
     def leave_lazy_scope(self) -> None:
-        """The end of a lazy scope: the graph recorded in it is executed."""
+        """Ends a lazy scope and executes the pending graphs."""
         self._lazy_scopes -= 1
         self.flush_all("CompiledGraph")
 
@@ -107,19 +110,22 @@ device = Device()
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MADE_UP_ADDRESS = 1 << 56  # no storage is there
+_MADE_UP_ADDRESS = 1 << 56  # no storage has this address
 _MADE_UP_STEP = 1 << 48
 
 
 class Worker:
-    """This process as a worker; `instance_type` and LNC are known once it has its cores and a daemon."""
+    """This process in a profile.
+
+    `instance_type` and the logical NeuronCore configuration are None until the process has its cores and a daemon.
+    """
 
     def __init__(self) -> None:
         self.instance_type: str | None = None
         self.logical_neuroncore_config: int | None = None
 
     def metadata(self) -> ProfileMetadata:
-        """Who it is, beginning now."""
+        """Returns the description of this process for a profile that begins now."""
         rank = _number("RANK")
         boot_id = ""
         with contextlib.suppress(OSError):
@@ -144,7 +150,10 @@ class Worker:
         )
 
     def living(self) -> list[LiveBlock]:
-        """The storages that have bytes, and a made-up one for what models and runtime take of each core."""
+        """Returns the storages that have bytes.
+
+        Adds invented blocks for the model code, the scratchpad and the runtime memory of each core.
+        """
         with buffers.lock:
             buffers.drain()
             found = [
@@ -160,12 +169,12 @@ class Worker:
             return found
 
     def peaks(self) -> tuple[int, ...]:
-        """The highest use of the HBM of each core, bytes."""
+        """Returns the peak HBM use of each core, in bytes."""
         return tuple(core.memory.peak_bytes for core in device.taken)
 
 
 def _script() -> str:
-    """What is being run; cores are taken before our launcher makes sys.argv the script's own."""
+    """Returns the script that runs. The launcher sets sys.argv to the script's own only after it takes cores."""
     ours = Path(__file__).parents[1] / "__main__.py"
     given = sys.argv[1:] if Path(sys.argv[0]) == ours else sys.argv
     return next((each for each in given if each != "-m"), "")

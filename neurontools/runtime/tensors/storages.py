@@ -1,10 +1,10 @@
-"""Storages of device tensors as torch sees them: an address that nobody can read, and a word that says that they live.
+"""Storages of device tensors as torch sees them: an unreadable address, and a word that shows that they are alive.
 
-torch makes a tensor from what a DLPack capsule points at, a structure of eight words. Ours lie side by side in memory
-that is never given back, and the function that torch calls when the last view of a storage is gone is the C library's
-pthread_spin_unlock: all it does is to write a constant to where the structure begins, at the lower half of the address.
-So a storage lives as long as its first word is its address. That takes no object of Python, and nothing of Python runs
-when a storage dies: in whatever thread, in a garbage collection, after the interpreter.
+torch makes a tensor from the structure that a DLPack capsule points at. A structure has eight words. All structures lie
+side by side in memory that is never freed. When the last view of a storage is gone, torch calls its deleter. This is
+the C library's pthread_spin_unlock, which only writes a constant to the lower half of the structure's first word. That
+word is the address of the storage, so a storage is alive while the word is unchanged. This needs no Python object, and
+no Python code runs when a storage dies: in any thread, in a garbage collection, or after the interpreter.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch
 
 from neurontools.runtime.operators.layout import TensorLayout
 
-_EXTENSION_DEVICE = 12  # kDLExtDev of DLPack: what torch maps to PrivateUse1
+_EXTENSION_DEVICE = 12  # kDLExtDev of DLPack, which torch maps to PrivateUse1
 _WORDS = 8  # of 8 bytes: data, device, dimensions and type, sizes, strides, offset, context, deleter
 _BYTES = 8 * _WORDS
 _MOST = 1 << 23
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
-# Every address ends in this byte, which no deleter leaves there; the other one says that a death is known.
+# _LIVING_BYTE is the lowest byte of every address, and no deleter writes it. _KNOWN_BYTE marks a processed death.
 _LIVING_BYTE, _KNOWN_BYTE = 0x80, 0x81
 _PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
 NAME = b"dltensor"
@@ -47,7 +47,7 @@ def _mapped(size: int, protection: int) -> int | None:
 
 
 class SlotRange:
-    """Slots side by side for storages whose layouts are known beforehand; each has its address, for good."""
+    """Adjacent slots for storages with known layouts. Each slot keeps its address while the range is taken."""
 
     __slots__ = ("addresses", "end", "living_count", "pointers", "slots", "span_bytes", "start")
 
@@ -62,10 +62,10 @@ class SlotRange:
 
 
 class Storages:
-    """The structures and addresses of all storages. Its memory is taken at first use; the runtime's lock is held.
+    """The structures and addresses of all storages. The caller holds the runtime's lock.
 
-    A slot is where a structure is among `words`. Slots are taken from the beginning one by one, and ranges of them from
-    the end.
+    Maps its memory at the first use. A slot is the index of a structure in `words`. Single slots are taken from the
+    beginning, ranges from the end.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,10 @@ class Storages:
         self.taken_addresses: Callable[[], list[tuple[int, int]]] = list
 
     def tensor(self, layout: TensorLayout, local_index: int) -> tuple[torch.Tensor, int, int]:
-        """A device tensor of its own storage, the storage's slot and its address."""
+        """Creates a device tensor with a storage of its own. Returns the tensor, the slot and the address.
+
+        Raises MemoryError if no slot or no address is left.
+        """
         slot = self._free_slots.pop() if self._free_slots else self._new_slot()
         address = self._address
         following = address + layout.span_bytes
@@ -102,7 +105,10 @@ class Storages:
         return from_dlpack(capsule_of(self._base + slot * 8, NAME, None)), slot, address
 
     def take_range(self, layouts: Sequence[TensorLayout], local_index: int) -> SlotRange:
-        """A range for storages of these layouts; who makes them writes their addresses first, at their slots."""
+        """Takes a range for storages of these layouts. Raises MemoryError if no slot or no address is left.
+
+        To create a storage there, the caller first writes its address to its slot.
+        """
         if self.words is None:
             self._take_memory()
         count = len(layouts)
@@ -131,11 +137,14 @@ class Storages:
         return taken
 
     def is_dead(self, taken: SlotRange) -> bool:
-        """Whether no storage of a range lives."""
+        """Returns whether no storage of a range is alive."""
         return bool(self._bytes[taken.start * 8 : taken.end * 8 : _BYTES].tobytes().find(_LIVING_BYTE) < 0)
 
     def give_up_range(self, taken: SlotRange) -> None:
-        """Nobody makes storages in a range any more. Those that live are among `died` later, then it is free."""
+        """Gives up a range, in which no more storages are created.
+
+        `died` returns its storages as they die. The range is free after the last one.
+        """
         first, step = taken.start * 8, _BYTES
         living = self._bytes[first : taken.end * 8 : step].tobytes()
         for position, byte in enumerate(living):
@@ -148,7 +157,11 @@ class Storages:
             self._free(taken)
 
     def died(self) -> list[int]:
-        """Slots whose storages died since this was asked last; they are free again, but for those of ranges."""
+        """Returns the slots of storages that died since the last call.
+
+        Frees these slots, except in a range: it is free once all its storages are dead. Only ranges given up are
+        checked.
+        """
         if not self._end:
             return []
         slots = self._dead_in(0, self._end)
@@ -188,7 +201,7 @@ class Storages:
         return slot
 
     def _structure(self, layout: TensorLayout) -> Any:
-        """The words of a storage with this layout, but for its address; kept with the layout."""
+        """Returns the words of a storage with this layout, without its address. Caches them in the layout."""
         kind = self._types.get(layout.dtype)
         if kind is None:
             seed = torch.empty(1, dtype=layout.dtype, device="cpu")
@@ -216,12 +229,15 @@ class Storages:
         self.words = self._bytes.cast("q")
         unlock = ctypes.CDLL(None).pthread_spin_unlock
         self._deleter = ctypes.cast(unlock, ctypes.c_void_p).value or 0
-        # What it writes is the business of the C library and the processor: 1 or 0.
+        # The constant is 1 or 0, depending on the C library and the processor.
         unlock(ctypes.c_void_p(base))
         self._dead_byte = self._bytes[0]
 
     def _next_gap(self, size: int) -> int:
-        """Where so many bytes of addresses are unused: after the last one, else from the beginning."""
+        """Returns the start of a gap of unused addresses of this size; sets its end.
+
+        Searches after the last address taken, then from the beginning.
+        """
         taken = sorted([*self.taken_addresses(), *((each.addresses[0], each.span_bytes) for each in self._ranges)])
         for beginning in (self._address, self._first_address + _LIVING_BYTE):
             free = beginning
