@@ -1,1 +1,1 @@
-"""From a recorded graph to a program: compiling, the cache on disk, precision, execution as a line of code."""
+"""Programs of recorded graphs: compilation, the cache on disk, precision, and generated code."""

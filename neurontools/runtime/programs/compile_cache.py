@@ -3,13 +3,14 @@
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
     compile_flags.json, model.lock, model.log, machine-code-<machine>.bin}
 
-An entry is complete when `model.done` is there; it holds the digest of `model.neff`. A compilation that failed leaves
-`model.log` with the reason instead, and is not tried again without --retry_failed_compilation. A full disk, missing
-rights or a damaged entry cost a compilation, never the training.
+An entry is complete if `model.done` exists, which holds the digest of `model.neff`. A failed compilation leaves
+`model.log` with the reason instead, and is repeated only with --retry_failed_compilation. A full disk, missing
+permissions or a damaged entry cost a compilation, never the training.
 
-The default directory is this user's own. One that is named is used where it, and what is used in it, belongs to this
-user or to root and is no symbolic link. Where its mode says that a group shares it (sticky, set-group-id, writable by
-the group and not by all, such as 3770), what members of the group put there is used too.
+The default directory belongs to this user alone. A configured directory is used only if it belongs to this user or to
+root and is not a symbolic link. The same holds for everything used in it. A directory is shared by a group if its mode
+is sticky, set-group-id, and writable by the group but not by all, such as 3770. There, entries of group members are
+used too.
 """
 
 from __future__ import annotations
@@ -41,12 +42,15 @@ _OWN_MODE, _NAMED_MODE = 0o700, 0o755
 
 
 def default_directory() -> str:
-    """The cache of this user where no variable names one. That of the original has no user in its name."""
+    """Returns this user's cache, for a process without a configured one. The SDK's default has no user in its name."""
     return f"/var/tmp/neuron-compile-cache-{os.geteuid()}"  # noqa: S108
 
 
 class CompileCache:
-    """Compiled models by graph and flags. Nothing here raises; what can't be read or written is compiled anew."""
+    """Compiled models by graph and flags.
+
+    No public method raises OSError: a model that can't be read or written is compiled again.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -59,7 +63,7 @@ class CompileCache:
         self._announced: set[str] = set()
 
     def directory(self, flags: CompilerFlags) -> Path | None:
-        """Where models are; None when the cache is off or somewhere that only the SDK can reach."""
+        """Returns the directory of the models. None if the cache is off, or at a URL that only the SDK can reach."""
         if flags.no_cache:
             return None
         where = flags.cache_dir or self.environment.get(CACHE_URL, "") or default_directory()
@@ -75,7 +79,10 @@ class CompileCache:
         return path / self.version_directory
 
     def find(self, graph_hash: str, flags: CompilerFlags) -> CompiledGraph | None:
-        """A compiled graph; None when it is not there, not complete, damaged or not ours."""
+        """Returns a compiled graph. None if its entry is missing, incomplete, damaged or not trusted.
+
+        A damaged entry is no longer complete, so it is compiled again.
+        """
         with self._opened(graph_hash, flags) as entry:
             if entry is None:
                 return None
@@ -102,7 +109,7 @@ class CompileCache:
             return compiled
 
     def failure(self, graph_hash: str, flags: CompilerFlags) -> str | None:
-        """Why this graph could not be compiled before; None when it was not tried, or is to be tried again."""
+        """Returns why an earlier compilation of this graph failed. None without one, or if it is to be repeated."""
         with self._opened(graph_hash, flags) as entry:
             if entry is None:
                 return None
@@ -123,7 +130,7 @@ class CompileCache:
         return found.decode(errors="replace")[:_LONGEST_REASON].strip() or "no reason is known"
 
     def store_failure(self, graph_hash: str, flags: CompilerFlags, text: str, reason: str) -> None:
-        """Remembers that a graph could not be compiled; `text` is the recorded graph."""
+        """Stores the reason for a failed compilation. `text` is the recorded graph."""
         with contextlib.suppress(OSError), self._opened(graph_hash, flags, make=True) as entry:
             if entry is not None:
                 entry.replace("model.hlo.pb", text.encode())
@@ -132,12 +139,13 @@ class CompileCache:
 
     @contextlib.contextmanager
     def locked(self, graph_hash: str, flags: CompilerFlags, name: str = "model.lock") -> Iterator[None]:
-        """Held while one of several ranks compiles a graph; the others wait and then find it.
+        """Holds the lock of an entry while one of several ranks compiles it. The others wait, and then find the result.
 
-        A rank that dies meanwhile frees it at once; one that is stopped keeps the others waiting, but not for ever.
+        The kernel frees the lock of a rank that dies. A stopped rank delays the others by at most
+        `longest_wait_seconds`.
         """
         with contextlib.ExitStack() as stack:
-            # Without a lock, graphs are compiled by each rank.
+            # Without a lock, each rank compiles the graph.
             with contextlib.suppress(OSError):
                 entry = stack.enter_context(self._opened(graph_hash, flags, make=True))
                 if entry is not None:
@@ -151,7 +159,7 @@ class CompileCache:
             yield
 
     def store(self, compiled: CompiledGraph, text: str, flags: CompilerFlags) -> None:
-        """Writes a compiled graph; `text` is the recorded graph."""
+        """Stores a compiled graph; `text` is the recorded graph. Warns once if the cache can't be written."""
         data = compiled.to_json()
         try:
             with self._opened(compiled.graph_hash, flags, make=True) as entry:
@@ -172,9 +180,9 @@ class CompileCache:
         self._info("Compiler status PASS")
 
     def machine_code(self, graph_hash: str, flags: CompilerFlags, key: str) -> bytes | None:
-        """Machine code of a graph for the machine of this key; None where there is none.
+        """Returns the machine code of a graph for this machine key, or None.
 
-        It is executed as it is, so that of other members of a group is not taken.
+        This process executes it, so a file that another member of a group wrote is not used.
         """
         with self._opened(graph_hash, flags) as entry:
             try:
@@ -183,16 +191,16 @@ class CompileCache:
                 return None
 
     def store_machine_code(self, graph_hash: str, flags: CompilerFlags, key: str, data: bytes) -> None:
-        """Writes machine code of a graph, for this user alone."""
+        """Stores machine code of a graph in a file that only this user may read or write."""
         with contextlib.suppress(OSError), self._opened(graph_hash, flags, make=True) as entry:
             if entry is not None:
                 entry.replace(_MACHINE_CODE.format(key), data, mode=0o600)
 
     @contextlib.contextmanager
     def _opened(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:
-        """The directory of an entry; None where there is none, or where others have a say in what it is.
+        """Opens the directory of an entry. Yields None if it is missing, or if another user may control it.
 
-        OSError when it can't be made.
+        `make` creates it, and then raises OSError if that fails.
         """
         path = self.directory(flags)
         if path is None:
@@ -226,7 +234,7 @@ class CompileCache:
             entry.remove("model.done")
 
     def _is_first(self, topic: str) -> bool:
-        """Whether this is the first time that there is something to say of it."""
+        """Returns whether nothing was logged on this topic so far."""
         is_first = topic not in self._announced
         self._announced.add(topic)
         return is_first
@@ -254,11 +262,11 @@ def hold_entry_lock(
     waiting: Callable[[float], None],
     longest_wait_seconds: float = LONGEST_WAIT_SECONDS,
 ) -> Iterator[bool]:
-    """Holds the lock of a file, which is made; gives whether it is held.
+    """Holds the lock of a file, which it creates. Yields whether the lock is held.
 
-    The kernel frees it when its holder ends, SIGKILL included, so a file that was left behind means nothing. It is not
-    held where the file can't be made, and after `longest_wait_seconds`: a stopped process must not stop the others.
-    `waiting` is told how many seconds have gone by, early and then once a minute.
+    The kernel frees the lock when its holder ends, even by SIGKILL, so a file left behind locks nothing. Yields False
+    if the file can't be created, or after `longest_wait_seconds`: a stopped process must not stop the others. Calls
+    `waiting` with the seconds waited so far: after 0.2 s, and then once a minute.
     """
     descriptor = -1
     try:
@@ -302,7 +310,7 @@ def _close_descriptor(descriptor: int) -> None:
 
 
 def _close_in_child() -> None:
-    """A forked child's copy would keep the lock for as long as the child lives."""
+    """Closes all locks in a forked child. Its copies would keep them locked for as long as it lives."""
     for descriptor in tuple(_held_descriptors):
         _close_descriptor(descriptor)
 

@@ -1,4 +1,4 @@
-"""A compiled graph: instructions over numbered values, as it is cached on disk and loaded onto a core."""
+"""A compiled graph: instructions over numbered values. It is cached on disk and loaded onto a core."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ FORMAT = "neurontools-neff-2"
 
 
 class InvalidCompiledGraph(ValueError):
-    """A cached graph can't be used; the text says why."""
+    """A compiled graph can't be read or written. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueUse:
-    """A value as an argument: whole (`layout` None), or seen through a layout at an offset held by a scalar input."""
+    """A value as an argument: the whole value, or a view of it if `layout` is set.
+
+    `offset` is the index of the scalar input with the view's storage offset; None means 0.
+    """
 
     value: int
     layout: TensorLayout | None = None
@@ -30,23 +33,23 @@ class ValueUse:
 
 @dataclass(frozen=True, slots=True)
 class ScalarInput:
-    """A number that comes with each execution."""
+    """A number that each execution gets."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostInput:
-    """A CPU tensor that comes with each execution."""
+    """A CPU tensor that each execution gets."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One operator. `results` has a value number, a list of them or None for each result of the operator.
+    """One operator call. `results` has a value number, a list of them or None for each result of the operator.
 
-    `written` are the values it changes in place; `dead` the values that nobody needs after it.
+    `written` are the values that it changes in place. `dead` are the values that no later instruction needs.
     """
 
     operator: DeviceOperator
@@ -62,8 +65,8 @@ class CompiledGraph:
     """An executable graph.
 
     `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
-    layout of every value. `flops_by_dtype` is by the element type of what is multiplied.
-    `scratchpad_bytes` is the planned peak of values that are neither inputs nor outputs.
+    layout of every value. `flops_by_dtype` is by the element type of the multiplied operands. `scratchpad_bytes` is the
+    planned peak of values that are neither inputs nor outputs.
     """
 
     graph_hash: str
@@ -86,7 +89,7 @@ class CompiledGraph:
         return sum(self.flops_by_dtype.values())
 
     def text(self) -> str:
-        """The graph for people: a line an instruction."""
+        """Formats the graph for human readers, one instruction per line."""
         lines = [f"{self.module}: inputs {_numbers(self.inputs)} outputs {_numbers(self.outputs)}"]
         for instruction in self.instructions:
             arguments = [_shown(a) for a in instruction.arguments]
@@ -97,7 +100,7 @@ class CompiledGraph:
         return "\n".join(lines)
 
     def to_json(self) -> bytes:
-        """The graph as bytes; `from_json` reads them back."""
+        """Returns the graph as JSON, which `from_json` parses."""
         document = {
             "format": FORMAT,
             "torch": torch.__version__,
@@ -125,7 +128,7 @@ class CompiledGraph:
 
     @classmethod
     def from_json(cls, data: bytes) -> CompiledGraph:
-        """Reads what `to_json` wrote; InvalidCompiledGraph for anything else. Reads no code."""
+        """Parses the output of `to_json`, which contains no code. Raises InvalidCompiledGraph for anything else."""
         try:
             document = json.loads(data)
             if document["format"] != FORMAT or document["torch"] != torch.__version__:
@@ -158,7 +161,7 @@ class CompiledGraph:
 
 
 def flattened(tree: Any) -> Iterator[Any]:
-    """The leaves of nested lists, None left out."""
+    """Yields the leaves of nested lists, except None."""
     if isinstance(tree, (list, tuple)):
         for item in tree:
             yield from flattened(item)

@@ -23,7 +23,10 @@ from neurontools.runtime.tensors.buffers import Graph
 
 @dataclass(slots=True)
 class _GraphCall:
-    """A recorded call with the numbers of its tensors, scalars, hosts and results."""
+    """A recorded call. `tensors` and `results` are value numbers.
+
+    `first_scalar` and `first_host` are its first indices among the graph's scalars and hosts.
+    """
 
     signature: OperatorSignature
     tensors: list[int]
@@ -33,7 +36,7 @@ class _GraphCall:
 
 
 def graph_text(graph: Graph, alive: bytes) -> str:
-    """The recorded graph as text: equal texts are the same computation. This is what the graph's hash is made of."""
+    """Returns the recorded graph as text, from which its hash is made. Equal texts are the same computation."""
     lines = []
     position = number = 0
     key = graph.key
@@ -54,12 +57,15 @@ def graph_text(graph: Graph, alive: bytes) -> str:
 
 
 def graph_hash(text: str) -> str:
-    """The hash of a graph's text: a decimal of up to 20 digits, as in the names of the compile cache."""
+    """Returns the hash of a graph's text: a decimal of up to 20 digits, as in the names of the compile cache."""
     return str(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
 
 
 def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -> CompiledGraph:
-    """What computes the values whose storage is alive (alive[i] for buffer i) and the effects, nothing else."""
+    """Compiles a graph. alive[i] is nonzero if the storage of buffer i is alive.
+
+    Keeps only operators with an effect, with random numbers, or that contribute to a living storage.
+    """
     calls, layouts, inputs = _graph_calls(graph)
     kept = _without_dead(calls, alive)
     is_input = set(inputs)
@@ -80,14 +86,14 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
 
 
 def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, OperatorSignature]]:
-    """The operators that `compile_graph` keeps, in its order: where each is among the recorded ones, and how."""
+    """Returns the operators that `compile_graph` keeps, in its order: the position in the graph and the signature."""
     calls, _, _ = _graph_calls(graph)
     positions = {id(call): position for position, call in enumerate(calls)}
     return [(positions[id(call)], call.signature) for call in _without_dead(calls, alive)]
 
 
 def _graph_calls(graph: Graph) -> tuple[list[_GraphCall], dict[int, TensorLayout], list[int]]:
-    """The calls, the layout of every value, and which values are inputs."""
+    """Returns the calls, the layout of every value, and the numbers of the inputs."""
     calls: list[_GraphCall] = []
     layouts: dict[int, TensorLayout] = {}
     inputs: list[int] = []
@@ -126,7 +132,7 @@ def _numbered(output: Any, number: int, layouts: dict[int, TensorLayout]) -> tup
 
 
 def _flops_by_dtype(calls: list[_GraphCall], layouts: dict[int, TensorLayout]) -> dict[str, int]:
-    """FLOPs by the element type of the first operand, as torch names it without its module."""
+    """Returns the FLOPs by element type of the first operand, such as `float32`."""
     flops: Counter[str] = Counter()
     for call in calls:
         if call.signature.flops:
@@ -136,7 +142,7 @@ def _flops_by_dtype(calls: list[_GraphCall], layouts: dict[int, TensorLayout]) -
 
 
 def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
-    """The calls that somebody needs, found from the last one backwards."""
+    """Removes calls that contribute to no living value and no effect. Walks from the last call to the first."""
     live = {number for number, flag in enumerate(alive) if flag}
     kept = []
     for call in reversed(calls):
@@ -154,7 +160,7 @@ def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
 def _plan(
     calls: list[_GraphCall], layouts: dict[int, TensorLayout], inputs: set[int], alive: bytes
 ) -> tuple[tuple[Instruction, ...], int]:
-    """Instructions with the values that die after each, and the peak of the temporaries in bytes."""
+    """Returns the instructions, with the values that die after each, and the peak of the temporaries in bytes."""
     last_use: dict[int, int] = {}
     for index, call in enumerate(calls):
         for number in (*call.tensors, *flattened(call.results)):
@@ -236,12 +242,12 @@ _WRAPPER_VALUES = frozenset(
 
 
 class InvalidCompilerFlags(ValueError):
-    """The compiler would refuse these flags; the text is what it says, and what to write instead."""
+    """The compiler would refuse these flags. The text is its message, with a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompilerFlags:
-    """Flags as they are in force; where one is given twice, the rightmost wins."""
+    """Parsed compiler flags. Of a repeated flag, the rightmost wins."""
 
     auto_cast: str = "none"
     auto_cast_type: str = "bf16"
@@ -256,12 +262,12 @@ class CompilerFlags:
 
     @property
     def hash_text(self) -> str:
-        """Eight hex digits for the flags that reach the compiler: `d41d8cd9` for none at all."""
+        """Eight hex digits of the flags that reach the compiler: `d41d8cd9` if there are none."""
         return hashlib.md5(" ".join(self.passed_on).encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def parse_compiler_flags(text: str) -> CompilerFlags:
-    """Reads the value of NEURON_CC_FLAGS; InvalidCompilerFlags for what the compiler would refuse."""
+    """Parses the value of NEURON_CC_FLAGS. Raises InvalidCompilerFlags for flags that the compiler would refuse."""
     try:
         words = shlex.split(text)
     except ValueError as error:

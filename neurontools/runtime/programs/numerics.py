@@ -1,4 +1,4 @@
-"""In which precision a program computes: what the compiler flags and the bfloat16 variables ask for."""
+"""The precision of programs, as compiler flags and the bfloat16 variables set it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp8_e4m3": "float8_e4m3f
 
 
 def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dtype]:
-    """Which visible element types the device holds in narrower ones."""
+    """Returns the element types that are narrower in HBM, by the type that the script sees."""
     if environment.get(USE_BF16) == "1":
         return {torch.float32: torch.bfloat16, torch.float64: torch.bfloat16}
     if environment.get(DOWNCAST_BF16) == "1":
@@ -29,19 +29,19 @@ def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dt
 
 
 def stochastic_rounding(environment: Mapping[str, str]) -> bool:
-    """Whether bfloat16 results are rounded at random; on by itself where a variable makes floats bfloat16."""
+    """Returns whether bfloat16 results are rounded at random. The default is on if a variable makes floats bfloat16."""
     wanted = environment.get(STOCHASTIC, "")
     return wanted == "1" or (wanted == "" and bool(narrowed_types(environment)))
 
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Precision of programs. `auto_cast` and `auto_cast_type` as NEURON_CC_FLAGS has them.
+    """The precision of programs. `auto_cast` and `auto_cast_type` are those of NEURON_CC_FLAGS.
 
-    matmult: float32 inputs of matrix multiplications and convolutions are rounded, products are summed in float32.
-    all: float32 inputs of every other operator are rounded too, those to bfloat16 where the type has a smaller range
-    than float32 (an optimizer's epsilon would become 0); values updated in place keep theirs.
-    `stochastic` is the generator of the random rounding, None when it is off.
+    `matmult` rounds float32 inputs of matrix multiplications and convolutions; products are summed in float32. `all`
+    also rounds float32 inputs of every other operator. There, bfloat16 replaces types with a smaller range than
+    float32, in which an optimizer's epsilon would become 0. Values updated in place are never rounded. `stochastic` is
+    the generator of the random rounding, or None if it is off.
     """
 
     auto_cast: str = "none"
@@ -50,17 +50,17 @@ class Numerics:
 
     @property
     def is_plain(self) -> bool:
-        """Whether programs compute just what the CPU does."""
+        """Whether programs compute exactly as the CPU does."""
         return self.auto_cast == "none" and self.stochastic is None and not layouts.narrowed
 
     def multiplied(self, dtype: str) -> str:
-        """The element type in which matrices of this one are multiplied, as torch names types."""
+        """Returns the element type in which matrices of type `dtype` are multiplied, such as `bfloat16`."""
         if dtype != "float32" or self.auto_cast == "none":
             return dtype
         return _TORCH_NAMES.get(self.auto_cast_type, self.auto_cast_type)
 
     def call_of(self, instruction: Instruction, compiled: CompiledGraph) -> Callable[..., Any]:
-        """What computes an instruction."""
+        """Returns the function that computes an instruction in this precision."""
         operator = instruction.operator
         call = operator.call_for(instruction.arguments, [_layout(part, compiled) for part in instruction.arguments])
         if operator.matmul and self.auto_cast != "none":
@@ -137,7 +137,7 @@ def _rounding_inputs(
 def _rounding_results(
     call: Callable[..., Any], generator: torch.Generator, written: frozenset[int | str], narrow: bool
 ) -> Callable[..., Any]:
-    """Computes in float32 what has bfloat16 operands and rounds the results at random."""
+    """Computes an operator with bfloat16 operands in float32, and rounds its results at random."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         wide: list[tuple[Tensor, Tensor]] = []
@@ -168,7 +168,7 @@ def _rounding_results(
 
 
 def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Results of operators that are told their element type, in the type that the device holds."""
+    """Converts the results to their types in HBM, for operators that get a device or an element type."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         return _map(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
@@ -176,21 +176,21 @@ def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-FP8_E4M3_LARGEST = 240.0  # of the engines' own fp8_e4m3; float8_e4m3fn reaches 448
+FP8_E4M3_LARGEST = 240.0  # the limit of fp8_e4m3 on the engines; float8_e4m3fn of torch reaches 448
 
 
 def to_bf16(value: Tensor) -> Tensor:
-    """Float32 values rounded to the nearest bfloat16, still as float32."""
+    """Rounds float32 values to the nearest bfloat16. Returns float32."""
     return value.to(torch.bfloat16).to(value.dtype)
 
 
 def to_fp16(value: Tensor) -> Tensor:
-    """Float32 values rounded to the nearest float16, still as float32; beyond its range they become infinite."""
+    """Rounds float32 values to the nearest float16. Returns float32, with infinity for values beyond float16."""
     return value.to(torch.float16).to(value.dtype)
 
 
 def to_tf32(value: Tensor) -> Tensor:
-    """Float32 values rounded to the nearest with 10 bits of mantissa, ties to even; inf and nan stay what they are."""
+    """Rounds float32 values to the nearest with a mantissa of 10 bits, ties to even. Keeps infinity and NaN."""
     bits = value.contiguous().view(torch.int32)
     rounded = bits + (0x0FFF + ((bits >> 13) & 1))
     rounded = (rounded & ~0x1FFF).view(torch.float32)
@@ -198,7 +198,7 @@ def to_tf32(value: Tensor) -> Tensor:
 
 
 def to_fp8_e4m3(value: Tensor) -> Tensor:
-    """Float32 values rounded to the nearest fp8_e4m3 and saturated at its largest, still as float32."""
+    """Rounds float32 values to the nearest fp8_e4m3, saturated at its largest value. Returns float32."""
     clamped = value.clamp(-FP8_E4M3_LARGEST, FP8_E4M3_LARGEST)
     return clamped.to(torch.float8_e4m3fn).to(value.dtype)
 
@@ -212,9 +212,9 @@ NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def stochastic_bf16(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Float32 values rounded to one of the two neighbouring bfloat16, at random in proportion to their nearness.
+    """Rounds float32 values to one of the two neighbouring bfloat16, at random in proportion to their nearness.
 
-    The mean of many roundings is the value itself. Inf and nan stay what they are.
+    The mean of many roundings is the value itself. Keeps infinity and NaN.
     """
     bits = value.contiguous().view(torch.int32)
     noise = torch.randint(0, 1 << 16, bits.shape, generator=generator, dtype=torch.int32, device="cpu")

@@ -1,4 +1,4 @@
-"""A compiled graph loaded for execution: first interpreted and checked, later a straight line of code."""
+"""A compiled graph loaded for execution: interpreted and checked first, later generated straight-line code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TimedRun = Callable[
 class MetaMismatch(RuntimeError):
     """An operator returned another shape or type than its meta kernel announced; continuing would be wrong.
 
-    Only an operator that was found right before can raise this; from then on it runs at once.
+    Only an operator that was verified before can raise this. It runs eagerly from then on.
     """
 
     def __init__(self, operator: DeviceOperator, value: Tensor, layout: TensorLayout) -> None:
@@ -45,7 +45,7 @@ class MetaMismatch(RuntimeError):
 
 
 class Replacement(Protocol):
-    """What computes the instructions from `first` to `end` (excluded) in their place: `outputs` out of `inputs`."""
+    """Replaces the instructions from `first` to `end` (excluded). `run` computes `outputs` from `inputs`."""
 
     run: Callable[[list[Tensor], Sequence[Any]], list[Tensor]]
     first: int
@@ -57,14 +57,15 @@ class Replacement(Protocol):
 class Program:
     """A compiled graph on one core. Inputs and outputs are CPU tensors in the order of its `inputs` and `outputs`.
 
-    What the first execution finds out: results whose strides differ from what the meta kernels announced, or that share
-    bytes with an argument, are copied into the announced layout, or views of them would read the wrong elements.
+    The first execution finds the results that need a copy: their strides differ from those of the meta kernels, or they
+    share bytes with an argument. Each execution copies them into the announced layout. Otherwise views of them would
+    read the wrong elements.
     """
 
     def __init__(self, compiled: CompiledGraph, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
         self.compiled = compiled
         self.numerics = numerics
-        self.check = check  # called after each instruction; what it raises ends the execution
+        self.check = check  # called after each instruction; its exception ends the execution
         self.calls = [numerics.call_of(instruction, compiled) for instruction in compiled.instructions]
         self.restrided: set[int] = set()
         self.source = ""
@@ -75,7 +76,7 @@ class Program:
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> list[Tensor]:
-        """Executes it once; returns its outputs."""
+        """Executes the program once and returns its outputs. Interprets it the first time, then generates code."""
         if self._run is not None:
             return self._run(inputs, scalars, hosts, generator)
         if not self._checked:
@@ -92,7 +93,7 @@ class Program:
     def run_timed(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> tuple[list[Tensor], tuple[int, ...]]:
-        """As `run`, with the times before the first instruction and after each, of time.perf_counter_ns."""
+        """Like `run`, with times of time.perf_counter_ns: before the first instruction and after each."""
         if self._run_timed is not None:
             return self._run_timed(inputs, scalars, hosts, generator)
         if self._checked:
@@ -104,7 +105,7 @@ class Program:
         return outputs, tuple(times)
 
     def prepare_timed(self) -> None:
-        """Makes the code of `run_timed` where it is wanted, so that an execution's time has only the execution."""
+        """Generates the code of `run_timed` in advance, so that an execution's time does not include it."""
         if self._checked and self._run_timed is None:
             entry = step_clock.open(COMPILE, time.perf_counter())
             try:
@@ -121,7 +122,7 @@ def _interpret(
     generator: torch.Generator,
     tick: Callable[[], None],
 ) -> list[Tensor]:
-    """Executes and checks; `tick` is called after each instruction."""
+    """Executes the instructions and checks their results. Calls `tick` after each instruction."""
     compiled = program.compiled
     values: dict[int, Tensor] = dict(zip(compiled.inputs, inputs, strict=True))
 
@@ -140,7 +141,7 @@ def _interpret(
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
-        made = result = None  # or the last result would live one instruction longer than in the generated code
+        made = result = None  # else the last result would live one instruction longer than in the generated code
         del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)
@@ -157,7 +158,7 @@ def _nothing() -> None:
 def run_instructions(
     program: Program, positions: Iterable[int], values: dict[int, Tensor], scalars: Sequence[Any]
 ) -> None:
-    """Executes some instructions of a program that was executed before; `values` gets what they make."""
+    """Executes some instructions of a program that was executed before. Adds their results to `values`."""
     for position in positions:
         instruction = program.compiled.instructions[position]
         arguments = [value_of(a, values, scalars) for a in instruction.arguments]
@@ -170,7 +171,7 @@ def run_instructions(
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
-    """What an argument of an instruction stands for. No closure: a recursive one would keep the values alive."""
+    """Returns the value of an instruction's argument. Not a closure: a recursive one would keep the values alive."""
     if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
@@ -209,7 +210,7 @@ def _checked(program: Program, instruction: Instruction, number: int, value: Ten
 
 
 def _checker(operator: DeviceOperator, layout: TensorLayout) -> Callable[[Tensor], Tensor]:
-    """Holds a result of an operator that nobody has verified against what was announced, at each execution."""
+    """Returns a check for results of an operator that is not trusted: each execution compares the layout."""
 
     def check(value: Tensor) -> Tensor:
         if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
@@ -230,7 +231,7 @@ def _same_strides(value: Tensor, layout: TensorLayout) -> bool:
 
 
 def restride(value: Tensor, layout: TensorLayout) -> Tensor:
-    """A copy with exactly this layout."""
+    """Returns a copy with exactly this layout."""
     copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
     copy.copy_(value)
     return copy
@@ -248,14 +249,14 @@ def _seen(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
 
 
 def _on_device(part: Any) -> Any:
-    """A literal as the device has it: element types narrowed, its own device is the CPU below."""
+    """Replaces an element type by the narrower one that the device has instead, if any."""
     if isinstance(part, torch.dtype):
         return layouts.narrowed.get(part, part)
     return part
 
 
 class _Writer:
-    """Writes the source of a straight-line program and collects what it refers to."""
+    """Writes the source of a straight-line program and collects the objects that it uses."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"as_strided": torch.as_strided, "seen": _seen, "restride": restride}
@@ -286,13 +287,13 @@ class _Writer:
 
 
 def with_replacements(program: Program, replacements: Sequence[Replacement]) -> Run:
-    """What runs a program some of whose instructions are replaced."""
+    """Returns a function that runs a program with some of its instructions replaced."""
     run: Run = _generate(program, replacements=replacements)[1]
     return run
 
 
 def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> list[str]:
-    """The lines of a replacement. It is looked up at each execution: what runs it may change after the first."""
+    """Returns the source lines of a replacement. They look up `run` each time: it may change after the first."""
     inputs = ",".join(f"v{number}" for number in replacement.inputs)
     line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
     if replacement.outputs:
@@ -304,7 +305,7 @@ def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> li
 
 
 def _generate(program: Program, *, is_timed: bool = False, replacements: Sequence[Replacement] = ()) -> tuple[str, Any]:
-    """The source of a program and what runs it: a Run, or a TimedRun."""
+    """Returns the source of a program and the function made of it: a Run, or a TimedRun."""
     compiled, writer = program.compiled, _Writer()
     replacing = {each.first: each for each in replacements}
     left_out = {position for each in replacements for position in range(each.first, each.end)}
@@ -363,13 +364,13 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
     outputs = "[" + ", ".join(f"v{number}" for number in compiled.outputs) + "]"
     lines.append(f"    return {outputs}, ({', '.join(times)},)" if is_timed else f"    return {outputs}")
     source = "\n".join(lines) + "\n"
-    # The source is made of numbers and of names given here; nothing in it comes from a file or from the script.
+    # The source contains only numbers and names made here, and no text of a file or of the script.
     exec(compile(source, f"<{compiled.module}>", "exec"), writer.names)  # noqa: S102
     return source, writer.names["run"]
 
 
 def _view(writer: _Writer, part: Any, sources: dict[int, TensorLayout]) -> str:
-    """Like `expression`, with the common view of the same type written out."""
+    """Like `_Writer.expression`, but a view of the same type, the common case, becomes a direct as_strided call."""
     if isinstance(part, ValueUse) and part.layout is not None:
         if part.layout.device_dtype is sources[part.value].device_dtype:
             offset = "0" if part.offset is None else f"S[{part.offset}]"
@@ -412,4 +413,4 @@ BINDINGS: dict[str, Callable[..., Any]] = {
     },
     "aten::gelu": _nn.gelu,
 }
-"""By the operator's name."""
+"""Functions of torch that compute an operator, by its name."""
