@@ -1,4 +1,4 @@
-"""torch.xla or torch.neuron: what torch asks of a device module, and what scripts ask of it."""
+"""The device module torch.xla or torch.neuron, as torch and scripts use it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from neurontools.runtime.tensors.device import device
 
 
 def core_of(which: Any) -> Core:
-    """The core of an index, a torch device or None for the current one; RuntimeError when the process has it not."""
+    """Returns the core of an index or a torch device; None means the current core.
+
+    Raises RuntimeError if the process lacks the core.
+    """
     if which is None:
         return device.current
     return device.core(torch.device(device.name, which) if isinstance(which, int) else torch.device(which))
 
 
 def is_available() -> bool:
-    """Always: the process holds a core from the start."""
+    """Returns True: the process holds a core from the start."""
     return True
 
 
 def is_initialized() -> bool:
-    """Always: there is nothing left to do."""
+    """Returns True: the device needs no initialization."""
     return True
 
 
@@ -35,21 +38,21 @@ def _is_in_bad_fork() -> bool:
 
 
 def _lazy_init() -> None:
-    """Nothing to do."""
+    """Does nothing: the device needs no initialization."""
 
 
 def device_count() -> int:
-    """How many NeuronCores this process has."""
+    """Returns the number of NeuronCores of this process."""
     return len(device.cores)
 
 
 def current_device() -> int:
-    """The core that the device's name without a number means."""
+    """Returns 0, the index of the only core that can be current."""
     return 0
 
 
 def set_device(which: Any) -> None:
-    """Only core 0 can be current, because torch asks nobody which one is; RuntimeError for another one."""
+    """Accepts core 0 only and raises RuntimeError for others: torch does not ask a Python device which is current."""
     if core_of(which).local_index:
         raise RuntimeError(
             f"{device.name}:{core_of(which).local_index} can't be made current; name it at each tensor, or give the "
@@ -58,23 +61,23 @@ def set_device(which: Any) -> None:
 
 
 def synchronize(device_: Any = None) -> None:
-    """Executes what is pending."""
+    """Executes the pending graph of a core; None means all cores."""
     device.flush_all("Synchronize") if device_ is None else device.flush(core_of(device_), "Synchronize")
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the random numbers of all cores."""
+    """Seeds the generators of all cores."""
     for core in device.taken:  # cores taken later begin with torch's seed
         core.generator.manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the random numbers of all cores."""
+    """Seeds the generators of all cores; same as manual_seed."""
     manual_seed(seed)
 
 
 def seed() -> int:
-    """Seeds the random numbers of all cores with a number that nobody knows before."""
+    """Seeds the generators of all cores with a random number and returns it."""
     number = int(torch.Generator().seed())
     manual_seed(number)
     return number
@@ -84,67 +87,67 @@ seed_all = seed
 
 
 def initial_seed() -> int:
-    """What the random numbers of the current core began with."""
+    """Returns the seed of the current core's generator."""
     return device.current.generator.initial_seed()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The states of the random numbers of all cores."""
+    """Returns the generator states of all cores."""
     return [get_rng_state(index) for index in range(device_count())]
 
 
 def set_rng_state_all(states: list[torch.Tensor]) -> None:
-    """Sets the states of the random numbers of all cores."""
+    """Sets the generator states of all cores."""
     for index, state in enumerate(states):
         set_rng_state(state, index)
 
 
 def get_rng_state(which: Any = None) -> torch.Tensor:
-    """The state of a core's random numbers."""
+    """Returns the generator state of a core, after executing its pending graph."""
     device.flush(core_of(which), "GeneratorState")
     return core_of(which).generator.get_state()
 
 
 def set_rng_state(state: torch.Tensor, which: Any = None) -> None:
-    """Sets the state of a core's random numbers."""
+    """Sets the generator state of a core, after executing its pending graph."""
     device.flush(core_of(which), "GeneratorState")
     core_of(which).generator.set_state(state)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What torch.autocast may use."""
+    """Returns the dtypes that torch.autocast supports."""
     return [torch.bfloat16, torch.float16]
 
 
 def memory_allocated(which: Any = None) -> int:
-    """HBM of the tensors and parameters of a core, bytes."""
+    """Returns the HBM of a core's tensors and parameters, in bytes."""
     memory = buffers.account_of(core_of(which))
     return memory.levels[Category.TENSORS] + memory.levels[Category.CONSTANTS]
 
 
 def max_memory_allocated(which: Any = None) -> int:
-    """The highest HBM use of a core so far, all categories, bytes."""
+    """Returns the peak HBM use of a core, all categories, in bytes."""
     return buffers.account_of(core_of(which)).peak_bytes
 
 
 def memory_reserved(which: Any = None) -> int:
-    """HBM in use on a core, all categories, bytes."""
+    """Returns the HBM use of a core, all categories, in bytes."""
     return buffers.account_of(core_of(which)).total_bytes
 
 
 def reset_peak_memory_stats(which: Any = None) -> None:
-    """Begins anew with the highest use."""
+    """Resets the peak HBM use of a core to its present use."""
     memory = buffers.account_of(core_of(which))
     memory.peak_bytes = memory.total_bytes
 
 
 def max_memory_reserved(which: Any = None) -> int:
-    """The highest HBM use of a core so far, bytes."""
+    """Returns the peak HBM use of a core, all categories, in bytes."""
     return buffers.account_of(core_of(which)).peak_bytes
 
 
 def memory_stats(which: Any = None) -> dict[str, int]:
-    """HBM of a core by category, now and at its highest, bytes."""
+    """Returns the HBM use of a core: now by category, and the total now and at its peak, in bytes."""
     memory = buffers.account_of(core_of(which))
     stats = {f"{name}.current": level for name, level in memory.by_field().items()}
     total = {"current": memory.total_bytes, "peak": memory.peak_bytes}
@@ -154,37 +157,37 @@ def memory_stats(which: Any = None) -> dict[str, int]:
 
 
 def mem_get_info(which: Any = None) -> tuple[int, int]:
-    """Free HBM and all HBM of a core, bytes."""
+    """Returns the free and the total HBM of a core, in bytes."""
     memory = buffers.account_of(core_of(which))
     return memory.limit_bytes - memory.total_bytes, memory.limit_bytes
 
 
 def reset_accumulated_memory_stats(which: Any = None) -> None:
-    """Nothing accumulates."""
+    """Does nothing: no statistics accumulate. Raises RuntimeError if the process lacks the core."""
     core_of(which)
 
 
 def empty_cache() -> None:
-    """Nothing to do: freed HBM is free at once."""
+    """Does nothing: freed HBM is free at once."""
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Always."""
+    """Returns True."""
     del including_emulation
     return True
 
 
 def get_device_name(which: Any = None) -> str:
-    """The name of a device."""
+    """Returns the name of a core, as `NeuronCore 3`; the number counts on the host."""
     return f"NeuronCore {core_of(which).global_index}"
 
 
 def init() -> None:
-    """Nothing left to do."""
+    """Does nothing: the device needs no initialization."""
 
 
 def get_device_properties(which: Any = None) -> SimpleNamespace:
-    """What a core is: `name`, `total_memory` in bytes, `neuroncore_index` on the host, `device_index`."""
+    """Returns `name`, `total_memory` in bytes, `neuroncore_index` on the host, and `device_index` of a core."""
     core = core_of(which)
     return SimpleNamespace(
         name=get_device_name(which),
@@ -195,7 +198,7 @@ def get_device_properties(which: Any = None) -> SimpleNamespace:
 
 
 class Stream:
-    """The one queue of a core: everything recorded is executed in its order."""
+    """The only queue of a core, which executes operators in the order of recording."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         del priority
@@ -203,21 +206,21 @@ class Stream:
         self.device_index, self.stream_id = self.device.index, 0
 
     def synchronize(self) -> None:
-        """Executes what is pending."""
+        """Executes the pending graph."""
         synchronize(self.device)
 
     def query(self) -> bool:
-        """Whether nothing is pending."""
+        """Returns whether the core has no pending graph."""
         return not core_of(self.device).graph.signatures
 
     def wait_stream(self, stream: Any) -> None:
-        """Nothing to wait for: the order of recording is kept."""
+        """Does nothing: a core executes in the order of recording."""
 
     def wait_event(self, event: Any) -> None:
-        """Nothing to wait for: the order of recording is kept."""
+        """Does nothing: a core executes in the order of recording."""
 
     def record_event(self, event: Any = None) -> Any:
-        """An event after what was recorded so far."""
+        """Records an event, new if None, after all operators so far, and returns it."""
         made = Event(enable_timing=True) if event is None else event
         made.record(self)
         return made
@@ -230,7 +233,7 @@ class Stream:
 
 
 class Event:
-    """A moment of a core, taken when everything recorded before it has been executed."""
+    """A point in time of a core, taken after all operators recorded before it have executed."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         del blocking
@@ -240,29 +243,32 @@ class Event:
         self._seconds: float | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Executes what is pending and takes the time."""
+        """Executes the pending graphs and stores the time."""
         synchronize(None if stream is None else getattr(stream, "device", None))
         self._seconds = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """Nothing to wait for."""
+        """Does nothing: `record` has already waited."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for: `record` has waited."""
+        """Does nothing: `record` has already waited."""
 
     def query(self) -> bool:
-        """Always: `record` has waited."""
+        """Returns True: `record` has already waited."""
         return True
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to another one; RuntimeError unless both were recorded with a time."""
+        """Returns the milliseconds from this event to `end`.
+
+        Raises RuntimeError unless both have enable_timing and were recorded.
+        """
         if self._seconds is None or end._seconds is None or not (self.is_timed and end.is_timed):
             raise RuntimeError("both events must be made with enable_timing=True and recorded")
         return (end._seconds - self._seconds) * 1e3
 
 
 def current_stream(which: Any = None) -> Stream:
-    """The queue of a core."""
+    """Returns the only queue of a core."""
     return Stream(which)
 
 
@@ -270,11 +276,11 @@ default_stream = current_stream
 
 
 def set_stream(stream: Any) -> None:
-    """Nothing to choose: a core has one queue."""
+    """Does nothing: a core has one queue."""
 
 
 def stream(which: Any) -> contextlib.AbstractContextManager[Any]:
-    """A context for which queue is used: a core has one."""
+    """Returns a context that does nothing: a core has one queue."""
     return contextlib.nullcontext(which)
 
 
@@ -283,7 +289,7 @@ def _device_name() -> str:
 
 
 class DeviceContext:
-    """`with torch.neuron.device(0)`: accepted for core 0, as set_device."""
+    """The context `torch.neuron.device(0)`; like set_device, it accepts core 0 only."""
 
     def __init__(self, which: Any) -> None:
         self.which = which
@@ -297,14 +303,14 @@ class DeviceContext:
 
 
 class DeviceOf(DeviceContext):
-    """`with torch.neuron.device_of(tensor)`: accepted for tensors of core 0."""
+    """The context `torch.neuron.device_of(tensor)`; of device tensors, it accepts those on core 0 only."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor.device if tensor.device.type == device.name else None)
 
 
 def module(name: str) -> ModuleType:
-    """The module to register as torch.<name>."""
+    """Returns the module to register as torch.<name>."""
 
     class DeviceModule(ModuleType):
         def __getattr__(self, attribute: str) -> Any:
@@ -316,5 +322,5 @@ def module(name: str) -> ModuleType:
             setattr(made, key, value)
     made.device = DeviceContext  # type: ignore[attr-defined]
     made.device_of = DeviceOf  # type: ignore[attr-defined]
-    made._initialized = True  # type: ignore[attr-defined]  # what torch.utils.checkpoint asks before it keeps RNG states
+    made._initialized = True  # type: ignore[attr-defined]  # torch.utils.checkpoint reads it before it saves RNG states
     return made

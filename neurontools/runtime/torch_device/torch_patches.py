@@ -1,6 +1,6 @@
-"""Changes to PyTorch functions that decide by device type and would be wrong, or fail, for this device.
+"""Patches of PyTorch functions that depend on the device type and would fail or be wrong for this device.
 
-torch.distributed.fsdp and torch.distributed.tensor take long to import and few scripts use them, so they are changed
+torch.distributed.fsdp and torch.distributed.tensor take long to import and few scripts use them, so they are patched
 when a script imports them. FullyShardedDataParallel resizes storages in C++, which a Python backend can't follow.
 `fully_shard` resizes in Python, which works, but needs a DeviceMesh; under the name `xla` torch leaves that to
 torch_xla's SPMD. Unsupported uses raise an error at once, rather than abort in backward.
@@ -28,7 +28,7 @@ from neurontools.runtime.torch_device import torch_module
 
 
 def patch_stock_torch() -> None:
-    """Changes them; once a process."""
+    """Patches generators, DataParallel, optimizers and the legacy save format. Call once per process."""
     _generators()
     _data_parallel()
     _optimizers()
@@ -36,7 +36,10 @@ def patch_stock_torch() -> None:
 
 
 def _generators() -> None:
-    """`torch.Generator("xla")`: stock torch wants a C++ hook for it. The numbers are drawn on the host anyway."""
+    """Makes `torch.Generator("xla")` work, for which stock torch needs a C++ hook.
+
+    The random numbers are drawn on the host anyway.
+    """
     base: Any = torch._C.Generator
 
     class _Kind(type(base)):  # type: ignore[misc]
@@ -56,11 +59,11 @@ def _generators() -> None:
             return made
 
         def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
-            """Nothing left to do."""
+            """Does nothing: `__new__` has set all state."""
 
         @property
         def device(self) -> torch.device:
-            """The core that it was made for."""
+            """Returns the device of its core."""
             return self._where
 
     torch.Generator = Generator  # type: ignore[misc]
@@ -71,7 +74,7 @@ def _name() -> str:
 
 
 def _data_parallel() -> None:
-    """nn.DataParallel copies a module to several devices of one process in C++; here it runs on one, as on the CPU."""
+    """Makes nn.DataParallel run on one device, as on the CPU: torch copies modules between devices in C++."""
     kind: Any = torch.nn.DataParallel
     original = kind.__init__
 
@@ -93,7 +96,10 @@ def _data_parallel() -> None:
 
 
 def _optimizers() -> None:
-    """Without `foreach=`, torch takes the lists' way on accelerators; for these three its bits are not the loops'."""
+    """Turns the default of `foreach` off for ASGD, NAdam and RAdam.
+
+    On accelerators torch defaults to foreach, but for these three its results differ in bits from the plain loop.
+    """
     for module in (asgd, nadam, radam):
         original = module._default_to_fused_or_foreach
 
@@ -106,7 +112,10 @@ def _optimizers() -> None:
 
 
 def _legacy_save() -> None:
-    """The format before torch 1.6 has the bytes after the tensors, so that loading would copy what is not read yet."""
+    """Makes torch.save refuse device tensors in the format before torch 1.6.
+
+    That format has the bytes after the tensors, so loading would copy bytes that are not read yet.
+    """
     serialization: Any = torch.serialization
     original = serialization._legacy_save
 
@@ -136,9 +145,9 @@ BACKENDS = ("neuron", "openxla")
 
 
 def compile_backend(graph_module: Any, _example_inputs: Any, **_options: Any) -> Callable[..., Any]:
-    """What torch.compile calls with a captured graph: the same operators, executed together when they are recorded.
+    """Compiles a graph captured by torch.compile: its operators are recorded and executed as one graph.
 
-    Nothing is decomposed or functionalised, so results equal those without torch.compile bit for bit.
+    Decomposes and functionalises nothing, so results equal those without torch.compile bit for bit.
     """
 
     def run(*arguments: Any) -> Any:
@@ -153,7 +162,7 @@ def compile_backend(graph_module: Any, _example_inputs: Any, **_options: Any) ->
 
 
 def _by_device(mode: Any, options: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
-    """torch.compile without a backend: inductor has no code for the device, so its graphs are the device's own."""
+    """Returns a backend for torch.compile: the device's own for device tensors, inductor for all others."""
 
     def choose(graph_module: Any, example_inputs: Any) -> Callable[..., Any]:
         tensors = [*example_inputs, *graph_module.parameters(), *graph_module.buffers()]
@@ -167,7 +176,10 @@ def _by_device(mode: Any, options: Any, keywords: dict[str, Any]) -> Callable[..
 
 
 def patch_torch_compile() -> None:
-    """Makes torch.compile know the backends; once a process. Importing torch._dynamo for it would cost a second."""
+    """Adds the backends to torch.compile. Call once per process.
+
+    Patches torch.compile itself, because registering them would import torch._dynamo, which takes a second.
+    """
     original = torch.compile
 
     @functools.wraps(original)
@@ -187,7 +199,7 @@ _EMPTY_OPERATOR = torch.ops.aten.empty.memory_format
 
 
 class _MapOnHost(TorchDispatchMode):
-    """The int32 tensor that the reducer makes on the device of the parameters is made on the CPU."""
+    """Makes the reducer's int32 tensor (map of used parameters) on the CPU, not on the parameters' device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
@@ -199,7 +211,7 @@ class _MapOnHost(TorchDispatchMode):
 
 
 def patch_ddp_reducer() -> None:
-    """Has the reducers of DistributedDataParallel made so; once a process."""
+    """Makes DistributedDataParallel keep its map of used parameters on the CPU. Call once per process."""
     parallel: Any = DistributedDataParallel
     make = parallel._ddp_init_helper
 
@@ -235,11 +247,11 @@ def _forward(name: str) -> Any:
 
 
 def empty_cache() -> None:
-    """Nothing to do: freed HBM is free at once."""
+    """Does nothing: freed HBM is free at once."""
 
 
 def get_device_capability(which: Any = None) -> dict[str, Any]:
-    """The element types that operators take."""
+    """Returns the dtypes that operators support: all but the quantized ones."""
     torch_module.core_of(_index(which))
     quantized = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
     types = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
@@ -253,7 +265,7 @@ _FORWARDED = (
 
 
 def patch_torch_accelerator() -> None:
-    """Replaces what would fail; once a process."""
+    """Replaces functions of torch.accelerator that would fail on this device. Call once per process."""
     accelerator: Any = torch.accelerator
     made: dict[str, Any] = {name: _forward(name) for name in _FORWARDED}
     made |= {
@@ -276,30 +288,30 @@ _import_hooks: dict[str, Callable[[Any], None]] = {}
 
 
 class _HookedLoader(Loader):
-    """Loads a package as it is, then changes it."""
+    """Loads a package with its own loader, then patches it."""
 
     def __init__(self, original: Any, change: Callable[[Any], None]) -> None:
         self._original = original
         self._change = change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the original."""
+        """Calls the original loader."""
         made: ModuleType | None = self._original.create_module(spec)
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the original, and the change."""
+        """Calls the original loader, then the patch."""
         self._original.exec_module(module)
         self._change(module)
 
 
 class _HookedFinder(MetaPathFinder):
-    """Finds the packages that are to be changed and nothing else."""
+    """Finds only the packages that have an import hook."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The package's own spec with our loader."""
+        """Returns the package's own spec with the patching loader."""
         change = _import_hooks.get(fullname)
         if change is None:
             return None
@@ -310,7 +322,7 @@ class _HookedFinder(MetaPathFinder):
 
 
 def on_import(package: str, change: Callable[[Any], None]) -> None:
-    """Calls `change` with a package now, or right after it will have been imported; once a package."""
+    """Calls `change` with a package: now if it is loaded, else after its import. Keeps one hook per package."""
     loaded = sys.modules.get(package)
     if loaded is not None:
         change(loaded)
@@ -321,7 +333,7 @@ def on_import(package: str, change: Callable[[Any], None]) -> None:
 
 
 def patch_dtensor_linear() -> None:
-    """Has it done when torch.distributed.tensor is imported; once a process."""
+    """Gives DTensor a handler for linear_backward when a script imports it. Call once per process."""
     on_import("torch.distributed.tensor", _patch_dispatcher)
 
 
@@ -342,12 +354,12 @@ def _linear_backward(_operator: Any, arguments: tuple[Any, ...], _keywords: Any)
 
 
 def guard_fsdp() -> None:
-    """Guards the package now or when it is imported; once a process."""
+    """Makes FSDP raise an error for unsupported uses, now or when a script imports it. Call once per process."""
     on_import("torch.distributed.fsdp", _guard_fsdp_package)
 
 
 def _guard_fsdp_package(package: Any) -> None:
-    """Makes the ways into FSDP refuse modules for the device where they can't be."""
+    """Makes FullyShardedDataParallel, and fully_shard under the name xla, refuse this device."""
     kind = package.FullyShardedDataParallel
     kind.__init__ = _refusing(
         kind.__init__,
@@ -373,7 +385,7 @@ def _refusing(original: Callable[..., Any], text: str, chosen: Callable[[dict[st
     @functools.wraps(original)
     def guarded(*arguments: Any, **keywords: Any) -> Any:
         where = chosen(keywords)
-        # Without a device of the script's choice FSDP takes the accelerator, which is ours.
+        # If the script names no device, FSDP takes the accelerator, which is this device.
         if where is None or isinstance(where, int) or torch.device(where).type == device.name:
             raise NotImplementedError(text)
         return original(*arguments, **keywords)
