@@ -1,1 +1,1 @@
-"""The process that makes machine code of a graph with torch's inductor and a C++ compiler, beside the training."""
+"""The background process that builds machine code of a graph with torch's inductor and a C++ compiler."""

@@ -1,4 +1,4 @@
-"""Compiles the segments of one program with inductor, in a process of its own."""
+"""Compiles the segments of one program with inductor, in a separate process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _is_complete(data: bytes, compiled: CompiledGraph, request: dict[str, Any]) -> bool:
-    """Whether another rank has made it meanwhile."""
+    """Returns whether a cached archive serves this request: another rank may have built it meanwhile."""
     try:
         archive = Archive.from_bytes(data, compiled.module, request["key"])
     except (InvalidArchive, ValueError, KeyError, TypeError):
@@ -72,7 +72,7 @@ def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
     key = request["key"]
     try:
         objects = [shared_object(program, segment, scalars) for segment in segments]
-    except Exception as error:  # whatever stops a compiler, the training goes on without it
+    except Exception as error:  # any error of the compiler: the training goes on without machine code
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:_LONGEST_REASON]
         return Archive(compiled.module, key, refusal=f"torch's compiler refused it ({reason})")
     fixed = sorted({index for segment in segments for index in segment.fixed})
@@ -87,12 +87,12 @@ def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
 
 
 _OPTIONS: dict[str, Any] = {
-    # As the CPU's kernels round: what is between two operators in bfloat16 is rounded to it.
+    # Rounds like the CPU's kernels: a bfloat16 result between two operators is rounded to bfloat16.
     "emulate_precision_casts": True,
     "layout_optimization": False,
     "fallback_random": True,
     "compile_threads": 1,
-    # A graph is compiled once: what compilations share is not worth its making.
+    # A graph is compiled once, so precompiled headers are not worth their cost.
     "cpp_cache_precompile_headers": False,
     "aot_inductor.precompile_headers": False,
     "cpp.vec_isa_ok": True,
@@ -100,7 +100,10 @@ _OPTIONS: dict[str, Any] = {
 
 
 def shared_object(program: Program, segment: Segment, scalars: Sequence[Any]) -> bytes:
-    """The machine code of a segment; raises whatever the compiler does. `scalars` are those of an execution."""
+    """Returns the machine code of a segment. Passes on any error of the compiler.
+
+    `scalars` are those of one execution.
+    """
     import torch._inductor as inductor
 
     inputs = [_example(program, number) for number in segment.inputs]
@@ -119,7 +122,7 @@ def _example(program: Program, number: int) -> Tensor:
 
 
 def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Callable[..., list[Tensor]]:
-    """The instructions as a function of the segment's inputs, and of the changing scalars as one tensor."""
+    """Returns the instructions as a function of the segment's inputs, and of the changing scalars as one tensor."""
     positions = {index: position for position, index in enumerate(segment.changing)}
     instructions = program.compiled.instructions
 
@@ -158,7 +161,7 @@ def _changes(instruction: Instruction, changing: dict[int, int]) -> bool:
 
 
 def _as(number: Any, like: Tensor) -> Any:
-    """A number in the type in which the CPU's kernels compute with it."""
+    """Converts a scalar tensor to the type in which the CPU's kernels compute with it. Keeps other numbers."""
     if not isinstance(number, Tensor) or number.dim():
         return number
     return number.to(torch.float64 if like.dtype is torch.float64 else torch.float32)
@@ -208,7 +211,10 @@ _FORMULAS: dict[str, Callable[..., Any]] = {
 
 
 def formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]:
-    """What computes an instruction whose numbers may be tensors; KeyError for one that has none such."""
+    """Returns a function that computes an instruction whose scalars may be tensors.
+
+    Raises KeyError for an operator without such a function.
+    """
     name = instruction.operator.name
     formula = _FORMULAS[base_name(name)]
     if instruction.operator.name.startswith("aten::_foreach_"):
@@ -217,7 +223,7 @@ def formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]
 
 
 def _on_lists(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Lists are taken apart, a single number goes with each tensor."""
+    """Applies a formula to each tensor of a list. A single number is used for each of them."""
 
     def run(first: Sequence[Tensor], *others: Any, **keywords: Any) -> list[Any]:
         def at(value: Any, position: int) -> Any:

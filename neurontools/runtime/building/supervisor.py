@@ -1,7 +1,7 @@
-"""Starts the process that makes machine code, and ends it and all that it started when the training has ended.
+"""Starts the process that builds machine code, and kills its process group when the training ends.
 
-The training holds the other end of standard input, so that its end is noticed however it ends. What the compiler
-writes is in a directory of this process, which is removed with it.
+The training holds the other end of standard input, so the supervisor notices any kind of end. The compiler writes to a
+temporary directory, which the supervisor removes at its own end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 
 
 def main() -> int:
-    """`supervisor REQUEST RESULT`: descriptors, which the worker gets. Exits with the worker's status."""
+    """Entry point `supervisor REQUEST RESULT`: passes these descriptors to the worker. Returns the worker's status."""
     descriptors = tuple(map(int, sys.argv[1:3]))
     directory = tempfile.mkdtemp(prefix="neurontools-machine-code-")
     try:
@@ -29,7 +29,7 @@ def main() -> int:
             start_new_session=True,
         )
         ended = os.pidfd_open(worker.pid)
-        select.select([ended, sys.stdin.fileno()], [], [])  # nothing is ever written to it
+        select.select([ended, sys.stdin.fileno()], [], [])  # standard input gets no data, only its end
         if worker.poll() is None:
             os.killpg(worker.pid, signal.SIGKILL)
         return worker.wait()

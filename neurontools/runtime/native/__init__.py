@@ -1,1 +1,1 @@
-"""Machine code of graphs, for --optlevel 3: which parts have it, what it is kept as, how it is loaded and run."""
+"""Machine code of graphs for --optlevel 3: its segments, its archive, the background build, loading and execution."""

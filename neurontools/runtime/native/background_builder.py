@@ -1,4 +1,4 @@
-"""Machine code made by a process beside the training, which never waits for it, or found in the compile cache."""
+"""Machine code from a background process, for which the training never waits, or from the compile cache."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _OF_THE_TRAINING = ("NEURON", "XLA_", "TORCH", "RANK", "LOCAL_", "WORLD_", "MAST
 
 
 def compiler_of(environment: Mapping[str, str]) -> str | None:
-    """The C++ compiler that torch's inductor would take; None where there is none."""
+    """Returns the path of the C++ compiler that torch's inductor would use, or None if it is missing."""
     named = shlex.split(environment.get("CXX", "")) or ["g++"]
     return shutil.which(named[0], path=environment.get("PATH"))
 
 
 class BuildRequest:
-    """A build that runs."""
+    """A build that runs. `result` is the descriptor for its archive."""
 
     def __init__(self, module: str, key: str, process: subprocess.Popen[bytes], result: int) -> None:
         self.module = module
@@ -43,7 +43,7 @@ class BuildRequest:
 
 
 class BackgroundBuilder:
-    """One build at a time for this process; under the runtime's lock."""
+    """Runs one build at a time for this process. The caller holds the runtime's lock."""
 
     def __init__(self, environment: Mapping[str, str], cache: CompileCache, flags: CompilerFlags) -> None:
         self.environment = environment
@@ -54,18 +54,21 @@ class BackgroundBuilder:
 
     @property
     def is_free(self) -> bool:
-        """Whether none runs, and this is not a fork of the training."""
+        """Whether no build runs, and this process is not a fork of the training."""
         return self._running is None and self._pid == os.getpid()
 
     def find(self, compiled: CompiledGraph, key: str) -> Archive | None:
-        """What the cache has for a graph on this machine."""
+        """Returns the cached machine code of a graph for this machine, or None."""
         data = self.cache.machine_code(compiled.graph_hash, self.flags, key)
         return None if data is None else _parse_archive(data, compiled.module, key)
 
     def begin(
         self, compiled: CompiledGraph, key: str, scalars: Sequence[Any], changing: Collection[int]
     ) -> BuildRequest | None:
-        """Starts the process; None where there is no compiler, or no process."""
+        """Starts the build process. Returns None if there is no C++ compiler, or if the process can't start.
+
+        `scalars` are those of one execution. `changing` are the indices of scalars that differ between executions.
+        """
         if compiler_of(self.environment) is None:
             warn_once(
                 "no C++ compiler",
@@ -111,7 +114,10 @@ class BackgroundBuilder:
         return self._running
 
     def result(self, request: BuildRequest) -> Archive | None:
-        """What came of a build; None while it runs."""
+        """Returns the archive of a build, or None while it runs.
+
+        If the build process failed, the archive has a refusal instead of code.
+        """
         if self._pid != os.getpid() or request.process.poll() is None:
             return None
         self._running = None
@@ -137,7 +143,10 @@ def _parse_archive(data: bytes, module: str, key: str) -> Archive | None:
 
 
 def _compiler_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """That of the script without what is meant for its training; our modules are found as they are here."""
+    """Returns the script's environment for the build process, without the variables of its training.
+
+    PYTHONPATH begins with the directory of this package, so that the process imports the same modules.
+    """
     kept = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
     paths = [str(_ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Machine code in programs: loading, checking against the interpreter, and switching over."""
+"""Loads machine code, compares its results with those of the operators, and switches programs over to it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.buffers import Tensor
 
 WARM_UP_EXECUTIONS = 8
-"""Executions of a graph before it is worth a compiler's time; what changes from one to the next is seen in them."""
+"""Executions of a graph before it is worth a compilation. They show which scalars differ between executions."""
 _LEVEL = 3
 _LOOK_EVERY = 8
 _MOST_BUILDS = 3
 
 
 class NativeProgram:
-    """One program under --optlevel 3. Everything happens under the runtime's lock."""
+    """One program under --optlevel 3. The caller holds the runtime's lock."""
 
     def __init__(self, program: Program, builder: BackgroundBuilder) -> None:
         self.program = program
@@ -46,18 +46,18 @@ class NativeProgram:
 
     @property
     def is_warm(self) -> bool:
-        """Whether it was executed often enough to be worth a compiler's time."""
+        """Whether the program was executed often enough to be worth a compilation."""
         return self._executions > WARM_UP_EXECUTIONS
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is machine code, or will not be."""
+        """Whether the program runs as machine code, or never will."""
         return self.is_native or self._is_final
 
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> list[Tensor]:
-        """As Program.run."""
+        """Executes the program once and returns its outputs, like `Program.run`."""
         if self._run is None:
             if not self._is_final:
                 self._advance(scalars)
@@ -67,12 +67,12 @@ class NativeProgram:
             self._surprised(scalars)
             return self.program.run(inputs, scalars, hosts, generator)
         outputs = self._run(inputs, scalars, hosts, generator)
-        if self.is_native:  # and not refused meanwhile
+        if self.is_native:  # False if the first execution refused the code
             metrics.increment("MachineCodeExecution")
         return outputs
 
     def _advance(self, scalars: Sequence[Any]) -> None:
-        """Once an execution, until there is machine code."""
+        """Starts a build or asks for its result. Runs at each execution until there is machine code."""
         if self._seen is None:
             self._seen = [*scalars]
         self._changing.update(i for i, (old, new) in enumerate(zip(self._seen, scalars, strict=True)) if old != new)
@@ -130,7 +130,10 @@ class NativeProgram:
             self._surprised(scalars)
 
     def _surprised(self, scalars: Sequence[Any]) -> None:
-        """Numbers that were the same until now are not: then machine code is made anew that is given them."""
+        """Handles scalars that are constants in the machine code and now have another value.
+
+        A new build gets them as inputs, as long as fewer than 3 builds were made.
+        """
         different = {i for i, old in zip(self._fixed, self._values, strict=True) if scalars[i] != old}
         metrics.increment("MachineCodeMiss")
         if self._builds < _MOST_BUILDS:
@@ -144,7 +147,7 @@ class NativeProgram:
 
 
 class MachineCode:
-    """What has machine code in this process: programs compiled with --optlevel 3."""
+    """The programs of this process that are compiled with --optlevel 3."""
 
     def __init__(self, environment: Mapping[str, str], cache: CompileCache) -> None:
         self.environment = environment
@@ -154,16 +157,16 @@ class MachineCode:
 
     @property
     def is_settled(self) -> bool:
-        """Whether each program that was executed often enough is machine code, or will not be, and there is one."""
+        """Whether a program is warm, and each warm program runs as machine code or never will."""
         settled = [program.is_settled for program in self._programs if program.is_warm]
         return bool(settled) and all(settled)
 
     def remark(self, flags: CompilerFlags) -> str:
-        """What a profile says of a graph besides why it is there."""
+        """Returns the text that a profile adds to the reason for a graph; empty without --optlevel 3."""
         return "; not as machine code (--optlevel 3) while it is profiled" if flags.optlevel == _LEVEL else ""
 
     def of(self, program: Program, flags: CompilerFlags) -> NativeProgram | None:
-        """What may become machine code of a program; None where nobody asked for it, or numbers are rounded."""
+        """Returns the NativeProgram of a program. None without --optlevel 3, or if the program rounds numbers."""
         if flags.optlevel != _LEVEL:
             return None
         if not program.numerics.is_plain:
@@ -180,15 +183,15 @@ class MachineCode:
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 _DIFFERENT_BOOLEANS = 1e-3
-_LONGEST_SECONDS = 2.0  # torch's runner keeps the interpreter, and a process that tells nothing for long looks dead
+_LONGEST_SECONDS = 2.0  # torch's runner holds the GIL, and a process that reports nothing for long looks dead
 
 
 class NumericsMismatch(RuntimeError):
-    """Machine code whose results are not those of the operators; the text says which."""
+    """Machine code gives other results than the operators. The text says which result differs."""
 
 
 def load_shared_object(code: bytes, name: str) -> Any:
-    """What runs a shared object. It is loaded from memory: what was verified can't be another file by then.
+    """Returns the runner of a shared object. Loads it from memory: a file could be replaced after its verification.
 
     The descriptor stays open with the code, because the loader takes two objects of one path for the same.
     """
@@ -204,10 +207,10 @@ def load_shared_object(code: bytes, name: str) -> Any:
 
 
 class SegmentCode:
-    """The machine code of one segment, in the place of its instructions.
+    """The machine code of one segment. It replaces the instructions of the segment.
 
-    The first execution answers what the operators compute. Where the machine code fails, or differs in more than
-    rounding, `refuse` is told why, and the operators go on computing.
+    The first execution returns the results of the operators and compares the machine code with them. `refuse` gets the
+    reason if the code fails, is too slow, or differs by more than rounding. Then the operators continue to compute.
     """
 
     def __init__(self, program: Program, segment: Segment, runner: Any, refuse: Callable[[str], None]) -> None:
@@ -277,7 +280,7 @@ class SegmentCode:
 
 
 def _check_fresh(made: list[Tensor], again: list[Tensor]) -> None:
-    """Each execution has to have results of its own: they may be changed in place later."""
+    """Checks that two executions share no result memory, because a result may be changed in place later."""
     places = {value.untyped_storage().data_ptr() for value in made if value.numel()}
     if any(value.untyped_storage().data_ptr() in places for value in again):
         raise NumericsMismatch("a result is the same memory each time")

@@ -1,4 +1,4 @@
-"""Segments: runs of element-wise instructions that become machine code, and the archive that holds it."""
+"""Segments: runs of instructions that become machine code, and the archive that holds it."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _NAMES = frozenset(
  _scaled_dot_product_flash_attention_for_cpu_backward""".split()
 )
 _CHANGING = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
-"""Operators into which a number can go that is another one at each execution."""
+"""Operators that may get a scalar with another value at each execution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Instructions `first` to `end`, the last one excluded, as one function.
+    """The instructions from `first` to `end` (excluded) as one function.
 
-    `inputs` and `outputs` are value numbers, `updated` those of the inputs that it changes in place. `fixed` are the
-    scalars that are constants in it, `changing` those that are given to it.
+    `inputs` and `outputs` are value numbers; `updated` are the inputs that it changes in place. `fixed` and `changing`
+    are scalar indices. Fixed scalars are constants in the function, changing ones are its inputs.
     """
 
     first: int
@@ -58,13 +58,16 @@ class Segment:
 
 
 def base_name(name: str) -> str:
-    """An operator's name without overload, and without what says that it works in place or on lists."""
+    """Returns an operator's name without overload, in-place underscore and `_foreach_`."""
     short = name.removeprefix("aten::").partition(".")[0].removeprefix("_foreach_")
     return short if short.startswith("_") else short.rstrip("_")
 
 
 def segments_of(compiled: CompiledGraph, changing: Collection[int]) -> list[Segment]:
-    """The runs of instructions that may be machine code; `changing` are the scalars that are not the same each time."""
+    """Returns the runs of instructions that may become machine code.
+
+    `changing` are the indices of scalars that differ between executions.
+    """
     found = []
     first = 0
     count = len(compiled.instructions)
@@ -147,32 +150,35 @@ _OF_THE_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", 
 
 
 class InvalidArchive(ValueError):
-    """These bytes are no machine code for here; the text says why."""
+    """These bytes are no machine code for this graph and machine. The text is the reason."""
 
 
 @cache
 def _processor() -> str:
-    """What of the processor the compiler looks at."""
+    """Returns the properties of the processor that the compiler uses."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return "unknown"
-    own = lines[: lines.index("") if "" in lines else None]  # the first of several that are alike
+    own = lines[: lines.index("") if "" in lines else None]  # the first processor; the others are alike
     return "\n".join(line for line in own if line.partition("\t")[0] in _OF_THE_PROCESSOR)
 
 
 def machine_key(threads: int) -> str:
-    """Eight bytes in hex for what machine code depends on besides its graph: torch, the processor, the threads."""
+    """Returns 8 bytes in hex that stand for the torch version, the processor and the thread count.
+
+    Machine code depends on them besides its graph.
+    """
     text = "\n".join((ARCHIVE_FORMAT, torch.__version__, _processor(), str(threads)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Shared objects of the segments of a graph.
+    """The shared objects of the segments of a graph.
 
-    `fixed` are the numbers that are constants in it, by the index of the scalar. `refusal` is why there is none, "" if
-    there is some.
+    `fixed` are pairs of a scalar's index and the value that is a constant in the code. `refusal` is the reason why
+    there is no code, or "" if there is some.
     """
 
     module: str
@@ -184,7 +190,7 @@ class Archive:
     refusal: str = ""
 
     def to_bytes(self) -> bytes:
-        """The digest of the rest, a line of JSON, the objects."""
+        """Returns the digest of the rest, a line of JSON, and the objects."""
         head = {
             "module": self.module,
             "key": self.key,
@@ -199,7 +205,7 @@ class Archive:
 
     @classmethod
     def from_bytes(cls, data: bytes, module: str, key: str) -> Archive:
-        """Reads what `to_bytes` wrote for this module and machine; InvalidArchive for anything else."""
+        """Parses the output of `to_bytes`. Raises InvalidArchive for another digest, module or key."""
         digest, content = data[:_DIGEST_LENGTH], data[_DIGEST_LENGTH:]
         if hashlib.sha256(content).hexdigest().encode() != digest:
             raise InvalidArchive("its digest does not match")
