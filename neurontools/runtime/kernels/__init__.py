@@ -1,1 +1,1 @@
-"""Kernels of the device: one module for each family of operators that needs more than being recorded."""
+"""Kernels of the device, one module per family of operators that needs more than recording."""

@@ -28,7 +28,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """aten::scaled_dot_product_attention"""
+    """Implements aten::scaled_dot_product_attention with the kernel that torch chooses on the CPU."""
     choice = 0
     if query.dim() == 4 and not (attn_mask is not None and attn_mask.requires_grad):
         choice = _chosen_kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -49,7 +49,7 @@ def _chosen_kernel(
     scale: float | None,
     enable_gqa: bool,
 ) -> int:
-    """What torch would choose for CPU tensors of these layouts."""
+    """Returns the number of the kernel that torch chooses for CPU tensors of these layouts."""
     tensors = (query, key, value) if mask is None else (query, key, value, mask)
     signature = (*((t.shape, t.stride(), t.dtype, t.requires_grad) for t in tensors), dropout_p, is_causal, enable_gqa)
     found = _choices.get(signature)
@@ -76,7 +76,10 @@ def _chosen_kernel(
 def native_dropout(
     value: Tensor, p: float, train: bool | None, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draws the mask as stock F.dropout does on the CPU: Bernoulli numbers in the type of the input."""
+    """Applies dropout and returns the result and the mask.
+
+    Draws the mask as stock F.dropout does on the CPU: Bernoulli numbers in the dtype of the input.
+    """
     if train is False:
         return value.clone(), torch.ones_like(value, dtype=torch.bool)
     noise = torch.empty_like(value).bernoulli_(1 - p, generator=generator)
@@ -93,7 +96,7 @@ def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Te
 
 
 def dropout_kernels() -> dict[str, Any]:
-    """The kernels by operator."""
+    """Returns the kernels by operator name."""
     dropout = DeviceOperator(
         find_overload("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True
     )
@@ -106,7 +109,7 @@ _REDUCED = (torch.bfloat16, torch.float16)
 
 
 def _statistics_dtype(value: Tensor, parameters: tuple[Tensor | None, ...]) -> torch.dtype:
-    """float32 where a reduced input meets float32 parameters, else the type of the input."""
+    """Returns float32 for a 16-bit input with float32 parameters, else the dtype of the input."""
     mixed = value.dtype in _REDUCED and any(p is not None and p.dtype is torch.float32 for p in parameters)
     return torch.float32 if mixed else value.dtype
 
@@ -129,7 +132,10 @@ def _group_norm(
 
 
 def _like_probe(op: Any) -> Callable[..., Any]:
-    """Asks the CPU's own kernel, with a batch of two and single pixels: its statistics do not depend on the rest."""
+    """Returns a meta kernel that runs the CPU kernel on a small probe: a batch of two with single pixels.
+
+    The shapes of the statistics do not depend on the other dimensions.
+    """
 
     def announced(value: Tensor, *arguments: Any, **keywords: Any) -> Any:
         def small(part: Any) -> Any:
@@ -143,7 +149,7 @@ def _like_probe(op: Any) -> Callable[..., Any]:
 
 
 def normalization_kernels() -> dict[str, Any]:
-    """The kernels by operator."""
+    """Returns the kernels by operator name."""
     listed = [
         DeviceOperator(find_overload("aten::native_layer_norm"), meta_call=_layer_norm),
         DeviceOperator(find_overload("aten::native_group_norm"), meta_call=_group_norm),
@@ -155,7 +161,7 @@ def normalization_kernels() -> dict[str, Any]:
         "_batch_norm_with_update",
     ):
         op = find_overload("aten::" + name)
-        # native_batch_norm's schema does not say that the running statistics change.
+        # The schema of native_batch_norm does not mark the running statistics as written.
         writes = ("running_mean", "running_var") if name == "native_batch_norm" else ()
         listed.append(DeviceOperator(op, meta_call=_like_probe(op), writes=writes))
     return {operator.name: recording_kernel(operators.add(operator)) for operator in listed}
@@ -167,7 +173,7 @@ _PROBED_NAMES = """_fft_r2c _fft_c2r _fft_c2c _linalg_svd linalg_eig max_unpool2
 
 
 def probe(op: Any) -> Callable[..., Any]:
-    """A meta kernel that asks a CPU kernel."""
+    """Returns a meta kernel that runs the CPU kernel on zeros and copies the layouts of its results."""
 
     def announced(*arguments: Any, **keywords: Any) -> Any:
         def zeros(part: Any) -> Any:
@@ -188,7 +194,10 @@ def _on_meta(result: Any) -> Any:
 
 
 def _with_workspace(op: Any) -> Callable[..., Any]:
-    """oneDNN's layer keeps a workspace for backward only where gradients are on, which at execution says nothing."""
+    """Runs oneDNN's layer with gradients on, since only then it keeps a workspace for backward.
+
+    The gradient mode at execution says nothing about the mode at the call.
+    """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         with torch.enable_grad():
@@ -198,7 +207,7 @@ def _with_workspace(op: Any) -> Callable[..., Any]:
 
 
 def probed_kernels() -> dict[str, Any]:
-    """The kernels by operator."""
+    """Returns the kernels by operator name."""
     listed = []
     for name in _PROBED_NAMES:
         op = find_overload("aten::" + name)

@@ -1,7 +1,7 @@
-"""nn.LSTM, nn.GRU, nn.RNN and their cells: the steps that torch takes on the CPU, so that results are the same bits.
+"""nn.LSTM, nn.GRU, nn.RNN and their cells, in the same steps as torch on the CPU, so that results equal its bits.
 
-torch takes other ones on an accelerator: cells of its own, whose biases are added in another order. What is here
-follows aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp for CPU tensors.
+On accelerators torch uses other cells, which add the biases in another order. These kernels follow
+aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp for CPU tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _linear: Any = torch.ops.aten.linear.default
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """The parameters of one layer in one direction."""
+    """The parameters of one layer in one direction, as torch names them; w_hr projects an LSTM's output."""
 
     w_ih: Tensor
     w_hh: Tensor
@@ -81,7 +81,7 @@ _CELLS: dict[str, Cell] = {
 
 
 def _padded(cell: Cell, value: Tensor, state: State, weights: _Weights, is_reversed: bool) -> Layer:
-    """One layer over a sequence whose first dimension is time."""
+    """Runs one layer over a padded sequence, whose first dimension is time."""
     steps = _linear(value, weights.w_ih, weights.b_ih).unbind(0)
     if not steps:
         raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
@@ -95,7 +95,7 @@ def _padded(cell: Cell, value: Tensor, state: State, weights: _Weights, is_rever
 
 
 def _packed(sizes: list[int]) -> Callable[[Cell, Tensor, State, _Weights, bool], Layer]:
-    """The layer for a packed sequence: `sizes` has the number of sequences at each moment."""
+    """Returns the layer for a packed sequence; `sizes` has the batch size at each time step."""
 
     def narrowed(state: State, first: int, end: int) -> State:
         return tuple(s.narrow(0, first, end - first) for s in state)
@@ -138,7 +138,7 @@ def _packed(sizes: list[int]) -> Callable[[Cell, Tensor, State, _Weights, bool],
 
 
 def _onednn_lstm_layer(settings: tuple[int, bool, bool, bool, bool]) -> Callable[..., Layer]:
-    """oneDNN's whole layer, which torch takes on the CPU for a padded LSTM."""
+    """Returns oneDNN's fused layer, which torch uses on the CPU for a padded LSTM."""
     layers, has_biases, bidirectional, batch_first, train = settings
 
     def layer(_cell: Cell, value: Tensor, state: State, weights: _Weights, is_reversed: bool) -> Layer:
@@ -146,7 +146,7 @@ def _onednn_lstm_layer(settings: tuple[int, bool, bool, bool, bool]) -> Callable
         b_ih = weights.b_ih if weights.b_ih is not None else torch.zeros_like(w_ih)
         b_hh = weights.b_hh if weights.b_hh is not None else torch.zeros_like(w_hh)
         size = state[0].shape[-1]
-        # oneDNN takes another kernel where gradients are off, with other bits.
+        # With gradients off, oneDNN uses another kernel, whose results differ in bits.
         run = _onednn_layer if torch.is_grad_enabled() else torch.ops.neuron.rnn_layer_inference
         output, h, c = run(
             *(value, w_ih, w_hh, b_ih, b_hh, *state, is_reversed, [], _ONEDNN_LSTM, size, layers),
@@ -158,7 +158,7 @@ def _onednn_lstm_layer(settings: tuple[int, bool, bool, bool, bool]) -> Callable
 
 
 def _takes_onednn(value: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Whether torch would take oneDNN for such a tensor on the CPU."""
+    """Returns whether torch uses oneDNN for such a tensor on the CPU."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled or not value.numel():
         return False
     if torch.is_autocast_enabled(value.device.type):
@@ -187,7 +187,10 @@ def _stacked(
     dropout: float,
     directions: int,
 ) -> tuple[Tensor, list[State]]:
-    """Layers over layers; `dropout` is 0 unless in training."""
+    """Runs stacked layers, with dropout between them; `dropout` is 0 outside training.
+
+    Returns the output and the final state of each layer and direction.
+    """
     ended: list[State] = []
     for first in range(0, len(weights), directions):
         outputs = []
@@ -216,7 +219,7 @@ def _run(
 
 
 def _parts(kind: str, hx: Any, params: Sequence[Tensor], has_biases: bool) -> tuple[Any, Any, bool]:
-    """The states, the weights by layer and direction, and whether an LSTM projects its outputs."""
+    """Returns the states, the weights by layer and direction, and whether an LSTM projects its outputs."""
     hidden = hx if kind == "lstm" else [hx]
     has_projections = kind == "lstm" and hidden[0].shape[2] != hidden[1].shape[2]
     return hidden, _grouped(params, has_biases, has_projections), has_projections
@@ -286,7 +289,7 @@ def _inference(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def register_recurrent(keep: Callable[[Any], None]) -> None:
-    """Makes `neuron::rnn_layer_inference` known: oneDNN's layer as it runs where gradients are off."""
+    """Registers `neuron::rnn_layer_inference`: oneDNN's layer with gradients off. `keep` stores the library."""
     library = torch.library.Library("neuron", "FRAGMENT")
     keep(library)
     schema = str(_onednn_layer._schema).removeprefix("aten::mkldnn_rnn_layer").rpartition("->")[0]
@@ -306,4 +309,4 @@ RECURRENT_KERNELS: dict[str, Callable[..., Any]] = {
         (f"{kind}_cell", _cell_kernel(kind)),
     )
 }
-"""By operator, for gradients too: they are made of operators that have them."""
+"""Kernels by operator name. They serve autograd too, because they consist of differentiable operators."""

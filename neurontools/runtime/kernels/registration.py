@@ -1,4 +1,4 @@
-"""Registers the kernels of the device with torch: all that the CPU has, recorded; views stay in C++."""
+"""Registers the device's kernels with torch: recording kernels for the CPU's operators, C++ kernels for views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VIEWS = (
     "view as_strided _reshape_alias unfold view_as_real view_as_complex view.dtype set_.source_Storage "
     "set_.source_Storage_storage_offset set_.source_Tensor set_"
 ).split()
-# Operators that stock torch handles itself on any device, or that have no meaning on this one.
+# Stock torch handles these operators on any device, or they have no meaning on this one.
 _SKIPPED = frozenset(
     "aten::" + name
     for name in (
@@ -28,7 +28,7 @@ _SKIPPED = frozenset(
         "_nested_tensor_from_tensor_list"
     ).split()
 )
-# Composite operators that are recorded whole: their parts would be slower, or would give other bits than the CPU's.
+# Composite operators recorded as one: their parts would be slower, or would give other bits than the CPU.
 _WHOLE = frozenset(
     "aten::" + name
     for name in """convolution convolution_backward embedding native_dropout native_dropout_backward native_group_norm
@@ -43,9 +43,9 @@ _WHOLE = frozenset(
  relu6 hardswish std.correction var.correction var_mean.correction unsafe_split.Tensor cat abs complex polar kthvalue
  median.dim nanmedian.dim""".split()
 )
-# What torch's meta kernels announce is not what the CPU's kernels return: these run at once.
+# Run eagerly: the results of torch's meta kernels differ from those of the CPU's kernels.
 _AT_ONCE = frozenset("aten::" + name for name in "linalg_lstsq linalg_lstsq.out".split())
-# The CPU's own kernels take tensors of both devices here.
+# These accept tensors of the CPU and of the device in one call.
 _MIXED = frozenset(
     "aten::" + name
     for name in "index.Tensor index_put_ index_put _index_put_impl_ _foreach_copy_ set_.source_Tensor "
@@ -54,7 +54,7 @@ _MIXED = frozenset(
 
 
 def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
-    """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
+    """Registers all kernels and returns the recorded operators by name. `keep` stores the registrations."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
     special: dict[str, Any] = dict(transfer.TRANSFER_KERNELS)
@@ -71,9 +71,9 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
         except AttributeError:
             continue
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
-            continue  # a view: torch makes it out of as_strided
+            continue  # a view, which torch composes of as_strided
         if torch.Tag.inplace_view in op.tags:
-            continue  # changes shape and strides only: torch's own kernel does that
+            continue  # changes only shape and strides, which torch's own kernel does
         operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
         operator.dynamic = operator.dynamic or full in _AT_ONCE
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
@@ -115,7 +115,7 @@ def _recorded_names(done: set[str]) -> list[str]:
 
 
 def _native(op: Any) -> Callable[..., Any]:
-    """torch's own C++ kernel, which only looks at shapes and strides."""
+    """Returns torch's own C++ kernel for a view, which reads only shapes and strides."""
     keys = _C.DispatchKeySet(_C.DispatchKey.CPU)
     redispatch = op._handle.redispatch_boxed
 
@@ -126,7 +126,7 @@ def _native(op: Any) -> Callable[..., Any]:
 
 
 def _register_fallback(keep: Callable[[Any], None]) -> None:
-    """Operators of other libraries (torch.library, torchvision) that have a CPU kernel."""
+    """Registers a fallback that records operators of other libraries (torch.library, torchvision) with a CPU kernel."""
     every = torch.library.Library("_", "IMPL")
     keep(every)
     known: dict[Any, Callable[..., Any]] = {}

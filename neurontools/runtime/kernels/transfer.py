@@ -40,7 +40,7 @@ def empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Tensor:
-    """aten::empty.memory_format"""
+    """Implements aten::empty.memory_format."""
     _refuse_sparse(layout)
     format_ = torch.contiguous_format if memory_format is None else memory_format
     core = _core_of(device)
@@ -57,7 +57,7 @@ def empty_strided(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Tensor:
-    """aten::empty_strided"""
+    """Implements aten::empty_strided."""
     _refuse_sparse(layout)
     core = _core_of(device)
     extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
@@ -79,7 +79,7 @@ def _refuse_sparse(layout: Any) -> None:
 
 
 def to_device(source: Tensor, core: Core) -> Tensor:
-    """Copies a CPU tensor into HBM."""
+    """Copies a CPU tensor into the HBM of a core, and counts the time and the bytes."""
     started, charged = time.perf_counter(), step_clock.charged_seconds
     result = device_tensor(source.detach().clone(), core)
     nbytes = buffers.of(result).layout.nbytes
@@ -95,10 +95,13 @@ def to_device(source: Tensor, core: Core) -> Tensor:
 
 
 def from_device(source: Tensor) -> Tensor:
-    """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
+    """Returns the value of a device tensor as a CPU tensor, and counts the time and the bytes.
+
+    The result may share memory with the device tensor, so callers must copy it or only read it.
+    """
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
-    if core.pending.signatures or replayer.is_replaying(core):  # else it is read where nothing waits for it
+    if core.pending.signatures or replayer.is_replaying(core):  # otherwise the read executes nothing
         call_sites.count_call("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
@@ -113,7 +116,7 @@ def from_device(source: Tensor) -> Tensor:
 
 
 def copy_(self: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """aten::copy_"""
+    """Implements aten::copy_."""
     if self.is_cpu:
         return self.copy_(from_device(source))
     if source.is_cpu:
@@ -135,7 +138,7 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """aten::_to_copy"""
+    """Implements aten::_to_copy."""
     target = self.device if device is None else torch.device(device)
     result: Tensor
     if self.is_cpu:
@@ -152,12 +155,12 @@ def to_copy(
 
 
 def local_scalar_dense(self: Tensor) -> Any:
-    """aten::_local_scalar_dense"""
+    """Implements aten::_local_scalar_dense."""
     return from_device(self).item()
 
 
 def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
-    """aten::resize_"""
+    """Implements aten::resize_."""
     if list(self.shape) == list(size):
         return self
     old = host_value(self)
@@ -169,7 +172,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
 
 
 def never(*_arguments: Any, **_keywords: Any) -> bool:
-    """aten::is_pinned: device memory is not pinned."""
+    """Implements aten::is_pinned: device memory is never pinned."""
     return False
 
 
@@ -180,17 +183,17 @@ _record_to_copy = recording_kernel(operators.add(DeviceOperator(find_overload("a
 def _zeros(
     size: Any, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> Tensor:
-    """aten::_efficientzerotensor: on the CPU it has no bytes at all, here it has them."""
+    """Implements aten::_efficientzerotensor; unlike on the CPU, the result has bytes."""
     return device_tensor(torch.zeros(size, dtype=dtype, device="cpu"), _core_of(device))
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    """aten::_copy_from"""
+    """Implements aten::_copy_from."""
     return copy_(target, source, non_blocking)
 
 
 def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
-    """aten::_copy_from_and_resize"""
+    """Implements aten::_copy_from_and_resize."""
     return copy_(target.resize_(source.shape), source)
 
 
