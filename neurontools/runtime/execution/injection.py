@@ -22,7 +22,7 @@ from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.runtime.tensors.buffers import Core, Tensor
 from neurontools.util.version import __version__
 
-DEFAULT_TIMEOUT_SECONDS = 30.0  # of NEURON_RT_EXEC_TIMEOUT, by its table in the documentation
+DEFAULT_TIMEOUT_SECONDS = 30.0  # default of NEURON_RT_EXEC_TIMEOUT, from the table in its documentation
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
 ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]

@@ -70,7 +70,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def settle(self, program: SampledProgram) -> None:
-        """Adds the executions of a program since its last call. Without samples, adds them under an empty name."""
+        """Adds the executions of a program since the last call for it; without samples, under an empty name."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions
@@ -91,7 +91,7 @@ class OperatorTimes:
     def so_far(self, programs: Iterable[SampledProgram]) -> tuple[OperatorTime, ...]:
         """Returns the most expensive operators, at most MOST_OPERATORS rows.
 
-        The last row sums the rest and has an empty name.
+        If operators remain, the last row sums them and has an empty name.
         """
         for program in programs:
             self.settle(program)

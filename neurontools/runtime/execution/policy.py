@@ -190,12 +190,12 @@ _REST = 99  # pause after a check, as a multiple of its duration
 class NanCheck:
     """Looks for NaN in the results of one compiled graph and in the tensors that it updates in place.
 
-    If a graph updates parameters, it reads only the parameters among the updated tensors. Optimizer state is twice
-    their size, and a NaN in it reaches the parameter in the same step.
+    If a graph updates parameters, the check reads only the parameters among the updated tensors. Optimizer state is
+    twice their size, and a NaN in it reaches the parameter in the same step.
 
-    Each execution reads the results of one element, such as a loss. Reading all others takes up to a tenth of a step.
-    So it happens at the first execution, and then takes at most a hundredth of the time. After a NaN, each execution
-    reads everything until one has no NaN.
+    Each check reads the results of one element, such as a loss. Reading all others takes up to a tenth of a step. So
+    the first check reads everything, and later ones spend a hundredth of the time on it. After a NaN among the others,
+    each check reads them until none has NaN.
     """
 
     __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")

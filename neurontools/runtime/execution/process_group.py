@@ -47,7 +47,7 @@ def _completed_work(result: Any) -> Any:
     return core._distributed_c10d._create_work_from_future(future)
 
 
-_ProcessGroup: Any = dist.ProcessGroup  # its type stubs reject Python subclasses, which torch itself has
+_ProcessGroup: Any = dist.ProcessGroup  # its type stubs forbid what torch's own Python subclasses do
 
 
 class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]

@@ -89,7 +89,7 @@ class SteadyState:
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
         """Returns the number of usual steps, and their counts, executions and work; None before the second step.
 
-        Leaves out an interval whose executions and FLOPs per step both exceed the median: by half, and by 2 percent.
+        Leaves out an interval whose executions and FLOPs per step both exceed the median: by over half, and by over 2%.
         Both must, because variable shapes change the FLOPs only, and an occasional read of a value the executions only.
         """
         kinds = self._kinds.copy()

@@ -88,7 +88,7 @@ def _widest(_name: str, arguments: Any) -> torch.dtype | None:
 
 
 def _redirect_cuda(name: str) -> None:
-    """Makes torch.autocast("cuda") cast on this device, for scripts written for torch_xla of 2024 without own autocast.
+    """Makes torch.autocast("cuda") cast on this device, for scripts for torch_xla of 2024, which had no autocast.
 
     Applies only to a script that has replaced torch.cuda.is_bf16_supported, which stock torch calls first. Without a
     GPU, that replacement shows that the script means the XLA device. In all other scripts "cuda" is unchanged.

@@ -2,14 +2,14 @@
 
 Ctrl-C: torch's C++ finds the Python function of the device guard with PyObject_Str, which runs signal handlers
 (CPython 3.11). A KeyboardInterrupt there leaves a noexcept C++ function and aborts the process. A training of small
-steps aborted on every tenth to twentieth Ctrl-C. So the SIGINT handler inspects the native stack. In that place it
-sends the signal again from a thread; elsewhere it raises KeyboardInterrupt at once. Handlers that a script sets itself
-are not covered.
+steps aborted on every tenth to twentieth Ctrl-C. So the SIGINT handler inspects the native stack. If torch is in that
+PyObject_Str call, the handler sends the signal again from a thread. Otherwise it raises KeyboardInterrupt at once. A
+handler that a script sets itself has no such protection.
 
 Errors in backward hooks: while torch unwinds after a hook raised, it asks the device guard for its type. That is a
 Python call with a pending exception, which ends the process. So hooks of device tensors keep their exception and return
-a value that torch refuses; the kept exception then replaces torch's error. A Ctrl-C during backward is raised after the
-pass, for the same reason. Hooks registered on a graph node (`tensor.grad_fn.register_hook`) are not covered.
+a value that torch refuses; the kept exception then replaces torch's error. For the same reason, a Ctrl-C during
+backward is raised after the pass. Hooks on a graph node (`tensor.grad_fn.register_hook`) have no such protection.
 """
 
 from __future__ import annotations

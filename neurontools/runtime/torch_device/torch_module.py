@@ -229,7 +229,7 @@ class Stream:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing to restore."""
+        """Does nothing: there is nothing to restore."""
 
 
 class Event:
@@ -299,7 +299,7 @@ class DeviceContext:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing to restore."""
+        """Does nothing: there is nothing to restore."""
 
 
 class DeviceOf(DeviceContext):
