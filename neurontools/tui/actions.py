@@ -27,7 +27,7 @@ def _show_help(dashboard: DashboardState) -> None:
 
 
 def _go_back(dashboard: DashboardState) -> None:
-    """Clears the search of the visible list, else closes the details, else clears the filter."""
+    """Clears the search of the visible list. Without a search, closes the details, or else clears the filter."""
     if dashboard.search_text and (dashboard.details_pid is None or dashboard.is_surroundings_list):
         dashboard.search_text = ""
     elif dashboard.details_pid is not None and dashboard.details_opened_from:
@@ -45,7 +45,7 @@ def _show_setup(dashboard: DashboardState) -> None:
 
 
 def _change_rate(dashboard: DashboardState, step: int) -> None:
-    """Changes the refresh interval of a live feed, or the speed of a replay; 1 is faster, -1 is slower."""
+    """Changes the refresh interval of a live feed, or the speed of a replay. Step 1 is faster, -1 is slower."""
     if not isinstance(dashboard.feed, LiveFeed):
         dashboard.show_message(f"replay at {dashboard.time.change_speed(step):g}x")
         return
@@ -67,7 +67,7 @@ def _turn_page(dashboard: DashboardState, step: int) -> None:
 
 
 def choose_tab_number(dashboard: DashboardState, number: int) -> None:
-    """Selects the tab of this number, from 1; does nothing if there are fewer tabs."""
+    """Selects a tab by its number, which starts at 1. Does nothing if there are fewer tabs."""
     context = dashboard.render_context()
     if context is not None and number <= len(tab_pids(context)):
         choose_tab(dashboard, context, tab_pids(context)[number - 1])
@@ -82,7 +82,7 @@ def _turn_tab(dashboard: DashboardState, step: int) -> None:
 
 
 def choose_tab(dashboard: DashboardState, context: RenderContext, pid: int | None) -> None:
-    """Shows one process, None for all. The device pages go to the first device of the process."""
+    """Shows one process, or all for None. Selects the first device of the process for the device pages."""
     dashboard.pid = pid
     figures = context.figures.process_figures(pid)
     if figures is not None and figures.process.device_indices:
@@ -97,7 +97,7 @@ def _toggle_flops(dashboard: DashboardState) -> None:
 
 
 def _toggle_tree(dashboard: DashboardState) -> None:
-    """Opens or folds the memory tree; on the process list, all jobs."""
+    """Opens or folds the memory tree, or all jobs on the process list."""
     context = dashboard.render_context()
     if dashboard.page == "processes":
         rows = dashboard.rows(context) if context is not None else None
@@ -132,7 +132,7 @@ def select_device(dashboard: DashboardState, device_index: int) -> None:
 
 
 def _toggle_node(dashboard: DashboardState, *, is_open: bool | None = None) -> bool:
-    """Opens or folds the selected node or job; None toggles. Returns False if that changes nothing."""
+    """Opens or folds the selected node or job; None toggles it. Returns False if nothing changes."""
     if not dashboard.is_tree_shown:
         return _toggle_job(dashboard, is_open=is_open)
     context = dashboard.render_context()
@@ -224,7 +224,7 @@ def _move_core(dashboard: DashboardState, step: int) -> None:
 
 
 def enter(dashboard: DashboardState) -> None:
-    """Opens what the cursor is at: a node, a job, the details of a process, the history of a device, an event."""
+    """Opens the row at the cursor: a node, a job, the details of a process, the history of a device, or an event."""
     if dashboard.page == "overview":
         _enter_overview_row(dashboard)
     elif dashboard.page == "processes":
@@ -374,7 +374,7 @@ def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
 
 
 def _go_to_event(dashboard: DashboardState, step: int) -> None:
-    """Moves to the next (1) or previous (-1) match of the search; without a search, to an event."""
+    """Moves to the next (1) or previous (-1) match of the search. Without a search, moves to an event."""
     if not dashboard.search_text:
         if not dashboard.time.to_event(step):
             dashboard.show_message("no later event" if step > 0 else "no earlier event")
@@ -458,4 +458,4 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "toggle_colouring": _toggle_colouring,
     "next_window": _next_window,
 }
-"""The functions by the `name` of their KeyAction. `choose_tab` is missing: it needs the key that was pressed."""
+"""The functions by the `name` of their KeyAction. `choose_tab` is missing because it needs the pressed key."""

@@ -81,7 +81,7 @@ class NeuronTop(App[None]):
         self.board.when_drawn = self._show
 
     def _show(self) -> None:
-        """Has Textual draw the whole widget once; from then on the widget writes only changed cells."""
+        """Makes Textual draw the whole widget once. Afterwards the widget writes only changed cells."""
         self._held.close()
         self.board.refresh()
         self.board.call_after_refresh(self._let_paint)
@@ -94,7 +94,7 @@ class NeuronTop(App[None]):
         self.board.is_behind = lambda: driver.is_behind
         if isinstance(driver, HandoverDriver):
             self.board.paint = driver.write
-            # Between these two calls, Textual may have drawn lines that never reached the screen.
+            # Before this assignment, Textual may have drawn lines that never reached the screen.
             self.board.refresh()
 
     def on_mount(self) -> None:
@@ -125,7 +125,7 @@ class NeuronTop(App[None]):
             self.post_message(FeedChanged())
 
     def _beat(self) -> None:
-        """Redraws when something changes without new data: a replay, a message that expires, the age of old data."""
+        """Redraws after a change without new data: in a replay, an expired message, or the age of old data."""
         if self.dashboard.time.advance() or self.dashboard.is_restless():
             self.board.redraw()
 

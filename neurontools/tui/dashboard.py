@@ -26,7 +26,7 @@ class Dashboard(DashboardState):
         return action is not None and self.act(action, key)
 
     def act(self, action: keys.KeyAction, key: str = "") -> bool:
-        """Runs an action. `key` is the key that was pressed for it."""
+        """Runs an action. `key` is the pressed key."""
         self.forget_message()
         try:
             if action.name == "choose_tab":

@@ -41,7 +41,7 @@ class Shell:
 
 @dataclass
 class DashboardState(FeedView):
-    """A feed view with what a user can type and choose in a terminal, and the screen as last drawn."""
+    """A feed view with the user's input and selection in a terminal, and the last drawn screen."""
 
     shell: Shell = field(default_factory=Shell)
     edited_filter: str | None = None  # the filter while the user types it
@@ -60,13 +60,13 @@ class DashboardState(FeedView):
 
     @property
     def selected_pid(self) -> int | None:
-        """The selected process of the process list; None if a job is selected."""
+        """Returns the selected PID of the process list, or None if a job is selected."""
         key = self.selected_rows.get("processes", "")
         return int(key) if key.isdecimal() else None
 
     @property
     def message(self) -> str:
-        """The current message; "" after it has expired."""
+        """Returns the current message, or "" after it has expired."""
         text, until = self._message
         return text if time.monotonic() < until else ""
 
@@ -86,16 +86,16 @@ class DashboardState(FeedView):
 
     @property
     def current_filter(self) -> str:
-        """The filter that the user is typing, else the one in force."""
+        """Returns the filter that the user is typing, or else the active filter."""
         return self.filter_text if self.edited_filter is None else self.edited_filter
 
     @property
     def current_search(self) -> str:
-        """The search that the user is typing, else the one in force."""
+        """Returns the search that the user is typing, or else the active search."""
         return self.search_text if self.edited_search is None else self.edited_search
 
     def render_context(self) -> RenderContext | None:
-        """The context to draw from; None before the first snapshot."""
+        """Returns the render context, or None before the first snapshot."""
         self._show_recording_error()
         context = super().render_context()
         if context is not None:

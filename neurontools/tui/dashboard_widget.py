@@ -60,7 +60,7 @@ def update(
                 if start >= right:
                     break
                 first = number
-                # A run with wide characters is never cut: its cells and characters do not match.
+                # A run with wide characters is never cut, because its cell and character counts differ.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
                 wanted = sgr(theme, style, color_system)
                 if wanted != current:
@@ -148,7 +148,7 @@ _LATE_SECONDS = 0.05  # delay of a frame that was skipped because the terminal w
 
 
 class InteractivePage(Protocol):
-    """What the widget shows: the dashboard of one host, or the page of many."""
+    """Content of the widget: the dashboard of one host, or the page of many hosts."""
 
     def draw(self, width: int, height: int) -> TextPage:
         """Returns the whole screen."""
@@ -235,7 +235,7 @@ class DashboardWidget(Widget, can_focus=True):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Passes a key to the page. After the page was left, keeps the key for the next page."""
+        """Passes a key to the page. Once the user has left this page, keeps the key for the next page."""
         if self._typed_ahead.is_kept:
             self._typed_ahead.keep(event.key, event.character)
             event.stop()

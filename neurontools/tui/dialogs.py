@@ -31,7 +31,7 @@ def column_text(columns: tuple[str, ...]) -> str:
 
 
 def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog: visible columns in order, then the hidden ones. The cursor is at column `at`."""
+    """Returns the dialog with the visible columns in order, then the hidden ones. The cursor is at column `at`."""
     settings = dashboard.settings
     shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
     if COMMAND.key in shown:  # always last: it takes the remaining width
@@ -309,7 +309,7 @@ def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
 
 
 def _signal_targets(dashboard: DashboardState) -> list[Process]:
-    """Returns the processes that still run: tagged, else selected, else of the selected job, else of the tab."""
+    """Returns the running ones of these processes: the tagged, else the selected, else those of the job or tab."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []

@@ -20,7 +20,7 @@ from neurontools.views.drawing.lines import TextPage
 from neurontools.views.fleet_hosts import HostRow, list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 
-_BEAT_SECONDS = 1.0  # ages on the screen grow
+_BEAT_SECONDS = 1.0  # redraw interval, because the screen shows ages
 _SOON_SECONDS = 0.2  # redraw interval until all hosts have answered
 
 
@@ -193,7 +193,7 @@ class FleetDashboard:
 
     @property
     def _cursor(self) -> int:
-        """The row of the selected host; 0 if it is no longer listed."""
+        """Returns the row of the selected host or group, or 0 if it is no longer listed."""
         return next((at for at, row in enumerate(self._rows) if row.key == self._chosen), 0)
 
     def _move(self, steps: int) -> None:

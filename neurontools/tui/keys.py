@@ -116,15 +116,16 @@ _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
 
 
 class KeyMap:
-    """Actions with their current keys. `troubles` has an error text for each change that was refused.
+    """Actions with their current keys. `troubles` has an error text for each refused change.
 
-    `changes` maps the name of an action to its new keys, which replace all others. A key that another action had moves.
+    `changes` maps the name of an action to its new keys, which replace its old keys. Another action loses a key that is
+    reassigned.
     """
 
     def __init__(self, changes: Mapping[str, object] | None = None) -> None:
         self.troubles: list[str] = []
         self.changed: dict[str, str] = {}
-        """The keys of changed actions in words, by the keys that the action had before: for what shows those."""
+        """Displayed keys of changed actions, by their default display. Texts that show default keys use it."""
         self.actions = self._with(changes) if changes else ACTIONS
         self.by_key = {key: action for action in self.actions for key in action.keys}
 

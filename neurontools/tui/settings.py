@@ -96,7 +96,7 @@ _MOST_BYTES = 2**20
 def read_regular_file(path: Path) -> str | None:
     """Returns the text of a regular file; None if it does not exist.
 
-    OSError or ValueError if it cannot be read as text. Never blocks on a pipe, and reads at most 1 MiB.
+    Raises OSError or ValueError if it cannot be read as text. Never blocks on a pipe, and reads at most 1 MiB.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -116,7 +116,7 @@ _TABLES = ("themes", "keys")
 
 @dataclass(slots=True)
 class UserConfiguration:
-    """Themes and keys of a user's configuration file. `troubles` has an error text for each part that was ignored."""
+    """Themes and keys of a user's configuration file. `troubles` has an error text for each ignored part."""
 
     themes: list[Theme] = field(default_factory=list)
     keys: dict[str, object] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def configuration_path(settings_path: Path) -> Path:
 
 
 def load_user_configuration(path: Path) -> UserConfiguration:
-    """Reads a configuration file; an empty configuration if it is missing or unreadable."""
+    """Reads a configuration file. Returns an empty configuration if it is missing or unreadable."""
     found = UserConfiguration()
     try:
         text = read_regular_file(path)

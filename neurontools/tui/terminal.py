@@ -1,4 +1,4 @@
-"""Terminal around Textual: output that never blocks, keys typed between two pages, signals that end the application."""
+"""Terminal support around Textual: non-blocking output, keys typed between two pages, and signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.app import App
 
 
 class TerminalOutput:
-    """Standard output that tolerates a closed terminal: it then drops all output and calls `on_end` once.
+    """Standard output that tolerates a closed terminal. If it is closed, drops all output and calls `on_end` once.
 
     `write_at_once` is for the event loop's thread. `write` and `flush` are for Textual's writer thread. An exception
     would end that thread, and the event loop would wait for it forever.
@@ -26,8 +26,9 @@ class TerminalOutput:
         self._handed_over = self._written = 0  # pieces given to the writer thread, and written by it
 
     def open(self) -> None:
-        """Opens the terminal again, non-blocking. O_NONBLOCK on the inherited descriptor would also affect the
-        shell.
+        """Opens the terminal again for non-blocking writes.
+
+        O_NONBLOCK on the inherited descriptor would also affect the shell.
         """
         self.close()
         try:
@@ -43,14 +44,15 @@ class TerminalOutput:
             os.close(descriptor)
 
     def write_at_once(self, text: str) -> str:
-        """Writes what the terminal takes without blocking. Returns the rest, which the caller gives to the writer
-        thread.
+        """Writes as much as the terminal accepts without blocking.
+
+        Returns the rest, which the caller must pass to the writer thread.
         """
         if self._at_once is not None and self._handed_over == self._written:
             data = text.encode(self._encoding, "surrogateescape")
             try:
                 count = os.write(self._at_once, data)
-            except OSError:  # full or closed; the writer thread finds out which
+            except OSError:  # full or closed; the writer thread handles both
                 count = 0
             text = data[count:].decode(self._encoding, "surrogateescape")
         if text:
@@ -86,7 +88,7 @@ TypedKey = tuple[str, str | None]
 
 
 class TypedAhead:
-    """Keeps keys that are typed between two pages, from `begin` until the next page takes them. For one thread."""
+    """Keeps keys that are typed between two pages, from `begin` until the next page takes them. Not thread-safe."""
 
     def __init__(self) -> None:
         self.is_kept = False  # the page was left, and keys belong to the next page
@@ -98,13 +100,13 @@ class TypedAhead:
         self.is_kept = True
 
     def keep(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
-        """Keeps a key. `is_unread` keys follow those that the page had already received."""
+        """Keeps a key. Keys with `is_unread` come after the keys that the page has already received."""
         kept = self._unread if is_unread else self._waiting
         if len(kept) < _MOST_KEYS:
             kept.append((key, character))
 
     def deliver(self, press: Callable[[str, str | None], object], later: Iterable[TypedKey] = ()) -> None:
-        """Presses the kept keys, then `later`. If one leaves the page, the keys after it stay for the next page."""
+        """Presses the kept keys, then `later`. If a key leaves the page, the next page gets the keys after it."""
         keys = [*self._waiting, *self._unread, *later]
         self.forget()
         for key, character in keys:
@@ -123,7 +125,7 @@ class ExitSignals(Protocol):
     """Source of the signals that end the application."""
 
     def on_signal(self, callback: Callable[[int], object]) -> None:
-        """Calls `callback` in a signal handler with the number of each signal, those that came before first."""
+        """Calls `callback` in a signal handler with each signal number, beginning with the signals so far."""
 
 
 def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:

@@ -1,7 +1,8 @@
-"""Private parts of Textual that neuron-top uses, in one place.
+"""The private parts of Textual that neuron-top uses.
 
-Each part has the Textual version it was checked with and a fallback by public means. `missing_parts` names the parts
-that the installed Textual lacks. Without a part of the driver, `driver_class` returns None and Textual uses its own.
+Each part has the Textual version of its last check and a fallback through the public API. `missing_parts` names the
+parts that the installed Textual lacks. If a part of the driver is missing, `driver_class` returns None and Textual uses
+its own driver.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from neurontools.util.terminal import terminal_size
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """One private name of Textual: whether it exists, the version it was checked with, and what replaces it."""
+    """One private name of Textual: a check of its presence, the version of the last check, and the fallback."""
 
     name: str
     is_present: Callable[[], bool]
@@ -51,7 +52,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
-    """Whether any method of the class or its bases reads or sets this attribute, or defines it."""
+    """Returns a check whether the class or its bases define this attribute, or a method uses it."""
 
     def is_present() -> bool:
         members = [member for base in getattr(owner, "__mro__", ()) for member in vars(base).items()]
@@ -125,7 +126,7 @@ def character_to_key(character: str) -> str:
 
 
 def forget_rendered_lines(widget: Widget) -> None:
-    """Makes Textual render the widget anew when it next draws it, as after a direct write to the terminal."""
+    """Makes Textual render the widget anew at the next draw. Needed after a direct write to the terminal."""
     cache = getattr(widget, "_styles_cache", None)
     if cache is None:
         widget.refresh()
@@ -140,7 +141,7 @@ _MOST_WAITING = 2  # queued writes; at 30, Textual blocks its event loop
 class TerminalDriver(LinuxDriver):
     """Terminal driver that shares the size of the first frame, and survives the loss of the terminal.
 
-    Reads and writes in the event loop's thread: on a busy host, each further thread waits for a vCPU.
+    It reads and writes in the event loop's thread, because on a busy host each further thread waits for a vCPU.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -156,13 +157,13 @@ class TerminalDriver(LinuxDriver):
         self._has_terminal = False
         self._is_waiting = False  # until SIGCONT, to take over the terminal again
         self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
-        # Textual's own handlers may interrupt any code, even the one that takes over the terminal.
+        # Textual's own handlers may interrupt any code, even the takeover of the terminal.
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         loop.add_signal_handler(signal.SIGCONT, self._go_on)
 
     @property
     def is_behind(self) -> bool:
-        """Whether output is queued. Another frame would only delay the answer to keys."""
+        """Whether more than two writes are queued. Another frame would only delay the response to keys."""
         writer = self._writer_thread
         return writer is not None and writer._queue.qsize() > _MOST_WAITING  # noqa: SLF001
 
@@ -174,7 +175,7 @@ class TerminalDriver(LinuxDriver):
             super().write(rest)
 
     def send_message(self, message: Message) -> None:
-        """Posts a message to the application. Keeps keys for the next page after this one was left."""
+        """Posts a message to the application. Once the user has left this page, keeps keys for the next page."""
         if self._typed_ahead.is_kept and isinstance(message, events.Key):
             self._typed_ahead.keep(message.key, message.character, is_unread=True)
         else:
@@ -215,7 +216,7 @@ class TerminalDriver(LinuxDriver):
         self.resume_application_mode()
 
     def disable_input(self) -> None:
-        """Stops reading. Drops what is typed from now on, unless another page follows."""
+        """Stops reading. Drops further input, unless another page follows."""
         if not self._typed_ahead.is_kept:
             self._input.end()
             super().disable_input()
@@ -229,7 +230,7 @@ class TerminalDriver(LinuxDriver):
         self._output.close()
 
     def _run_input_thread(self) -> None:
-        """Does nothing: the event loop reads the terminal."""
+        """Does nothing, because the event loop reads the terminal."""
 
     def stop_application_mode(self) -> None:
         """Gives the terminal back. Turns off mouse reports in pixels, which Textual leaves on."""
@@ -240,7 +241,7 @@ class TerminalDriver(LinuxDriver):
         super().stop_application_mode()
 
     def suspend_application_mode(self) -> None:
-        """Gives the terminal to the shell with the modes from before the first frame."""
+        """Gives the terminal to the shell, and restores its modes from before the first frame."""
         super().suspend_application_mode()
         self._writer_thread = None
         if self._attributes_before is not None:
@@ -260,7 +261,7 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 class HandoverDriver(TerminalDriver):
-    """Driver that continues after the first frame: a second switch to the alternate screen would clear it."""
+    """Driver that continues after the first frame. It skips the switch to the alternate screen, which clears it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -276,7 +277,7 @@ class HandoverDriver(TerminalDriver):
 
 _MOST_BYTES = 4096
 _MOST_LAST_READS = 16
-# After this, Esc was a key press and not the start of a sequence.
+# After this time, an Esc is a key press and not the start of an escape sequence.
 _AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001
 
 
@@ -312,7 +313,7 @@ class TerminalInput:
             self._waiting = None
 
     def finish(self) -> None:
-        """Reads what was typed already, then stops. May be called again."""
+        """Reads the input typed so far, then stops. May be called again."""
         for _ in range(_MOST_LAST_READS):
             if not self._is_reading or not select.select([self._descriptor], [], [], 0)[0]:
                 break

@@ -1,15 +1,15 @@
 """Which small changes to the product does no test notice, and which tests notice the others?
 
-    python scripts/mutants --record      # as long as all tests; later only the changed files of tests
+    python scripts/mutants --record      # first runs all tests, later only changed test files
     python scripts/mutants --seed 1 --count 400 --output matrix.json
 
-The mutants are spread over all rooms by the rooms' sizes. A seed draws the same mutants from the same source. The tests
-of a mutant are the tests that reach its block of statements, as `reach.py` has recorded and ordered them. They
-run on copies of the tree, each in a process forked from this one, which has imported the slow modules; the checkout is
-never changed. `table.toml` has the central modules, and the changes that make no difference.
+A room is a top-level folder of a package. The mutants are sampled from all rooms in proportion to their size. The same
+seed samples the same mutants from the same source. Each mutant runs against the tests that reach its block of
+statements, in the order of `reach.py`. Each trial is a forked process on a copy of the tree, with the slow modules
+already imported. The checkout is never changed. `table.toml` lists the central modules and the equivalent mutants.
 
-A mutant is killed when a test fails that passes without it, or when its tests hang: they stand still, fill the memory,
-or take ten times their CPU time.
+A mutant is killed if a test fails that passes without the mutant, or if its tests hang. Tests hang if they use no CPU
+time, fill the memory, or take ten times their usual CPU time.
 
 Exit codes: 0 enough mutants were killed, 1 too few, 2 the run was not possible, 130 interrupted.
 """
@@ -52,15 +52,15 @@ _PRELOADED = (
 
 
 class NotPossible(Exception):
-    """The run can't be; the text says why and what to do."""
+    """The run is not possible. The text has the cause and the next step."""
 
 
 @dataclass
 class Outcome:
-    """What became of a mutant.
+    """Result of one mutant.
 
-    `reaching_count`: how many tests reach it; `tried`: those of them that ran or were about to; `killers`: those that
-    failed.
+    `reaching_count`: number of tests that reach it. `tried`: the tests selected to run. `killers`: the tests that
+    failed because of it.
     """
 
     mutant: Mutant
@@ -79,12 +79,12 @@ class Outcome:
 
     @property
     def place(self) -> str:
-        """Where the mutant is, and the change."""
+        """Returns "file:line: change"."""
         return f"{self.mutant.path}:{self.mutant.line}: {self.mutant.change}"
 
 
 def main() -> int:
-    """Does what the command line asks for; the exit code."""
+    """Runs the command and returns the exit code."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--root", type=Path, default=Path(__file__).resolve().parents[2], help="the tree (default: this)"
@@ -145,7 +145,7 @@ def main() -> int:
 
 
 def modules_of(root: Path) -> list[str]:
-    """The modules of the product, but the generated ones."""
+    """Returns the paths of the product's modules, without generated ones."""
     found = (path for package in _PACKAGES for path in sorted((root / package).rglob("*.py")))
     return [
         str(path.relative_to(root))
@@ -155,19 +155,22 @@ def modules_of(root: Path) -> list[str]:
 
 
 def test_files_of(root: Path) -> list[str]:
-    """The files of tests that run on a copy of the tree: the frameworks have an installation of the checkout."""
+    """Returns the test files, without tests/frameworks: those use an installation of the checkout, not the copy."""
     found = (str(path.relative_to(root)) for path in (root / "tests").rglob("test_*.py"))
     return sorted(path for path in found if not path.startswith("tests/frameworks/"))
 
 
 def room_of(path: str) -> str:
-    """The room of a module: the first folder in its package."""
+    """Returns the room of a module: the package, and the first folder in it."""
     parts = path.removeprefix("daemon/").split("/")
     return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 
 
 def population(sources: Mapping[str, str], table: Mapping[str, list[str]], part: str) -> Iterator[Outcome]:
-    """All mutants of modules with this part in their path; NotPossible when the table names something that is gone."""
+    """Yields all mutants of modules whose path contains `part`, without equivalent mutants.
+
+    Raises NotPossible if the table names a module or a mutant that no longer exists.
+    """
     equivalent = {(each["module"], each["line"], each["change"]) for each in table["equivalent"]}  # type: ignore[index]
     central = set(table["central"])
     gone = sorted(path for path in central | {path for path, _, _ in equivalent} if path not in sources)
@@ -187,7 +190,7 @@ def population(sources: Mapping[str, str], table: Mapping[str, list[str]], part:
 
 
 def drawn(mutants: list[Outcome], options: argparse.Namespace) -> list[Outcome]:
-    """As many of the mutants as asked, from each room by its size; those of `--only` where it is given."""
+    """Returns `--count` sampled mutants, from each room in proportion to its size, or the mutants of `--only`."""
     if options.only:
         rows = json.loads(options.only.read_text("utf-8"))
         named = {(row["path"], row["source_line"], row["change"]) for row in rows}
@@ -206,7 +209,7 @@ def drawn(mutants: list[Outcome], options: argparse.Namespace) -> list[Outcome]:
 
 
 def check_digests(reach: Reach, sources: Mapping[str, str], paths: Iterable[str]) -> None:
-    """Raises NotPossible for a recording of other sources."""
+    """Raises NotPossible if a module has changed since the recording."""
     for path in sorted(paths):
         if path not in reach.modules or reach.modules[path][2] != digest(sources[path]):
             raise NotPossible(f"{path} has changed since the test run was recorded; run it with --record again")
@@ -214,7 +217,7 @@ def check_digests(reach: Reach, sources: Mapping[str, str], paths: Iterable[str]
 
 @contextmanager
 def slots(root: Path, count: int) -> Iterator[list[Slot]]:
-    """Copies of the tree that are removed afterwards; the slow imports are done once for all of them."""
+    """Yields copies of the tree and removes them afterwards. Does the slow imports once for all of them."""
     adopt_orphans()
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the tests load our own backend
     for name in _PRELOADED:
@@ -226,7 +229,7 @@ def slots(root: Path, count: int) -> Iterator[list[Slot]]:
 
 
 def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int) -> Reach:
-    """Runs the tests of the files not recorded yet, on instrumented copies, a share of the files in each."""
+    """Runs the unrecorded test files on instrumented copies, which share the files. Returns the whole recording."""
     files = sorted(tests.keys() - reach.files.keys())
     with slots(root, min(jobs, len(files))) as copies:
         trials = []
@@ -248,14 +251,14 @@ def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int) -> Rea
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much CPU time the tests of a mutant may take, and how much of it they go on for after one has failed."""
+    """CPU time for the tests of one mutant, and the part of it in which tests go on after the first failure."""
 
     cpu_seconds: float
     matrix_cpu_seconds: float
 
 
 def try_all(root: Path, outcomes: Iterable[Outcome], reach: Reach, jobs: int, limits: Limits) -> Iterator[Outcome]:
-    """Tries mutants, as many at a time as there are jobs; yields each when its outcome is known."""
+    """Tries mutants with `jobs` trials in parallel. Yields each outcome when it is known."""
     verdicts: dict[str, bool] = {}
     waiting = deque(outcomes)
     with slots(root, jobs) as free:
@@ -280,8 +283,8 @@ def try_all(root: Path, outcomes: Iterable[Outcome], reach: Reach, jobs: int, li
 class Attempt:
     """Runs the tests of one mutant, in one or more trials.
 
-    A test that fails runs once more without the mutant: one that fails then too kills nothing, and is left out.
-    `passes_alone`: the tests that ran so, and whether they passed; shared by all attempts.
+    A failed test runs again without the mutant. If it fails again, it doesn't count and is left out from then on.
+    `passes_alone` has the results of tests without a mutant. All attempts share it.
     """
 
     def __init__(
@@ -301,7 +304,7 @@ class Attempt:
         self._trial = self._next_trial()
 
     def has_ended(self) -> bool:
-        """Whether the outcome is known; starts the next trial where one is needed."""
+        """Whether the outcome is known. Starts the next trial if one is needed."""
         if self._trial is None:
             return True
         exit_code = self._trial.exit_code()
@@ -315,7 +318,7 @@ class Attempt:
         return self._trial is None
 
     def kill(self) -> None:
-        """Ends the trial that runs."""
+        """Kills the running trial."""
         if self._trial is not None:
             self._trial.kill()
 
@@ -338,7 +341,7 @@ class Attempt:
             self.outcome.killers += [name for name in self._suspects if name not in failed]
             self._suspects = []
             if failed and not self.outcome.killed:
-                self._batches.appendleft(self._batch)  # the trial may have stopped before others
+                self._batches.appendleft(self._batch)  # the trial may have stopped before other tests
         else:
             self.outcome.hung = hung
             self.outcome.killers += sorted(name for name in failed if self._passes_alone.get(name))
@@ -357,7 +360,7 @@ class Attempt:
 
 
 def within(tests: Iterable[TestReach], cpu_seconds: float) -> Iterator[TestReach]:
-    """The tests that fit into this CPU time, in their order; the first in any case."""
+    """Yields the tests that fit into this CPU time, in order. Always yields the first test."""
     spent = 0.0
     for test in tests:
         cost = test.cpu_seconds + 0.01
@@ -368,7 +371,7 @@ def within(tests: Iterable[TestReach], cpu_seconds: float) -> Iterator[TestReach
 
 
 def show(outcome: Outcome, number: int, count: int) -> None:
-    """A line about a mutant, while the others run."""
+    """Prints a line about a mutant to standard error."""
     verdict = "hangs   " if outcome.hung else "killed  " if outcome.killed else "SURVIVES"
     reached = "" if outcome.tried else " (no test reaches it)"
     print(
@@ -379,7 +382,7 @@ def show(outcome: Outcome, number: int, count: int) -> None:
 
 
 def save(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Writes which tests were tried with which mutant, and which of them failed."""
+    """Writes the outcomes as JSON: mutants, the tests that killed them, and the numbers of tests."""
     rows = [
         {
             "path": each.mutant.path,
@@ -401,7 +404,7 @@ def save(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def print_table(outcomes: Sequence[Outcome]) -> int:
-    """Prints the survivors and the counts by room; the exit code."""
+    """Prints the survivors and the counts by room. Returns the exit code."""
     for outcome in sorted(outcomes, key=lambda outcome: outcome.place):
         if not outcome.killed:
             mutant = outcome.mutant

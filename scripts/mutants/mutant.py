@@ -42,7 +42,7 @@ _FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mutant:
-    """One change: in `holder`, the field `name`, or its element `position`, is `replacement` instead of `original`."""
+    """One change: `replacement` replaces `original` in the field `name` of `holder`, or in element `position` of it."""
 
     path: str
     tree: ast.Module
@@ -54,15 +54,15 @@ class Mutant:
     original: ast.AST
     replacement: ast.AST
     block: int | None
-    """The index of the innermost block in `blocks_of(tree)`; None outside of functions, where an import runs it."""
+    """The index of the innermost block in `blocks_of(tree)`, or None for code that runs at import."""
 
     @property
     def change(self) -> str:
-        """What is changed, in one line."""
+        """Returns the change in one line."""
         return f"{_shown(self.original)} → {_shown(self.replacement)}"
 
     def text(self) -> str:
-        """The source of the changed module, without its comments."""
+        """Returns the source of the changed module, without comments."""
         self._put(self.replacement)
         try:
             return ast.unparse(self.tree)
@@ -77,7 +77,7 @@ class Mutant:
 
 
 def blocks_of(tree: ast.Module) -> list[list[ast.stmt]]:
-    """Every list of statements inside functions, such as a body, a branch or a handler, in the order of the source."""
+    """Returns all statement lists inside functions, such as bodies, branches and handlers, in source order."""
     found: list[list[ast.stmt]] = []
     _collect_blocks(tree, found, in_function=False)
     return found
@@ -95,23 +95,23 @@ def _collect_blocks(node: ast.AST, found: list[list[ast.stmt]], *, in_function: 
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
-    """Every mutant of a module, in the order of its source.
+    """Returns all mutants of a module, in source order.
 
-    Leaves out texts for readers and type checkers: annotations, docstrings, f-strings, error texts, sentences.
+    Annotations, docstrings, f-strings, error texts and sentences are not changed.
     """
     tree = ast.parse(source)
     return list(_Finder(path, tree, source.splitlines()).below(tree, 1, None, in_error=False))
 
 
 class _Finder:
-    """Walks the tree of one module."""
+    """Finds the mutants of one module."""
 
     def __init__(self, path: str, tree: ast.Module, lines: list[str]) -> None:
         self._path, self._tree, self._lines = path, tree, lines
         self._block_numbers = {id(block): number for number, block in enumerate(blocks_of(tree))}
 
     def below(self, holder: ast.AST, line: int, block: int | None, *, in_error: bool) -> Iterator[Mutant]:
-        """The mutants below a node that is in this line and block."""
+        """Yields the mutants below a node. `line` and `block` are those of the node."""
         if isinstance(holder, ast.keyword) and holder.arg in _TEXT_KEYWORDS:
             return
         for name, value in ast.iter_fields(holder):

@@ -1,7 +1,8 @@
-"""Which tests reach which blocks of the product: recorded once, from an instrumented copy of the tree.
+"""Records which tests reach which blocks of the product, on an instrumented copy of the tree.
 
-Each block of each function begins with a store of one byte into a mapped file, in every process that runs the copy.
-After each test the recorder reads the bytes and clears them, so daemons and other children count for the running test.
+In the copy, each block of each function first stores one byte into a memory-mapped file, which all processes share.
+The recorder clears the bytes before each test and reads them after it. So daemons and other children count for the
+running test.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ except ImportError:  # the module runs as a script, without the package
 
 
 def digest(source: str) -> str:
-    """A short digest of a module's text."""
+    """Returns a short digest of a source text."""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class TestReach:
-    """What one test reached. `blocks`: a bit for each block of the tree. `cpu_seconds`: with its child processes."""
+    """Result of one test. `blocks` has a bit for each reached block. `cpu_seconds` includes child processes."""
 
     name: str
     passed: bool
@@ -58,22 +59,22 @@ class TestReach:
 
     @property
     def file(self) -> str:
-        """The file that the test is in."""
+        """Returns the file of the test."""
         return self.name.partition("::")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The tests of the tree, and the blocks by module: the first block's number, the number of blocks, the digest.
+    """The recorded tests. `modules` has the number of the first block, the block count and the digest of each module.
 
-    `files`: the digests of the recorded files of tests.
+    `files` has the digests of the recorded test files.
     """
 
     modules: Mapping[str, tuple[int, int, str]]
     files: Mapping[str, str]
     tests: tuple[TestReach, ...]
     importers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of modules without blocks, which only have constants: the modules that import them."""
+    """The importers of each module without blocks, which has only constants."""
 
     @classmethod
     def of_modules(cls, sources: Mapping[str, str]) -> Reach:
@@ -100,20 +101,20 @@ class Reach:
         path.write_text(json.dumps({"modules": self.modules, "files": self.files, "tests": rows}), "utf-8")
 
     def of_files(self, files: Mapping[str, str]) -> Reach:
-        """What is recorded of the test files that have these digests still."""
+        """Returns the part of the recording whose test files still have these digests."""
         kept = {path: of for path, of in self.files.items() if files.get(path) == of}
         return replace(self, files=kept, tests=tuple(test for test in self.tests if test.file in kept))
 
     @property
     def block_count(self) -> int:
-        """How many blocks the tree has."""
+        """Returns the number of blocks in the tree."""
         return sum(count for _, count, _ in self.modules.values())
 
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
-        """The passing tests that reach a block, or any block of the module.
+        """Returns the passing tests that reach a block, or any block of the module for None.
 
-        They are in rounds, each with one test of every file: tests of one file are alike. The most specific are first,
-        and tests that take long are last.
+        The tests are in rounds with one test of every file, because tests of one file are similar. Within a round, the
+        tests that reach the fewest blocks are first. Long tests come after all rounds.
         """
         if block is not None:
             mask = 1 << (self.modules[path][0] + block)
@@ -145,7 +146,7 @@ def _importers(sources: Mapping[str, str], wanted: Collection[str]) -> dict[str,
 
 
 def instrument(tree: Path, reach: Reach) -> Path:
-    """Puts the probes into a copy of the tree; the file of bytes that they write."""
+    """Inserts the probes into a copy of the tree. Returns the file that they write to."""
     record = tree.parent / "reached"
     record.write_bytes(bytes(reach.block_count))
     record.chmod(0o666)  # tests run processes of other users
@@ -206,12 +207,12 @@ class ReachRecorder:
             file.write(bytes(self._record.stat().st_size))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes whether all phases of the test passed."""
+        """Records whether all phases of the test passed."""
         self._outcomes[report.nodeid] = self._outcomes.get(report.nodeid, True) and report.outcome == "passed"
 
 
 def read_rows(path: Path) -> list[TestReach]:
-    """The tests of a recorder's output."""
+    """Reads the tests from a recorder's output."""
     return [_decoded(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 

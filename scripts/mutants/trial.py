@@ -1,4 +1,4 @@
-"""Tests that run in a process of their own, on a copy of the tree that may hold a mutant."""
+"""Runs tests in a separate process, on a copy of the tree that may contain a mutant."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import psutil
 import pytest
 
 PACKAGE_ROOTS = (".", "daemon")
-_STILL_SECONDS = 60.0  # without any CPU time: what the tests wait for doesn't come
-_CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # above what the tests need without a mutant
+_STILL_SECONDS = 60.0  # without any CPU time: the tests wait in vain
+_CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # limit: factor times the CPU time without a mutant, plus seconds
 _MOST_BYTES = 4 << 30
 _PR_SET_CHILD_SUBREAPER = 36
-# Plain assertions: nobody reads why a mutant failed, and rewriting takes longer than most tests.
+# Plain assertions, because nobody reads the failures and assertion rewriting takes longer than most tests.
 _PYTEST_FLAGS = ("--assert=plain", "-pno:cacheprovider", "-pno:randomly", "-pno:xdist", "--hypothesis-seed=0")
 _NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist")
 
 
 def adopt_orphans() -> None:
-    """Makes processes whose parents have ended children of this one, and not of init."""
+    """Makes this process the subreaper: it becomes the parent of orphans instead of init."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -48,13 +48,13 @@ class Slot:
                 (self.tree / ".venv" / installed).symlink_to((root / ".venv" / installed).resolve())
 
     def clear(self) -> None:
-        """Takes away what the trial before left, such as the examples by which Hypothesis failed."""
+        """Removes the files of the previous trial, such as failing examples of Hypothesis."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
         self.scratch.chmod(0o755)  # tests run processes of other users
 
     def put(self, path: str, text: str | None) -> None:
-        """Gives a module another text, or its own again for None; modules changed before get theirs again."""
+        """Restores all changed modules, then gives this module another text unless it is None."""
         for changed, original in self._originals.items():
             _write(self.tree / changed, original)
         self._originals.clear()
@@ -64,7 +64,7 @@ class Slot:
 
 
 class Trial:
-    """Tests that run. `baseline_cpu_seconds`: what they take without a mutant; None when they may take any time."""
+    """A test run. `baseline_cpu_seconds` is its CPU time without a mutant, or None for a run without time limit."""
 
     def __init__(
         self, slot: Slot, arguments: Sequence[str], baseline_cpu_seconds: float | None, plugins: Sequence[object] = ()
@@ -77,12 +77,12 @@ class Trial:
         pid = os.fork()
         if pid == 0:
             _run_tests(slot, arguments, plugins)
-        os.setpgid(pid, pid)  # here and in the child, so that it is so whoever comes first
+        os.setpgid(pid, pid)  # in parent and child, because either may run first
         self.pid = pid
         self._process = psutil.Process(pid)
 
     def exit_code(self) -> int | None:
-        """pytest's exit code, negative for the signal that ended it; None while the tests run."""
+        """Returns pytest's exit code, the negative number of a signal that ended it, or None while it runs."""
         pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         if pid == 0:
             return None
@@ -91,7 +91,10 @@ class Trial:
         return os.waitstatus_to_exitcode(status)
 
     def hangs(self) -> bool:
-        """Whether the tests will never end: by their CPU time and not by the clock, which a busy machine stretches."""
+        """Whether the tests hang: they use too much CPU time or memory, or no CPU time for a minute.
+
+        The first limit is CPU time, because a busy host stretches wall time.
+        """
         cpu_seconds, resident_bytes = 0.0, 0
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in (self._process, *self._process.children(recursive=True)):
@@ -111,14 +114,14 @@ class Trial:
         return is_endless or is_still or resident_bytes > _MOST_BYTES
 
     def kill(self) -> int:
-        """Ends the tests and what they started; the exit code that comes of it."""
+        """Kills the tests and their child processes. Returns the exit code."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         self._kill_all()
         return -signal.SIGKILL
 
     def _kill_all(self) -> None:
-        """Ends what the tests left, such as daemons in sessions of their own: `adopt_orphans` has made them ours."""
+        """Kills leftover processes, such as daemons in other sessions. `adopt_orphans` has made them our children."""
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("TMPDIR") == str(self.slot.scratch):
@@ -132,17 +135,17 @@ def _write(file: Path, text: str) -> None:
 
 
 class FailureRecorder:
-    """A pytest plugin that writes the names of the tests that fail, one in a line."""
+    """A pytest plugin that writes the names of failed tests, one per line."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Writes a failed phase of a test."""
+        """Writes the name of a test with a failed phase."""
         self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Writes a file of tests that can't be imported."""
+        """Writes the name of a test file that can't be imported."""
         self._note(report)
 
     def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -152,7 +155,7 @@ class FailureRecorder:
 
 
 class Selection:
-    """A pytest plugin that runs some tests of the files that pytest is given, in the order of their names here."""
+    """A pytest plugin that runs only the named tests, in the order of the names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._positions = {name: number for number, name in enumerate(names, 1)}
@@ -160,11 +163,11 @@ class Selection:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leaves out the other tests. A mutant may change the names of some: one that is not there is no error."""
+        """Deselects the other tests. A missing test is no error, because a mutant may change names of tests."""
         items[:] = sorted(filter(self._position, items), key=self._position)
 
     def _position(self, item: pytest.Item) -> int:
-        """From 1 on; 0 for a test that is not to run. A name may be of a whole file."""
+        """Returns the position of a test from 1, or 0 for a deselected test. A name may be that of a whole file."""
         return self._positions.get(item.nodeid) or self._positions.get(item.nodeid.partition("::")[0], 0)
 
 
@@ -180,7 +183,7 @@ def _run_tests(slot: Slot, arguments: Sequence[str], plugins: Sequence[object]) 
         os.chdir(slot.tree)
         roots = [str(slot.tree / root) for root in PACKAGE_ROOTS]
         sys.path[:0] = roots
-        sys.dont_write_bytecode = True  # a mutant's must not outlive it
+        sys.dont_write_bytecode = True  # bytecode of a mutant must not outlive it
         os.environ |= {"PYTHONPATH": ":".join(roots), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(slot.scratch)}
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(slot.scratch / "hypothesis")
         tempfile.tempdir = None

@@ -126,7 +126,7 @@ def _kernel_log_excerpt(place: DoctorContext) -> str:
 
 
 COMMAND = "<command>"
-_SHORTEST = 3  # shorter names also occur inside other words
+_SHORTEST = 3  # shorter names also occur as ordinary words
 _MOST_WORDS = 5000
 _NOT_REDACTED = frozenset({"root", "nobody", "localhost", "default", "python", "python3", "neurond", "neuron"})
 # Snapshot fields with names, and the kind of each name.
@@ -176,7 +176,7 @@ class Redactor:
             self.hide(name, "user")
 
     def hide(self, word: str, kind: str) -> str:
-        """Returns the placeholder of a name from now on; the name itself if it is generic."""
+        """Registers a name and returns its placeholder. Returns generic names and numbers unchanged."""
         if word in _NOT_REDACTED or not word or word.isdigit():
             return word
         if word not in self._words:
@@ -192,7 +192,7 @@ class Redactor:
         self._versions.add(version or "")
 
     def learn(self, snapshot: Snapshot) -> None:
-        """Learns all names and versions of a snapshot."""
+        """Registers all names and versions of a snapshot."""
         self.keep(snapshot.instance.driver_version)
         for process in snapshot.processes:
             self.keep(process.runtime_version)
@@ -209,7 +209,7 @@ class Redactor:
         self._pattern = None
 
     def text(self, text: str) -> str:
-        """Returns a text without known names and addresses."""
+        """Returns the text with placeholders for registered names, addresses and other known patterns."""
         if self._pattern is None:
             words = sorted((word for word in self._words if len(word) >= _SHORTEST), key=len, reverse=True)
             alternatives = "|".join(map(re.escape, words)) or r"(?!)"
@@ -232,8 +232,9 @@ class Redactor:
         return found if address.is_loopback or address.is_unspecified else "<address>" + found[len(bare) :]
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Returns a redacted document. Fields with names get placeholders of their kind; other values are redacted
-        as text.
+        """Returns a redacted document.
+
+        Names become placeholders of the field's kind. Other values are redacted as text.
         """
         if isinstance(value, Mapping):
             return {name: self.value(part, name) for name, part in value.items()}

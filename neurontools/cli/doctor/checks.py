@@ -55,7 +55,7 @@ class CheckLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one check. `action` tells what to do; "" if nothing."""
+    """Result of one check. `action` is the next step for the user, or ""."""
 
     area: str  # installed, driver, daemon, host, variables
     level: CheckLevel
@@ -65,7 +65,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class DoctorContext:
-    """What the checks read: environment variables, file trees and an optional socket."""
+    """Inputs of the checks: environment variables, file trees and an optional socket."""
 
     environment: Mapping[str, str]
     roots: Roots
@@ -173,7 +173,7 @@ def _examine_optional_packages() -> Iterator[CheckResult]:
 
 
 def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
-    """Checks whether PATH finds our commands or others of the same name."""
+    """Checks whether PATH finds our commands, and not other programs of the same name."""
     missing, others = [], []
     for name in COMMANDS:
         path = shutil.which(name, path=place.environment.get("PATH", ""))
@@ -203,7 +203,7 @@ def _is_ours(path: str) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(_MOST_HEAD_BYTES)
     except OSError:
-        return True  # an unreadable file is taken for ours
+        return True  # an unreadable file counts as ours
     return b"neurontools" in head or b"neurond" in head
 
 
