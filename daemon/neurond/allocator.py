@@ -55,7 +55,7 @@ class HostShape:
 
 @dataclass(frozen=True, slots=True)
 class CoreReport:
-    """The counters of one logical core, as its process reports them."""
+    """Counters of one logical core, from the report of its process."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -67,7 +67,7 @@ class CoreReport:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeReport:
-    """One validated report of a process. Core indices are local to the process, also those of subgraphs."""
+    """One validated report of a process. All core indices, also of subgraphs, are local to the process."""
 
     measured_at_seconds: float
     cores: dict[int, CoreReport]
@@ -103,16 +103,16 @@ class CoreLease:
     report: RuntimeReport | None = None
     cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
-    """First report by local index, for a process that is older than the daemon: its counters start from here."""
+    """First report by local index, for a process that started before the daemon. Its counters start from there."""
     peak_device_memory_bytes: int | None = None  # None before the first report
 
     @property
     def logical_cores(self) -> range:
-        """The host-wide logical cores of this lease; empty for an observer."""
+        """Returns the host-wide logical cores of this lease, empty for an observer."""
         return range(self.first, self.first + self.count)
 
     def physical_cores(self) -> range:
-        """The host-wide physical cores of this lease; empty for an observer."""
+        """Returns the host-wide physical cores of this lease, empty for an observer."""
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:

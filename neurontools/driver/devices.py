@@ -271,9 +271,9 @@ class HostArchitecture:
 
 
 def detect_architecture(roots: Roots, directories: list[DeviceDirectory], told: str | None = None) -> HostArchitecture:
-    """Returns the family and instance type of this host. Raises UserError if the devices are of no known family.
+    """Returns the family and instance type of this host. Raises UserError if neither name nor devices are known.
 
-    `told` is the instance type from the EC2 metadata service; it takes precedence over the firmware's.
+    `told` is the instance type from the EC2 metadata service. It takes precedence over the firmware's.
     """
     product = told or read_text(f"{roots.dmi}/product_name", 128) or ""
     named = _catalog_entry(product)

@@ -55,7 +55,7 @@ _NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
 
 
 class Inventory:
-    """The unchanging facts of a host. `warnings` names unreadable files and what to do about them.
+    """The unchanging facts of a host. `warnings` has texts about unreadable files and wrong core counts.
 
     `is_brief` skips the serial numbers and the check of the number of cores; a list of devices shows neither.
     """

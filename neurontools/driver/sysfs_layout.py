@@ -16,7 +16,7 @@ _CorePlace = tuple[str, str]
 
 
 class FoundFiles:
-    """The known driver files that a search below a device found by name.
+    """Known driver files that a search below a device found by name.
 
     `device` and `core` map the usual path to the found path, both relative to the device's directory. `ambiguous` has
     the usual paths of files found more than once.
@@ -157,7 +157,7 @@ def _is_core(part: str) -> bool:
 
 
 def _name_of(path: str) -> tuple[str, _Tail]:
-    """Returns what identifies a file: a directory above it, or "" if the name is enough, and its last path parts."""
+    """Returns the parts that identify a file: a directory above it ("" if not needed), and its last path parts."""
     parts = path.split("/")
     if path == POWER_UTILIZATION:
         return "power", (parts[-1],)

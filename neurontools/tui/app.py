@@ -94,7 +94,7 @@ class NeuronTop(App[None]):
         self.board.is_behind = lambda: driver.is_behind
         if isinstance(driver, HandoverDriver):
             self.board.paint = driver.write
-            # Before this assignment, Textual may have drawn lines that never reached the screen.
+            # Since `_show`, Textual may have drawn lines that never reached the screen.
             self.board.refresh()
 
     def on_mount(self) -> None:

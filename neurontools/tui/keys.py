@@ -125,7 +125,7 @@ class KeyMap:
     def __init__(self, changes: Mapping[str, object] | None = None) -> None:
         self.troubles: list[str] = []
         self.changed: dict[str, str] = {}
-        """Displayed keys of changed actions, by their default display. Texts that show default keys use it."""
+        """Display texts of changed keys, by each default key of the action. Screens replace default keys with them."""
         self.actions = self._with(changes) if changes else ACTIONS
         self.by_key = {key: action for action in self.actions for key in action.keys}
 

@@ -84,7 +84,7 @@ class TerminalOutput:
 _MOST_KEYS = 256
 
 TypedKey = tuple[str, str | None]
-"""A key by Textual's name, and the character that it types."""
+"""Textual's name of a key, and the character that it types."""
 
 
 class TypedAhead:

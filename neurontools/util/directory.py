@@ -28,7 +28,7 @@ class NotTrusted(PermissionError):
 
 
 class Directory:
-    """An open directory. Close it, or use it as a context manager. Names are entries, without a slash.
+    """An open directory. Close it, or use it as a context manager. Methods take names of entries, not paths.
 
     `path` is for messages. `is_made`: `open` or `below` created it. `exposed`: a parent directory that everybody may
     write to and that is not sticky, so its entries can be replaced. Operations raise OSError. Thread-safe.

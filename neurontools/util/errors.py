@@ -14,7 +14,7 @@ EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """An error that ends the command. The text is one line: the thing, the cause and the next step.
+    """An error that ends the command. The text is one line with the object, the cause and the next step.
 
     `is_named`: the command's name precedes the text.
     """

@@ -68,7 +68,7 @@ def bundle_listing(files: dict[str, str], path: str) -> str:
 
 
 def write_bundle(files: dict[str, str], path: str) -> None:
-    """Writes the bundle with mode 0600. Raises OSError."""
+    """Writes the bundle. A new file gets mode 0600; an existing file keeps its mode. Raises OSError."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, text in files.items():

@@ -73,7 +73,7 @@ _OF_SLURM = ("node", "no-undrain", "dry-run")
 
 
 class CheckTimeout(Exception):
-    """The time of --timeout is over."""
+    """The check exceeded --timeout."""
 
 
 def main() -> None:

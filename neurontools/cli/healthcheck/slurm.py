@@ -62,7 +62,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 def drain_reason(verdict: HostVerdict) -> str:
     """Returns the drain reason: owner, marker, name of the finding, location and cause."""
     first = verdict.findings[0]
-    # One finding for the node's owner is enough to address the reason to him.
+    # A single finding for the node's owner makes it a node problem.
     owner = (
         Owner.NODE if any(health.finding_owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
     )

@@ -13,7 +13,7 @@ import sys
 import time
 
 RUN_VARIABLE = "NEURONTOOLS_RUN"
-"""The tokens of the runs that a process belongs to, the innermost last, with colons between them."""
+"""Environment variable with the tokens of a process's runs, separated by colons, the innermost run last."""
 
 _PATIENCE_SECONDS = 60.0  # for processes that the kernel can't end yet
 _PAUSE_SECONDS = 0.02

@@ -254,7 +254,7 @@ class OwnerTracker:
 
     @property
     def owners(self) -> list[OpenDevices]:
-        """The processes with open devices, by PID."""
+        """Returns the processes with open devices, sorted by PID."""
         return [OpenDevices(pid, devices) for pid, devices in sorted(self._owners.items())]
 
     @property

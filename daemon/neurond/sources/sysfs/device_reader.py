@@ -78,7 +78,7 @@ def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[lis
 
 @dataclass(frozen=True, slots=True)
 class CoreReading:
-    """The counters of one core; `time_in_use` has the driver's unit.
+    """Counters of one core. `time_in_use` has the driver's unit.
 
     `measured_at_seconds` may be a little earlier than the read: see `_PATIENCE_SECONDS`.
     """
@@ -140,7 +140,7 @@ class DeviceReader:
 
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
-        """All counter files, with the name of their directory for messages."""
+        """Returns all counter files, with the names of their directories for messages."""
         return [(f"neuron{self.directory.index}", self._own), *((self._cores_name, core) for core in self._cores)]
 
     @property
@@ -327,7 +327,7 @@ class CounterFiles:
 
     @property
     def kept(self) -> list[int]:
-        """The descriptors of the open files."""
+        """Returns the descriptors of the open files."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
     @property

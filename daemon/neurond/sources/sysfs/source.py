@@ -433,7 +433,7 @@ class TimeInUse:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning about the assumed unit."""
+        """Returns a warning if the unit was inferred and is not microseconds."""
         if self.is_fixed or self.unit == "us":
             return ()
         text = (
@@ -465,7 +465,7 @@ class TimeInUse:
 
 
 class _Core:
-    """The measurements of one core: counter, time and owners, now and before.
+    """Measurements of one core: the latest counter and time, and the latest two sets of owners.
 
     `is_steady`: the owners did not change. Owners are read after the counters. A process that left in between therefore
     belongs to the previous interval.
