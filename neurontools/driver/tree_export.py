@@ -302,7 +302,8 @@ OUTCOMES = {
     "incorrect_input_total": "exec_bad_input",
     "failed_to_queue_total": "execute_failed_to_queue",
 }
-# Errors of a process, and the nearest counter of the driver. Numerical errors are an outcome; it has no transient ones.
+# Errors of a process, and the nearest counter of the driver. Numerical errors are an execution outcome. The driver has
+# no counter for transient errors.
 ERRORS = {
     "generic_total": "generic_error",
     "model_total": "unsupported_neff_version",

@@ -256,7 +256,7 @@ def send_signal(process: Process, name: str) -> str:
     except OSError as error:
         return f"PID {process.pid}: {error.strerror}"
     try:
-        # The pidfd pins the process. Its start time tells whether the PID was reused.
+        # The pidfd stays with one process. The start time shows whether the PID was reused before.
         started = _started_at_unix_seconds(process.pid)
         expected = process.started_at_unix_seconds
         if started is not None and expected is not None and abs(started - expected) > _START_TOLERANCE_SECONDS:

@@ -2,7 +2,7 @@
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_NAGIOS_UNKNOWN = 3  # UNKNOWN of Nagios plugins, which replaces 2
+EXIT_NAGIOS_UNKNOWN = 3  # UNKNOWN of Nagios plugins, used instead of 2
 EXIT_PERMISSION = 4
 EXIT_UNHEALTHY = 5
 EXIT_NOT_FOUND = 6

@@ -55,7 +55,7 @@ _EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}
 class ScriptQuery:
     """Query of a script; `answer` receives the socket of a daemon."""
 
-    interval_seconds: float | None = None  # at which a daemon of its own would have to look
+    interval_seconds: float | None = None  # snapshot interval of a private daemon
 
     def __init__(self, given: dict[str, str]) -> None:
         for name, needed in (("format", "query"), ("timeout", "wait-free"), ("count", "loop")):
@@ -194,7 +194,7 @@ class EndedQuery:
     """Query for ended processes; `answer` receives the socket of a daemon."""
 
     exit_code = 0
-    interval_seconds: float | None = None  # at which a daemon of its own would have to look
+    interval_seconds: float | None = None  # snapshot interval of a private daemon
 
     def __init__(self, given: dict[str, str]) -> None:
         for name in ("user", "since"):

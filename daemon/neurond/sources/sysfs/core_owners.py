@@ -167,7 +167,7 @@ _UNDECIDED_ROUNDS = 30
 
 
 class FoundProcesses:
-    """Finds the processes that have devices open. Call `refresh` once per round; `holding` is its result by core."""
+    """Finds the processes that have devices open. Call `refresh` once per round. It sets `holding`, the held cores."""
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory], gil_yield: GilYield) -> None:
         self._roots = roots
