@@ -107,7 +107,7 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     return opened
 
 
-_MENU_HINT = "Enter choose, Esc close; all but devices is kept"
+_MENU_HINT = "Enter choose, Esc close; devices are not saved"
 
 
 def setup_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
@@ -131,7 +131,7 @@ def setup_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     return OpenDialog(Dialog("Setup", options=options, cursor=cursor, hint=_MENU_HINT), chosen)
 
 
-_SORT_HINT = "Enter first, Space second; again turns it round; Esc back"
+_SORT_HINT = "Enter first, Space second, again to reverse; Esc back"
 
 
 def sort_order_text(settings: DashboardSettings) -> str:

@@ -56,7 +56,7 @@ Environment:
   NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
 """
 EXIT_CODES = (
-    (0, "what was asked for was printed"),
+    (0, "the requested text was printed"),
     (1, "there are no devices, an option is unknown, or something failed"),
     (2, "an option or a variable has an invalid value"),
     (4, "the socket may not be used by this user"),

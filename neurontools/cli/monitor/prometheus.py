@@ -26,7 +26,7 @@ _COMMAND = "neuron-monitor-prometheus"
 OPTIONS = (
     Option("port", f"the port to serve metrics on; default: {DEFAULT_PORT}", short="p", value="PORT"),
     Option("address", "the address to serve metrics on; default: all", value="ADDRESS"),
-    Option("enable-k8s-info", "write the records on to standard output, for a command that comes behind"),
+    Option("enable-k8s-info", "also write the records to standard output, for the next command in a pipe"),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),
     Option("help", "print this text", short="h", ends=True),

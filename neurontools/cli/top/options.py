@@ -90,7 +90,7 @@ Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XD
 """
 EXIT_CODES = (
     (0, "what was asked for was shown"),
-    (1, "an option is unknown, a recording is none or damaged, or something failed"),
+    (1, "an option is unknown, a file is no recording or a damaged one, or the command failed"),
     (2, "an option has an invalid value"),
     (4, "the socket or the recording may not be used by this user"),
     (6, "there is no such file, moment or device"),
