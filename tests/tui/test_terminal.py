@@ -332,7 +332,7 @@ def test_what_is_typed_before_the_next_page_is_there_is_for_that(terminal: Start
         top = terminal("--hostfile", fleet.hostfile)
         top.shows("3 hosts, 3 live")
         top.press(ENTER + "w" + "/no such process" + ENTER, "no process passes the filter")
-        top.press("q" + DOWN + "/host" + ENTER, "with: host")
+        top.press("q" + DOWN + "/host" + ENTER, "filter: host")
         top.press(ENTER + "q" + ENTER + "m" + "q" + "/-00", "filter: host-00")
 
 
