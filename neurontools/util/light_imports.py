@@ -36,16 +36,12 @@ def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[
     """
 
     def get(name: str) -> Any:
-        if not name.startswith("__"):
-            try:  # `from package import module` asks here for the module first
-                return __import__(f"{package}.{name}", fromlist=["_"])
-            except ModuleNotFoundError as error:
-                if error.name != f"{package}.{name}":
-                    raise
-            for module in modules if name in names else ():
-                loaded = __import__(f"{package}.{module}", fromlist=["_"])
-                if hasattr(loaded, name):
-                    return getattr(loaded, name)
+        for module in modules if name in names else ():
+            loaded = __import__(f"{package}.{module}", fromlist=["_"])
+            if hasattr(loaded, name):
+                value = getattr(loaded, name)
+                setattr(sys.modules[package], name, value)  # the next read does not come here
+                return value
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get, lambda: names
