@@ -270,12 +270,9 @@ class HostArchitecture:
         self.name_is_inferred = inferred
 
 
-def detect_architecture(roots: Roots, directories: list[DeviceDirectory], told: str | None = None) -> HostArchitecture:
-    """Returns the family and instance type of this host. Raises UserError if neither name nor devices are known.
-
-    `told` is the instance type from the EC2 metadata service. It takes precedence over the firmware's.
-    """
-    product = told or read_text(f"{roots.dmi}/product_name", 128) or ""
+def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> HostArchitecture:
+    """Returns the family and instance type of this host. Raises UserError if neither name nor devices are known."""
+    product = read_text(f"{roots.dmi}/product_name", 128) or ""
     named = _catalog_entry(product)
     # Firmware and first device nearly always agree, and then there is no need to read the other devices.
     if named is not None and directories and _score(named.family, _strings(directories[0])) == _FULL_SCORE:

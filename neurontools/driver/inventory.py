@@ -78,13 +78,12 @@ class Inventory:
         directories: list[DeviceDirectory],
         *,
         lnc: int | None = None,
-        told_instance_type: str | None = None,
         is_brief: bool = False,
     ) -> None:
         self.directories = directories
         self._is_brief = is_brief
         self.warnings: list[str] = []
-        architecture = self.architecture = detect_architecture(roots, directories, told_instance_type)
+        architecture = self.architecture = detect_architecture(roots, directories)
         version_text = read_text(roots.driver_version, 64)
         self.driver_version = parse_driver_version(version_text)
         if self.driver_version is None:
@@ -165,9 +164,7 @@ class Inventory:
         return (), False
 
 
-def read_inventory(
-    roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None, is_brief: bool = False
-) -> Inventory | None:
+def read_inventory(roots: Roots, *, lnc: int | None = None, is_brief: bool = False) -> Inventory | None:
     """Returns the inventory, or None if the driver shows no device. Raises UserError if the family is unknown.
 
     `lnc` is the logical NeuronCore configuration of the host. None, or an unsupported value, means the default.
@@ -175,7 +172,7 @@ def read_inventory(
     directories = list_device_directories(roots)
     if not directories:
         return None
-    return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type, is_brief=is_brief)
+    return Inventory(roots, directories, lnc=lnc, is_brief=is_brief)
 
 
 def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:

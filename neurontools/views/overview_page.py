@@ -42,10 +42,10 @@ from neurontools.views.process_table import (
     WHERE,
     JobRow,
     cores_text,
-    find_straggler,
     job_and_rank_rows,
     job_key,
     job_search_entries,
+    reported_straggler,
     straggler_text,
 )
 
@@ -382,7 +382,7 @@ def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
         return straggler_text(row.job)
     if any(finding.kind == FindingKind.STUCK and finding.pid == row.pid for finding in row.job.findings):
         return "stuck"
-    found = find_straggler(row.job)
+    found = reported_straggler(row.job)
     return " ".join(filter(None, ("slowest", found.part))) if found is not None and row.rank is found.rank else ""
 
 

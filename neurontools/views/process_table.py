@@ -329,7 +329,7 @@ class ShownStraggler:
     part: str | None  # as in STEP_PARTS
 
 
-def find_straggler(job: RunningJob) -> ShownStraggler | None:
+def reported_straggler(job: RunningJob) -> ShownStraggler | None:
     """Returns the straggler that the daemon found; None if there is none or findings are unknown."""
     for finding in job.findings:
         if finding.kind == FindingKind.SLOW_RANK:
@@ -345,5 +345,5 @@ def straggler_text(job: RunningJob) -> str:
         if finding.kind == FindingKind.STUCK:
             stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)
             return "stuck" if stuck is None else f"{rank_name(stuck)} stuck"
-    found = find_straggler(job)
+    found = reported_straggler(job)
     return "-" if found is None else " ".join(filter(None, (rank_name(found.rank), found.part)))

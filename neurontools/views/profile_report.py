@@ -55,7 +55,6 @@ _BAR_CELLS = 30
 _DROPPED_CELLS = 9
 _PART_STYLES = ("warn", "text", "system", "memory", "busy", "held")
 _SHORT_HASH = 10
-_MOST_CATEGORIES = 5
 
 
 def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> TextPage:

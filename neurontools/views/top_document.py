@@ -32,7 +32,7 @@ from neurontools.util.units import optional_rfc3339_text, ranges_text, rfc3339_t
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.host_page import user_and_system_ratios
 from neurontools.views.ls_reports import EndedRow, copy_fields, ended_row
-from neurontools.views.process_table import find_straggler
+from neurontools.views.process_table import reported_straggler
 from neurontools.views.usage_page import user_totals
 
 SCHEMA_VERSION = 1
@@ -451,7 +451,7 @@ class TopJob:
 def job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
     """Returns the document of a job."""
     slow, last, steps, does = (
-        find_straggler(job),
+        reported_straggler(job),
         job.last_execution_at_unix_seconds,
         job.recent_steps,
         job_activity(job, snapshot),

@@ -213,7 +213,6 @@ MOST_REQUESTS = 1000
 _LONGEST_NAME = 64
 _PATIENCE_SECONDS = 1.0  # for acknowledgements: a process may be stopped, or busy in an operator
 _OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", "amount", "part")
-_TARGETS = ("device_index", "neuroncore_index", "pid")
 
 
 class FaultService:

@@ -224,11 +224,6 @@ def _destroy_groups() -> None:
     _sizes.clear()
 
 
-def world_group() -> Any:
-    """Returns the first group, which has all ranks; None before init_process_group or ensure_world made it."""
-    return _groups[0] if _groups else None
-
-
 def rendezvous_store() -> Any:
     """Returns the rendezvous store; None before the ranks met, or if the job has one rank."""
     return _stores[0] if _stores and _sizes and _sizes[0] > 1 else None
