@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_DEVICES = 64  # the driver's own limit
 MAX_CORES = 64
 _DEVICE, _CORE = "neuron", "neuron_core"
-_MAX_MOUNTINFO_BYTES = 4 * 2**20  # a Kubernetes node has a line for each mount of each container
+_MAX_MOUNTINFO_BYTES = 4 * 2**20  # on a Kubernetes node, mountinfo has a line for each mount of each container
 
 
 class DeviceDirectory:
@@ -50,7 +50,7 @@ class DeviceDirectory:
 
     @property
     def layouts(self) -> FileLocator:
-        """Finds files that the driver has moved. Created at first use and shared by all devices."""
+        """The locator of files that the driver has moved. Created at first use and shared by all devices."""
         if not self._layouts:
             from neurontools.driver.sysfs_layout import FileLocator
 
@@ -58,7 +58,10 @@ class DeviceDirectory:
         return self._layouts[0]
 
     def place(self, path: str) -> str:
-        """Returns the full path of a device file. If `path` is missing, searches for a file of that name elsewhere."""
+        """Returns the full path of a device file.
+
+        If `path` doesn't exist, searches the device's directory for a file of that name.
+        """
         usual = f"{self.path}/{path}"
         if os.path.lexists(usual):
             return usual
@@ -70,14 +73,13 @@ class DeviceDirectory:
         return sorted(list_numbered(self.path, _CORE, MAX_CORES))
 
     def core_path(self, physical_core: int) -> str:
-        """Returns the directory of a physical core."""
         return f"{self.path}/{_CORE}{physical_core}"
 
 
 def list_numbered(directory: str, prefix: str, limit: int) -> dict[int, str]:
-    """Returns the paths of entries named prefix plus a number below the limit, by number.
+    """Returns the paths of entries whose name is `prefix` plus a number below `limit`, keyed by that number.
 
-    Empty if the directory can't be listed.
+    Returns an empty dictionary if the directory can't be listed.
     """
     try:
         names = os.listdir(directory)  # noqa: PTH208 - pathlib is slow
@@ -114,8 +116,9 @@ def list_device_directories(roots: Roots) -> list[DeviceDirectory]:
 class DeviceShare:
     """The devices that this container or host may use.
 
-    `given`: the indices of a container's devices; empty if it has all devices. `foreign_count`: the number of other
-    devices that the driver shows. `fileless`: driver indices of the host's devices that have no device file.
+    `given` has the indices of the devices that a container may use; it is empty if the container has all devices.
+    `foreign_count` is the number of devices that the driver shows but this container may not use. `fileless` has the
+    driver indices of the host's devices that have no device file.
     """
 
     __slots__ = ("fileless", "foreign_count", "given")
@@ -133,7 +136,7 @@ class DeviceShare:
             self.foreign_count = 0
             self.fileless = found.keys() - {directory.driver_index for directory in directories}
         else:
-            # A device file without a sysfs directory counts as given, because the device is expected.
+            # Includes device files without a sysfs directory: those devices are expected but missing.
             self.given = set(_nodes(roots))
 
 
@@ -163,7 +166,7 @@ def _has_all_files(roots: Roots) -> bool:
 
 
 def _nodes(roots: Roots) -> dict[int, str]:
-    """Returns the device number of each device file, by the index in its name. Does not open the files."""
+    """Returns the device number of each device file, keyed by N of /dev/neuronN. Does not open the files."""
     nodes = {}
     for index, path in list_numbered(roots.dev, _DEVICE, MAX_DEVICES).items():
         try:
@@ -180,7 +183,7 @@ _ADDRESS_CHARACTERS = 16
 
 
 class DevicePlacement:
-    """PCI address, local CPUs and NUMA node of one device. `inferred` names the fields that were not read."""
+    """PCI address, local CPUs and NUMA node of one device. `inferred` has the names of inferred fields."""
 
     __slots__ = ("bdf", "cpu_affinity", "inferred", "numa_node")
 
@@ -199,11 +202,11 @@ _FIELDS = ("bdf", "cpu_affinity", "numa_node")
 def read_placements(
     roots: Roots, family: DeviceFamily, instance_type: InstanceType | None, driver_indices: list[int]
 ) -> dict[int, DevicePlacement]:
-    """Returns the placement of each device, by driver index.
+    """Returns the placement of each device, keyed by driver index.
 
-    The catalog's address counts as read if a PCI device of the family has it. If the catalog has no address, the PCI
-    devices are assigned in order; with more than one device, the result is marked as inferred. Without PCI devices, as
-    in a copy of the tree, all values come from the catalog and are marked as inferred.
+    Reads the placement at the catalog's PCI address if a PCI device of the family has this address. If the catalog has
+    no address, assigns the PCI devices in order; with more than one device, the result is marked as inferred. Without
+    PCI devices, as in a copy of the tree, all values come from the catalog and are marked as inferred.
     """
     present = _addresses(roots, family)
     made: dict[int, DevicePlacement] = {}
@@ -231,12 +234,12 @@ def _read(roots: Roots, bdf: str, *, certain: bool) -> DevicePlacement:
 
 
 def _plain(text: str | None) -> str | None:
-    """Returns the text if it is a number or a kernel CPU list, otherwise None."""
+    """Returns the text if it is a number or a CPU list such as 0-3,8, otherwise None."""
     return text if text and all(character in "0123456789-," for character in text) else None
 
 
 def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
-    """Returns the addresses of the PCI devices of the family, ascending."""
+    """Returns the addresses of all PCI devices of this family, ascending."""
     try:
         names = sorted(os.listdir(roots.pci_devices))[:MAX_PCI_DEVICES]  # noqa: PTH208 - pathlib is slow
     except OSError:
@@ -257,8 +260,9 @@ def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
 class HostArchitecture:
     """Device family and instance type of a host.
 
-    `instance_type` is the catalog entry, None if there is none. `name` is the name of the instance type, or of the
-    family if the size is unknown. `name_is_inferred`: the name comes from the devices, not from the firmware.
+    `instance_type` is the catalog entry, or None if the catalog has none. `name` is the name of the instance type, or
+    of the family if the size is unknown. `name_is_inferred` is true if the name comes from the devices, not from the
+    firmware.
     """
 
     __slots__ = ("family", "instance_type", "name", "name_is_inferred")
@@ -271,10 +275,13 @@ class HostArchitecture:
 
 
 def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> HostArchitecture:
-    """Returns the family and instance type of this host. Raises UserError if neither name nor devices are known."""
+    """Returns the family and instance type of this host.
+
+    Raises UserError if the catalog has neither the firmware's product name nor the family of the devices.
+    """
     product = read_text(f"{roots.dmi}/product_name", 128) or ""
     named = _catalog_entry(product)
-    # Firmware and first device nearly always agree, and then there is no need to read the other devices.
+    # Skips the other devices if the firmware and the first device agree, as they nearly always do.
     if named is not None and directories and _score(named.family, _strings(directories[0])) == _FULL_SCORE:
         return HostArchitecture(named.family, product, named, inferred=False)
     strings = [_strings(directory) for directory in directories]
@@ -289,10 +296,10 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
         family = named.family
     if named is not None and named.family.name == family.name:
         return HostArchitecture(family, product, named, inferred=False)
-    if product.startswith(family.sysfs.instance_type.lower()):  # a size the catalog doesn't know
+    if product.startswith(family.sysfs.instance_type.lower()):  # the catalog lacks this size of the family
         return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
     fitting = _fitting(family, len(directories))
-    # Types of one family and device count differ in their network, not in their devices, so the first entry will do.
+    # Instance types of one family and device count have equal devices (only networks differ): the first one suffices.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
     return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
 
@@ -309,9 +316,12 @@ def _strings(directory: DeviceDirectory) -> _Strings:
 
 
 def _family(strings: list[_Strings], named: InstanceType | None) -> DeviceFamily | None:
-    """Returns the family that fits most devices. All devices of a host are alike, so unreadable ones don't matter."""
+    """Returns the family that most devices match.
+
+    All devices of a host are of one family, so unreadable devices don't matter.
+    """
     votes: dict[str, int] = {}
-    first = (named.family.name,) if named else ()  # first, because loading other families takes time
+    first = (named.family.name,) if named else ()  # tried first, because loading another family takes time
     for name in dict.fromkeys((*first, *catalog.family_names())):
         family = catalog.load_family(name)
         if score := sum(_score(family, row) for row in strings):
@@ -325,7 +335,7 @@ _FULL_SCORE = 2
 
 
 def _score(family: DeviceFamily, strings: _Strings) -> int:
-    """Returns how well a device's sysfs strings fit a family: 0 to _FULL_SCORE."""
+    """Returns how well a device's sysfs strings match a family: 0 to _FULL_SCORE."""
     sysfs = family.sysfs
     instance_type, device_name, arch_type = strings
     # The architecture alone is ambiguous: Inferentia2 and Trainium2 are both NDv3.
@@ -340,14 +350,14 @@ def _catalog_entry(product: str) -> InstanceType | None:
     family = product.partition(".")[0].rstrip("abcdefghijklmnopqrstuvwxyz-")
     if not family:
         return None
-    for name in catalog.names():  # the driver treats some product names like another
+    for name in catalog.names():  # the driver treats some product names as aliases
         if name.startswith(family) and product in catalog.load(name).other_names:
             return catalog.load(name)
     return None
 
 
 def _fitting(family: DeviceFamily, device_count: int) -> list[InstanceType]:
-    """Returns the instance types of this family that have this number of devices."""
+    """Returns the instance types that have this family and this number of devices."""
     prefix = family.sysfs.instance_type.lower()
     types = [catalog.load(name) for name in catalog.names() if name.startswith(prefix)]
     return [kind for kind in types if kind.family.name == family.name and kind.device_count == device_count]

@@ -1,6 +1,6 @@
 """Environment variables of the Neuron runtime, and the directories of the driver's files.
 
-Imports almost nothing, because it delays the start of `neuron-ls`.
+This module imports almost nothing, because imports delay the start of `neuron-ls`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class Roots:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Roots:
-        """Reads NEURONTOOLS_SYSFS_ROOT, _PROC_ROOT and _DEV_ROOT; defaults to the real directories."""
+        """Reads the roots from NEURONTOOLS_SYSFS_ROOT, NEURONTOOLS_PROC_ROOT and NEURONTOOLS_DEV_ROOT.
+
+        The defaults are /sys, /proc and /dev.
+        """
         return cls(
             environment.get(SYSFS_ROOT, "") or "/sys",
             environment.get(PROC_ROOT, "") or "/proc",
@@ -48,7 +51,7 @@ class Roots:
 
     @property
     def has_devices(self) -> bool:
-        """Whether the Neuron driver shows its devices here."""
+        """Whether the Neuron driver's directory of devices exists."""
         return any(os.path.isdir(path) for path in (self.devices, self.device_class))  # noqa: PTH112 - pathlib is slow
 
     @property
@@ -58,12 +61,12 @@ class Roots:
 
     @property
     def dmi(self) -> str:
-        """Directory with the firmware's data on the host (DMI)."""
+        """Directory with the firmware's description of the host (DMI), such as its product name."""
         return f"{self.sys}/class/dmi/id"
 
     @property
     def pci_devices(self) -> str:
-        """Directory with one subdirectory per PCI address."""
+        """Directory with one subdirectory per PCI device, named by its address."""
         return f"{self.sys}/bus/pci/devices"
 
 
@@ -80,11 +83,11 @@ PROFILE_STEPS = "NEURONTOOLS_PROFILE_STEPS"
 
 
 class InvalidCoreRequest(ValueError):
-    """An environment variable requests cores in an invalid way. The message names it, the cause and the remedy."""
+    """An environment variable requests cores in an invalid way. The message has the variable, cause and remedy."""
 
 
 def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
-    """Returns the LNC that the environment sets, 1 or 2. None: not set. Raises InvalidCoreRequest."""
+    """Returns the LNC that the environment sets (1 or 2), or None. Raises InvalidCoreRequest for other values."""
     for name in (LNC, LNC_ALIAS):
         text = environment.get(name, "").strip()
         if text:

@@ -1,4 +1,4 @@
-"""Reads the unchanging facts of a host, its instance type and devices, and takes a snapshot without a daemon."""
+"""Reads the facts of a host that do not change, such as type and devices; takes snapshots without a daemon."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _FLIPPED_NODES = (1, 3)
 _FLIP = 6
 _HEXADECIMAL_DIGITS = 16
 
-# File name suffixes of node_id and server_id, and the number of nodes each stands for. Trainium3 (2.25) has no suffix.
+# Maps the suffix of the files node_id and server_id to the node count. Trainium3 (driver 2.25) has no suffix.
 _NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
 
 
 class Inventory:
-    """The unchanging facts of a host. `warnings` has texts about unreadable files and wrong core counts.
+    """The facts of a host that do not change. `warnings` reports unreadable files and wrong core counts.
 
-    `is_brief` skips the serial numbers and the check of the number of cores; a list of devices shows neither.
+    With `is_brief`, skips serial numbers and the check of core counts, because a list of devices shows neither.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Inventory:
         self.devices = tuple(self._device(directory, places[directory.driver_index]) for directory in directories)
 
     def physical_core(self, directory: DeviceDirectory, position: int) -> int:
-        """Returns the physical core, K of neuron_coreK, at a logical position of the device."""
+        """Returns the physical core (K of neuron_coreK) at a logical position of the device."""
         kind = self.architecture.instance_type
         at = flip_core_position(position) if self.is_flipped else position
         if kind is None or not kind.physical_core_map:
@@ -137,7 +137,7 @@ class Inventory:
         expected = self.instance.physical_cores_per_device
         try:
             count = parse_count(read_bytes(directory.place(CORE_COUNT), 32))
-        except OSError:  # only root may read it before driver 2.28
+        except OSError:  # only root may read core_count before driver 2.28
             count = None
         found = len(directory.core_numbers()) if count is None else count
         if found != expected:
@@ -146,10 +146,10 @@ class Inventory:
             )
 
     def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
-        """Returns the neighbours in the driver's order, and whether they come from the catalog, not from the driver."""
+        """Returns the neighbours of a device in the driver's order, and whether they come from the catalog instead."""
         try:
             raw = read_bytes(directory.place(CONNECTED_DEVICES), 256)
-            # If the list is too long for the driver, the file is empty, without even a newline.
+            # If the driver can't fit the neighbours into the file, the file is empty and has no newline.
             links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
             if raw and all(0 <= link < MAX_DEVICES for link in links):
                 return links, False
@@ -176,12 +176,12 @@ def read_inventory(roots: Roots, *, lnc: int | None = None, is_brief: bool = Fal
 
 
 def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
-    """Whether core numbers start at the other die, as on nodes 1 and 3 of a Trainium2 UltraServer."""
+    """Whether a device's core numbers start at its other die, as on nodes 1 and 3 of a Trainium2 UltraServer."""
     return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
 
 
 def flip_core_position(position: int) -> int:
-    """Returns the position that a flipped node uses for this logical position."""
+    """Returns the position of this logical core on a node with flipped core numbers (see `is_flipped`)."""
     return position ^ _FLIP
 
 
@@ -231,7 +231,7 @@ def _instance(
 
 
 def _serial_number(directory: DeviceDirectory) -> str | None:
-    """Returns the serial number of the chip, or None. A driver that can't read it writes only a newline."""
+    """Returns the chip's serial number. None if unreadable: the driver's file then has only a newline."""
     text = read_text(directory.place(SERIAL_NUMBER), 64) or ""
     return text if _is_hexadecimal(text) else None
 
@@ -241,7 +241,7 @@ def _is_hexadecimal(text: str) -> bool:
 
 
 def _ultraserver_id(roots: Roots) -> str | None:
-    """Returns the id of the host's UltraServer. None outside an UltraServer, and until its nodes have elected an id."""
+    """Returns the id of the host's UltraServer. None outside an UltraServer, or before its nodes elect an id."""
     for suffix in _NODE_SUFFIXES:
         text = read_text(f"{roots.device_class}/server_id{suffix}", 32) or ""
         if is_server_id(text):
@@ -257,7 +257,10 @@ def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraSer
 
 
 def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
-    """Returns pairs of node index and node count. The count is None if the driver doesn't show it."""
+    """Returns the node index of this host with the node count, from each node_id file that has a valid index.
+
+    The node count is None for a file name without suffix.
+    """
     found = []
     for suffix, node_count in _NODE_SUFFIXES.items():
         text = read_text(f"{roots.device_class}/node_id{suffix}", 16) or ""
@@ -267,10 +270,10 @@ def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
 
 
 def read_host_snapshot(roots: Roots | None = None) -> Snapshot | None:
-    """Returns a snapshot for a list of the devices, or None if there are no devices.
+    """Takes a snapshot for a list of the devices. Returns None if there are no devices.
 
-    The snapshot has no cores, because their state needs counters. Of processes it has pid, command and runtime only.
-    Raises UserError if the family is unknown.
+    The snapshot has no cores, because their state needs counters. Its processes have only PID, command, runtime version
+    and devices. Raises UserError if the family is unknown.
     """
     roots = roots or Roots()
     inventory = read_inventory(roots, is_brief=True)

@@ -14,7 +14,7 @@ _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
 
 @dataclass(frozen=True, slots=True)
 class KernelRecord:
-    """One record of /dev/kmsg. `microseconds` since boot; `level` as in syslog; facility 0 is the kernel."""
+    """One record of /dev/kmsg. `microseconds` counts from boot, `level` is a syslog level, facility 0 is the kernel."""
 
     sequence: int
     microseconds: int
@@ -29,7 +29,7 @@ class KernelRecord:
 
 
 def parse_kernel_record(line: bytes) -> KernelRecord | None:
-    """Parses the first line of a record. None for a continuation line (KEY=value) or an invalid line."""
+    """Parses the first line of a record. Returns None for a continuation line (KEY=value) or an invalid line."""
     head, separator, text = line.rstrip(b"\n").partition(b";")
     fields = head.split(b",")
     if not separator or len(fields) < 3 or not all(field.isdigit() and len(field) <= 20 for field in fields[:3]):
@@ -53,7 +53,7 @@ def _unescaped(text: bytes) -> str:
 
 
 class DriverEvent(StrEnum):
-    """Events in the driver's log lines."""
+    """Kinds of events that the driver logs."""
 
     STARTED = "started"  # the driver was loaded, so earlier events no longer apply
     RESET_DONE = "reset_done"
@@ -63,7 +63,7 @@ class DriverEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DriverMessage:
-    """An event in a log line of the driver, and its device. None: all devices."""
+    """An event that the driver logged. `device_index` None means all devices."""
 
     told: DriverEvent
     device_index: int | None = None
@@ -80,7 +80,7 @@ _FORMS = (
 
 
 def parse_driver_line(text: str) -> DriverMessage | None:
-    """Parses the text of a record. None if it reports no known event."""
+    """Parses a kernel log text of the driver. Returns None if the text reports no known event."""
     for form, told in _FORMS:
         found = form.search(text)
         if found is not None:
@@ -104,7 +104,10 @@ _FIELD = re.compile(r"(?<![\w-])([\w-]+)=(\S*)")
 
 @dataclass(frozen=True, slots=True)
 class HardwareError:
-    """A NEURON_HW_ERR line of the kernel log. None: the line lacks the field. `core_index` counts on its device."""
+    """A NEURON_HW_ERR line of the kernel log. Fields that the line lacks are None.
+
+    `core_index` is relative to the device.
+    """
 
     name: str
     device_index: int | None = None
@@ -129,7 +132,7 @@ class HardwareError:
 
 
 def parse_hardware_error(text: str) -> HardwareError | None:
-    """Parses the text of a record. None if it reports no hardware error."""
+    """Parses a kernel log text. Returns None if the text reports no hardware error."""
     fields = dict(_FIELD.findall(text))
     name = fields.get(_MARK)
     if not name:

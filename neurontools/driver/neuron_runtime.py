@@ -54,7 +54,10 @@ class NrtStatus(IntEnum):
 
 
 def cores_not_available(first: int, last: int, available: int, logical_neuroncore_config: int) -> str:
-    """Returns the runtime's error text for a range of cores that others hold. With LNC 2 it has a newer form."""
+    """Returns the runtime's error text if other processes hold cores of the requested range.
+
+    With LNC 2, the text has a newer form.
+    """
     if logical_neuroncore_config == 1:
         return f"NeuronCore(s) not available - Requested:nc{first}-nc{last} Available:{available}"
     return (
@@ -64,7 +67,7 @@ def cores_not_available(first: int, last: int, available: int, logical_neuroncor
 
 
 def core_count_not_available(count: int, available: int, logical_neuroncore_config: int) -> str:
-    """Returns the runtime's error text if that many contiguous cores are not free."""
+    """Returns the runtime's error text if fewer than `count` contiguous cores are free."""
     if logical_neuroncore_config == 1:
         return f"NeuronCore(s) not available - Requested:{count} Available:{available}"
     return (
@@ -76,7 +79,7 @@ def core_count_not_available(count: int, available: int, logical_neuroncore_conf
 CORES_NOT_CONTIGUOUS = "Neuron cores are not contiguous"
 
 
-HIGHEST_CORE = 65535  # far above any host; bounds the effect of a typing error
+HIGHEST_CORE = 65535  # higher than on any host; limits the effect of a mistyped number
 _MAX_DIGITS = 5
 
 
@@ -84,8 +87,9 @@ _MAX_DIGITS = 5
 class CoreRequest:
     """A process's request for logical cores.
 
-    With `first` and `count`: that range (NEURON_RT_VISIBLE_CORES). With `count` alone: any contiguous free cores
-    (NEURON_RT_NUM_CORES). With neither: all cores of the host. `logical_neuroncore_config` None: the host's default.
+    `first` and `count` request a range (NEURON_RT_VISIBLE_CORES). `count` alone requests any contiguous free cores
+    (NEURON_RT_NUM_CORES). If both are None, the request is for all cores of the host. `logical_neuroncore_config` None
+    means the host's default.
     """
 
     first: int | None = None
@@ -154,7 +158,10 @@ _COMPONENT_WIDTH, _FUNCTION_WIDTH = 5, 40
 
 
 def runtime_error_line(function: str, text: str, pid: int, at_unix_seconds: float) -> str:
-    """Formats a log line at level ERROR. `function` includes the component: "TDRV:exec_request_process_errors"."""
+    """Formats a log line at level ERROR.
+
+    `function` includes the component, such as "TDRV:exec_request_process_errors".
+    """
     component, _, name = function.partition(":")
     second = time.strftime("%Y-%b-%d %H:%M:%S", time.gmtime(at_unix_seconds))
     moment = f"{second}.{int(at_unix_seconds % 1 * 1e6):06d}"
@@ -183,7 +190,7 @@ def execution_failure_lines(
 
 
 class InvalidProfileSteps(ValueError):
-    """The text is no range of steps. The message says what is valid."""
+    """A text is not a range of steps. The message describes valid ranges."""
 
 
 def parse_profile_steps(text: str) -> tuple[int, int | None]:

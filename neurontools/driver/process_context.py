@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: runtime, cores, environment and process tree; and the cost of this process."""
+"""Processes as /proc shows them: runtime, cores, environment and tree. Also measures this process itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neurontools.util.process_text import shown_value
 
 MOST_PROCESSES = 64
 MOST_DEEP = 8
-_SAME_START_SECONDS = 2.0  # the clock may have been set a little since
+_SAME_START_SECONDS = 2.0  # tolerance, because the clock may have been adjusted after the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,20 @@ class ProcessTreeEntry:
 
     depth: int
     pid: int
-    command: str  # "" when it can't be read
+    command: str  # "" if unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """Environment and process tree of a process. `problem` says why they are unknown, "" if they are known.
+    """Environment and process tree of a process. `problem` is the reason if they are unknown, else "".
 
-    Secrets in the environment are hidden. `environment` None: not permitted.
+    Secrets in the environment are hidden. `environment` is None if it may not be read.
     """
 
     pid: int
     problem: str = ""
     environment: tuple[tuple[str, str], ...] | None = None
-    tree: tuple[ProcessTreeEntry, ...] = ()  # from the oldest known ancestor to the descendants
+    tree: tuple[ProcessTreeEntry, ...] = ()  # oldest known ancestor first, descendants last
 
 
 def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: str = "/proc") -> ProcessContext:
@@ -84,7 +84,7 @@ def _add_children(pid: int, depth: int, proc: str, found: list[ProcessTreeEntry]
 
 
 def _parent(pid: int, proc: str) -> int:
-    """Returns 0 if there is no parent, or if it is unreadable."""
+    """Returns the PID of the parent process; 0 if there is no parent, or if it is unreadable."""
     try:
         return int(read_bytes(f"{proc}/{pid}/stat").rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
@@ -92,7 +92,7 @@ def _parent(pid: int, proc: str) -> int:
 
 
 def _children(pid: int, proc: str) -> list[int]:
-    """Returns the children of all threads. Empty on a kernel without CONFIG_PROC_CHILDREN."""
+    """Returns the PIDs of child processes, over all threads. Empty on a kernel without CONFIG_PROC_CHILDREN."""
     children: list[int] = []
     try:
         threads = os.listdir(f"{proc}/{pid}/task")[:1024]  # noqa: PTH208
@@ -124,7 +124,7 @@ class OwnUsage:
         self._measured_at_seconds = 0.0
 
     def measure(self) -> None:
-        """Takes a measurement."""
+        """Measures vCPU time and memory, and updates `vcpu_ratio`."""
         now_seconds, cpu_seconds = time.monotonic(), time.process_time()
         passed_seconds = now_seconds - self._measured_at_seconds
         if self.cpu_seconds_total is not None and passed_seconds > 0:
@@ -143,7 +143,7 @@ _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in H
 
 
 class FoundProcess:
-    """A process with open devices. Reads constant values once, in the constructor.
+    """A process that has Neuron devices open. The constructor reads the values that do not change.
 
     A process without the Neuron runtime, such as a monitor, is an observer and holds no cores.
     """
@@ -168,14 +168,14 @@ class FoundProcess:
 
     @property
     def logical_neuroncore_config(self) -> int | None:
-        """LNC that the environment sets. None if not set or unreadable."""
+        """The LNC in the environment of the process; None if not set or unreadable."""
         try:
             return logical_neuroncore_config(self.environment or {})
         except InvalidCoreRequest:
             return None
 
     def visible_cores(self) -> range | None:
-        """Returns the logical cores in NEURON_RT_VISIBLE_CORES. None if not set or unreadable."""
+        """Returns the logical cores in the process's NEURON_RT_VISIBLE_CORES; None if not set or unreadable."""
         try:
             request = CoreRequest.from_environment(self.environment or {})
         except InvalidCoreRequest:
@@ -185,12 +185,15 @@ class FoundProcess:
         return range(request.first, request.first + request.count)
 
     def times(self) -> ProcessTimes | None:
-        """Reads the current times. None if the process ended, even if its PID was reused."""
+        """Reads CPU times and memory. None if the process ended, even if another process has its PID now."""
         times = self._files.times()
         return times if times is not None and times.started_at_ticks == self._started_ticks else None
 
     def reread(self) -> None:
-        """Rereads the program and the loaded libraries, which may change shortly after the start (exec)."""
+        """Rereads command, environment and runtime version, unless the process has already loaded the runtime.
+
+        They may change shortly after the start (exec).
+        """
         if not self.uses_runtime:
             self._runtime_version = self._files.runtime_version()
             self._command = self._files.command() or self._command
@@ -205,7 +208,7 @@ class FoundProcess:
         boot_unix_seconds: float | None,
         times: ProcessTimes | None,
     ) -> Process:
-        """Builds the process of a snapshot. `cores` are its physical cores; `is_inferred`: they were inferred."""
+        """Builds the `Process` of a snapshot. `cores` are its physical cores; `is_inferred` marks them as inferred."""
         tag = (self.environment or {}).get(PROCESS_TAG, "")[:_MAX_TAG_CHARACTERS]
         started = None
         if times is not None and boot_unix_seconds is not None:
@@ -229,7 +232,7 @@ class FoundProcess:
             resident_bytes=None if times is None else times.resident_bytes,
             cpu_user_seconds_total=None if times is None else times.cpu_user_seconds,
             cpu_system_seconds_total=None if times is None else times.cpu_system_seconds,
-            # The driver counts per core; attribution to processes happens elsewhere.
+            # The driver counts executions per core, not per process.
             executions=None,
             errors=None,
             reporting=True,
@@ -238,7 +241,7 @@ class FoundProcess:
 
 
 def user_name(uid: int | None) -> str | None:
-    """Returns the user's name, or the number as text if it has none."""
+    """Returns the name of a user, or the UID as text if the user has no name."""
     if uid is None:
         return None
     import pwd
@@ -252,9 +255,10 @@ def user_name(uid: int | None) -> str | None:
 class HeldCores:
     """Attributes physical cores to processes.
 
-    `cores` maps each PID with the runtime to its cores. NEURON_RT_VISIBLE_CORES decides if it fits the open devices.
-    Otherwise, a process that is alone on a device holds all its cores, and its PID is in `inferred_pids`. For a device
-    that several processes have open, `candidates` lists the processes that may hold its remaining cores.
+    `cores` maps the PID of each process that uses the runtime to its cores. NEURON_RT_VISIBLE_CORES determines the
+    cores if they are on devices that the process has open. Otherwise, a process that is alone on a device holds all its
+    cores, and its PID is in `inferred_pids`. For a device that several processes have open, `candidates` lists the
+    processes that may hold its remaining cores.
     """
 
     __slots__ = ("candidates", "cores", "inferred_pids")
@@ -284,7 +288,7 @@ class HeldCores:
 def _named_cores(
     process: FoundProcess, device_indices: tuple[int, ...], cores_per_device: int, lnc: int
 ) -> tuple[int, ...]:
-    """Returns the cores in its environment, if they are on its open devices."""
+    """Returns the physical cores that the process's environment names, if they are on its open devices."""
     visible = process.visible_cores()
     if visible is None:
         return ()

@@ -47,7 +47,7 @@ class ProcessFiles:
     def times(self) -> ProcessTimes | None:
         """Reads CPU times, memory and start. None if the process ended."""
         try:
-            # The name in parentheses may hold anything, parentheses too.
+            # The command name in parentheses may itself contain parentheses.
             fields = read_bytes(f"{self._directory}/stat").rpartition(b")")[2].split()
             user, system, started, pages = (int(fields[position]) for position in (11, 12, 19, 21))
         except (OSError, ValueError, IndexError):
@@ -57,7 +57,6 @@ class ProcessFiles:
         return ProcessTimes(user / _TICKS_PER_SECOND, system / _TICKS_PER_SECOND, pages * _PAGE_BYTES, started)
 
     def command(self) -> str:
-        """Reads the command line."""
         try:
             raw = read_whole_file(f"{self._directory}/cmdline", 4 * MAX_COMMAND_CHARACTERS)
         except OSError:
@@ -75,7 +74,7 @@ class ProcessFiles:
         return None
 
     def environment(self) -> dict[str, str] | None:
-        """Reads the initial environment. None if not permitted."""
+        """Reads the environment with which the process started. None if unreadable."""
         try:
             raw = read_whole_file(f"{self._directory}/environ", _MAX_ENVIRONMENT_BYTES)
         except OSError:
@@ -84,7 +83,10 @@ class ProcessFiles:
         return {name: value for name, equals, value in pairs if equals}
 
     def runtime_version(self) -> str | None:
-        """Reads the version of the loaded Neuron runtime. None if none is loaded, "unknown" if it has no number."""
+        """Reads the version in the file name of the loaded libnrt.so. None without the library.
+
+        Returns "unknown" if the file name has no version.
+        """
         try:
             maps = read_whole_file(f"{self._directory}/maps", _MAX_MAPS_BYTES)
         except OSError:
@@ -127,7 +129,7 @@ class OpenDevices:
 
 
 class OwnerScan:
-    """Searches the processes for open devices. Identifies a device by its device number, else by its name."""
+    """Finds the devices that processes have open. Identifies a device by its device number, else by its name."""
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
         self._roots = roots
@@ -136,7 +138,7 @@ class OwnerScan:
         self._indices = {directory.index for directory in directories}
 
     def pids(self) -> list[int]:
-        """The processes there are, ascending."""
+        """Returns the PIDs of all processes, ascending."""
         try:
             names = os.listdir(self._roots.proc)  # noqa: PTH208 - pathlib is slow
         except OSError:
@@ -145,12 +147,12 @@ class OwnerScan:
         return sorted(numbers)[:MAX_PROCESSES]
 
     def devices_of(self, pid: int) -> tuple[int, ...] | None:
-        """Returns the devices that a process has open, ascending. None if not permitted."""
+        """Returns the indices of the devices that a process has open, ascending. None if not permitted."""
         directory = f"{self._roots.proc}/{pid}/fd"
         try:
             descriptors = os.listdir(directory)[:MAX_DESCRIPTORS]  # noqa: PTH208 - pathlib is slow
         except PermissionError:
-            # Kernel threads have neither a command line nor open files.
+            # A process without a command line is a kernel thread, and has no open files.
             return None if ProcessFiles(self._roots.proc, pid).command() else ()
         except (OSError, ValueError):  # it ended
             return ()
@@ -170,7 +172,7 @@ class OwnerScan:
         digits = name.removeprefix("neuron")
         if name == digits or not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
             return None
-        # In a container, the name belongs to its mount namespace and may be the name of another device.
+        # The file name is that of the process's mount namespace: a container may call another device neuron0.
         number = self._device_number(path) if self._real_devices else None
         index = self._by_number.get(number, int(digits)) if number else int(digits)
         return index if index in self._indices and index < MAX_DEVICES else None
@@ -185,7 +187,7 @@ class OwnerScan:
 
 
 def scan_device_owners(roots: Roots, directories: list[DeviceDirectory]) -> tuple[list[OpenDevices], int]:
-    """Returns the processes that have a device open, by PID, and the number of unreadable processes."""
+    """Returns the processes that have devices open, ordered by PID, and the number of unreadable processes."""
     owners: list[OpenDevices] = []
     hidden = 0
     scanning = OwnerScan(roots, directories)
@@ -199,7 +201,6 @@ def scan_device_owners(roots: Roots, directories: list[DeviceDirectory]) -> tupl
 
 
 def hidden_processes_warning(hidden: int) -> str:
-    """Returns the warning about unreadable processes."""
     return (
         f"{hidden} processes of other users can't be looked into, so owners of devices may be missing; "
         "run as root or with CAP_SYS_PTRACE"

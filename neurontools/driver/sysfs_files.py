@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-# Formats for `str.format`. Only core_count has no newline.
+# Formats of file contents, for `str.format`. Only core_count has no newline.
 COUNT_FORMAT = "{}\n"
 TEXT_FORMAT = "{}\n"
 BARE_FORMAT = "{}"
@@ -25,23 +25,23 @@ _PUBLIC_MODE = 0o444
 _PRIVATE_MODE = 0o400
 _RESET_MODE = 0o600
 
-# Driver versions that changed the tree.
-METRICS_SINCE = (2, 7)  # earlier drivers have only neighbours, cores and reset
-CURRENT_NAMES_SINCE = (2, 8)  # info/, execute_* for infer_*, peak
+# Driver versions that changed the sysfs tree.
+METRICS_SINCE = (2, 7)  # earlier drivers have files such as core_count, but no counters
+CURRENT_NAMES_SINCE = (2, 8)  # adds info/ and peak, renames infer_* to execute_*
 MEMORY_CATEGORIES = (2, 10)
 METRICS_OPENED_TO_USERS = (2, 15)
 SERIAL_NUMBERS_SINCE = (2, 15)
-OPENED_TO_USERS = (2, 28)  # core_count and connected_devices readable by everybody
-LIVE_COUNTERS_SINCE = (2, 30)  # the runtime's counters change while a process runs, not only at its end
+OPENED_TO_USERS = (2, 28)  # all users may read core_count and connected_devices
+LIVE_COUNTERS_SINCE = (2, 30)  # runtime counters change while a process runs, not only at its end
 POWER_AND_TIME = (2, 21)
 LAST_KNOWN_VERSION = (2, 31)  # 2.31 rearranged the tree; later layouts are not published
 
 
 @dataclass(frozen=True, slots=True)
 class SysfsFile:
-    """One file. `generation` is the first hardware generation with it, 1 (Inferentia) to 4 (Trainium3).
+    """A file of the sysfs tree. `generation` is its first hardware generation: 1 (Inferentia) to 4 (Trainium3).
 
-    Drivers from `since` up to, but without, `until` have it. None: no end.
+    Driver versions have the file from `since` on and before `until`; `until` None means no end.
     """
 
     path: str
@@ -55,7 +55,7 @@ class SysfsFile:
 MEMORY_VALUES = ("total", "present", "peak")
 COUNTER_VALUES = ("total", "present")
 
-# stats/memory_usage/device_mem of a core. DeviceMemory appends `_bytes` to the names.
+# Directories in stats/memory_usage/device_mem of a core. Fields of DeviceMemory have the suffix `_bytes`.
 DEVICE_MEMORY_CATEGORIES = (
     "model_code",
     "tensors",
@@ -69,7 +69,7 @@ DEVICE_MEMORY_CATEGORIES = (
     "dma_rings",
     "uncategorized",
 )
-# stats/memory_usage/host_mem of a device; fields of HostMemory.
+# Directories in stats/memory_usage/host_mem of a device. Fields of HostMemory have the suffix `_bytes`.
 HOST_MEMORY_CATEGORIES = (
     "dma_buffers",
     "tensors",
@@ -80,7 +80,7 @@ HOST_MEMORY_CATEGORIES = (
     "dma_rings",
     "uncategorized",
 )
-# stats/status of a core. StatusCounters appends `_total` to the names.
+# Directories in stats/status of a core. Fields of StatusCounters have the suffix `_total`.
 STATUS_COUNTERS = (
     "success",
     "failure",
@@ -107,13 +107,13 @@ STATUS_COUNTERS = (
     "execute_sw_sequencer_fatal",
     "hw_repairable_hbm_ue_error",
 )
-# stats/other_info of a core.
+# Directories in stats/other_info of a core.
 INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
 OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
-# Counters of the driver itself. All others come from the runtime's datastore.
+# Counters that the driver itself counts. All other counters come from the runtime's datastore.
 DRIVER_COUNTERS = frozenset({"reset_req_count", "reset_fail_count"})
 
-# stats/hardware of a device: the file and the field of EccCounters.
+# Maps files in stats/hardware of a device to fields of EccCounters.
 ECC_COUNTERS = {
     "sram_ecc_uncorrected": "sram_uncorrected_total",
     "mem_ecc_uncorrected": "mem_uncorrected_total",
@@ -125,14 +125,14 @@ ECC_COUNTERS = {
 CONNECTED_DEVICES, CORE_COUNT, DEVICE_NUMBER = "connected_devices", "core_count", "dev"
 SERIAL_NUMBER = "info/serial_number"
 ARCH_TYPE = "info/architecture/arch_type"
-FIRST_ARCH_TYPE = "arch_type"  # in driver 2.7; lacks the prefix "ND" of later ones
+FIRST_ARCH_TYPE = "arch_type"  # path in driver 2.7, whose value lacks the prefix "ND"
 INSTANCE_TYPE = "info/architecture/instance_type"
 DEVICE_NAME = "info/architecture/device_name"
 POWER_UTILIZATION = "stats/power/utilization"
 UNHEALTHY_COMPONENTS = "stats/hardware/health_status/unhealthy_components"
 
 
-# First driver version of files that are newer than the rest.
+# The first driver version of each file that is newer than the other files of its directory.
 _MEMORY_SINCE = {
     "driver_memory": (2, 17),
     "collectives": (2, 17),
@@ -160,31 +160,31 @@ _ECC_FIRST = (2, 14)
 
 
 def status_path(name: str, value: str = "total") -> str:
-    """Path of a status counter of a core."""
+    """Returns the path of a status counter, relative to the directory of a core."""
     return f"stats/status/{name}/{value}"
 
 
 def other_info_path(name: str, value: str = "total") -> str:
-    """Path of one of the other counters of a core."""
+    """Returns the path of a counter in stats/other_info, relative to the directory of a core."""
     return f"stats/other_info/{name}/{value}"
 
 
 def device_memory_path(category: str, value: str = "total") -> str:
-    """Path of a core's device memory in a category. The file `total` holds the current allocation."""
+    """Returns the path of a core's device memory in a category; `total` is the file with the current size."""
     return f"stats/memory_usage/device_mem/{category}/{value}"
 
 
 def host_memory_path(category: str, value: str = "total") -> str:
-    """Path of a device's host memory in a category. The file `total` holds the current allocation."""
+    """Returns the path of a device's host memory in a category; `total` is the file with the current size."""
     return f"stats/memory_usage/host_mem/{category}/{value}"
 
 
 def core_memory_path(location: str, value: str = "total") -> str:
-    """Path of all memory of a core in `host_mem` or `device_mem`."""
+    """Returns the path of all memory of a core; `location` is host_mem or device_mem."""
     return f"stats/memory_usage/{location}/{value}"
 
 
-# Earlier path of a file, and the driver version that moved it. Earlier drivers did not split memory by category.
+# Maps a path to its earlier path and the driver version that moved it. Memory had no categories before 2.10.
 _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
     status_path("execute_completed_with_error"): (status_path("infer_completed_with_error"), CURRENT_NAMES_SINCE),
     status_path("execute_completed_with_num_error"): (
@@ -199,7 +199,7 @@ _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[SysfsFile]:
-    """Yields the files of a counter that was renamed."""
+    """Yields the files of a renamed counter, with its new and its earlier path."""
     directory = path.rpartition("/")[0]
     earlier, since = _EARLIER[path]
     earlier_directory = earlier.rpartition("/")[0]
@@ -293,7 +293,7 @@ def files_for_driver(
 
 
 def path_in_version(path: str, driver_version: tuple[int, ...]) -> str:
-    """Returns the path in a driver version of the file that is now at `path`."""
+    """Returns the path that a driver version has for a file; `path` is its path in the newest known version."""
     earlier = _EARLIER.get(path)
     return path if earlier is None or driver_version >= earlier[1] else earlier[0]
 
@@ -309,13 +309,13 @@ def parse_driver_version(text: str | None) -> tuple[int, ...] | None:
 MAX_BYTES = 4096
 MAX_UINT64 = 2**64 - 1
 
-# Regular sysfs files are never links. Following a link could open a device, which would make us its owner. Opening a
-# pipe must not block.
+# O_NOFOLLOW: a link could lead to a device, and opening a device would make this process its owner.
+# O_NONBLOCK: opening a pipe must not block.
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def open_file(path: str) -> int:
-    """Opens a regular file. Raises OSError, with ENODEV for any other file type."""
+    """Opens a regular file and returns the descriptor. Raises OSError, with ENODEV for other file types."""
     descriptor = os.open(path, OPEN_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -327,7 +327,7 @@ def open_file(path: str) -> int:
 
 
 def read_bytes(path: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """Reads up to the limit with a single read. Raises OSError."""
+    """Reads at most `limit_bytes` with a single read. Raises OSError."""
     descriptor = open_file(path)
     try:
         return os.read(descriptor, limit_bytes)
@@ -344,7 +344,7 @@ def read_text(path: str, limit_bytes: int = MAX_BYTES) -> str | None:
 
 
 def read_whole_file(path: str, limit_bytes: int) -> bytes:
-    """Reads up to the limit until the end of the file, as files of /proc require. Raises OSError."""
+    """Reads to the end of the file, at most `limit_bytes`, as files of /proc require. Raises OSError."""
     descriptor = open_file(path)
     try:
         pieces = []

@@ -6,7 +6,7 @@ import os
 
 from neurontools.driver.sysfs_files import CORE_FILES, DEVICE_FILES, POWER_UTILIZATION, SysfsFile, path_in_version
 
-MAX_ENTRIES = 30_000  # for one search through all devices; 128 cores have 19,000 entries
+MAX_ENTRIES = 30_000  # limit of the search through all devices; a host with 128 cores has 19,000 entries
 _CORE = "neuron_core"
 _VALUES = ("total", "present", "peak")
 
@@ -16,7 +16,7 @@ _CorePlace = tuple[str, str]
 
 
 class FoundFiles:
-    """Known driver files that a search below a device found by name.
+    """Known driver files, found by name in the directory of a device.
 
     `device` and `core` map the usual path to the found path, both relative to the device's directory. `ambiguous` has
     the usual paths of files found more than once.
@@ -29,7 +29,7 @@ class FoundFiles:
         core: dict[str, set[_CorePlace]] = {}
         for path in paths:
             *above, name = path.split("/")
-            if any(part.isdigit() for part in above):  # an entry for each process, for example
+            if any(part.isdigit() for part in above):  # a numbered directory, for example of a process
                 continue
             cores = [part for part in above if _is_core(part)]
             if not cores:
@@ -82,7 +82,7 @@ class FileLocations:
 
 
 class FileLocator:
-    """Finds the paths of files, and tries the paths found for one device on the others. Not thread-safe."""
+    """Finds the paths of moved files; tries paths found for one device on the others first. Not thread-safe."""
 
     __slots__ = ("_found", "_known", "_walk")
 
@@ -116,7 +116,7 @@ class FileLocator:
             if place_of_core is None:
                 gone.append(path)
                 del made.core[path]
-            elif place_of_core != made.core[path]:  # if equal, only the first core lacks the file
+            elif place_of_core != made.core[path]:  # if the path is equal, only the first core lacks the file
                 made.core[path] = place_of_core
                 made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
         made.ambiguous = tuple(path for path in gone if path in found.ambiguous)
@@ -125,7 +125,7 @@ class FileLocator:
         return made
 
     def found(self, directory: str) -> FoundFiles:
-        """Returns the known files below a device. Searches each device once."""
+        """Returns the known files below the directory of a device. Searches each directory once."""
         files = self._found.get(directory)
         if files is None:
             files = self._found[directory] = FoundFiles(self._walk.files(directory))
@@ -133,7 +133,7 @@ class FileLocator:
         return files
 
     def _learnt(self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]) -> FoundFiles | None:
-        """Returns the files found for another device, if this device has all lost files at the same paths."""
+        """Returns the files found for another device if all lost files of this device are at the same paths."""
         for files in self._known:
             if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
                 path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores
@@ -147,7 +147,7 @@ def _is_there(directory: str, place: str) -> bool:
 
 
 def _is_core_file_there(directory: str, place: _CorePlace, cores: list[int]) -> bool:
-    """Whether the first core has a file. The other cores are checked when they are read."""
+    """Whether the first core has a file. Missing files of other cores are noticed when they are read."""
     return not cores or _is_there(directory, f"{place[0]}{cores[0]}{place[1]}")
 
 
@@ -157,7 +157,7 @@ def _is_core(part: str) -> bool:
 
 
 def _name_of(path: str) -> tuple[str, _Tail]:
-    """Returns the parts that identify a file: a directory above it ("" if not needed), and its last path parts."""
+    """Returns what identifies a moved file: a directory above it ("" if not needed), and its last path parts."""
     parts = path.split("/")
     if path == POWER_UTILIZATION:
         return "power", (parts[-1],)
@@ -191,7 +191,7 @@ MAX_ENTRIES_PER_WALK = 8192
 
 
 class BoundedWalk:
-    """Directory walks that share a budget of entries. `is_cut`: at least one walk skipped entries."""
+    """Directory walks that share a limit on the number of entries. `is_cut` is true once a walk skips entries."""
 
     __slots__ = ("_left_of_this", "entries_left", "is_cut")
 

@@ -57,11 +57,11 @@ KERNEL_LOG = "dev/kmsg"
 _DMI = "sys/devices/virtual/dmi/id"
 _SUFFIX_BY_PLATFORM = {"pod": "_4", "pds": ""}
 _NAMES_WITHOUT_SUFFIX = (2, 25)
-_MODE_OF_FOUR_NODES = 1  # X4 of the driver's modes
+_MODE_OF_FOUR_NODES = 1  # the driver calls this mode X4
 
 
 class ExportedTree:
-    """A directory with `sys`, `proc` and `dev`, which `update` brings up to date and `close` removes.
+    """A directory with `sys`, `proc` and `dev`. `update` writes new values, and `close` removes the directory.
 
     `driver_version` decides the files, their modes, and whether counters change while a process runs. Raises UserError
     if the directory can't be used, and ValueError for an invalid version or an instance type without a catalog entry.
@@ -95,17 +95,17 @@ class ExportedTree:
 
     @property
     def directory(self) -> str:
-        """Returns the absolute path of the tree."""
+        """The absolute path of the tree."""
         return self._writer.directory
 
     @property
     def roots(self) -> Roots:
-        """Returns the roots with which a reader reads this tree."""
+        """The `Roots` with which a reader opens this tree."""
         base = self.directory
         return Roots(f"{base}/sys", f"{base}/proc", f"{base}/dev")
 
     def update(self, snapshot: Snapshot) -> None:
-        """Updates the tree to this snapshot. Adds and removes devices and processes."""
+        """Writes the values of a snapshot. Adds and removes devices and processes."""
         cores: dict[int, dict[int, NeuronCore]] = {}
         for core in snapshot.cores:
             cores.setdefault(core.device_index, {})[core.index_on_device] = core
@@ -139,12 +139,12 @@ class ExportedTree:
         write(f"{_DMI}/sys_vendor", "Amazon EC2\n", 0o444)
         write(f"{_DMI}/board_asset_tag", f"{instance.instance_id or ''}\n", 0o444)
         self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
-        write(KERNEL_LOG, "", 0o644)  # other code appends records
+        write(KERNEL_LOG, "", 0o644)  # other code appends kernel records
         write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
         write("proc/devices", f"Character devices:\n{DEVICE_MAJOR:3d} neuron\n\nBlock devices:\n", 0o444)
 
     def physical_core(self, device_index: int, position: int) -> int:
-        """Returns the physical core, K of neuron_coreK, at a logical position of a device."""
+        """Returns the physical core (K of neuron_coreK) at a logical position of a device."""
         return self._core_map(device_index)[position]
 
     def _core_map(self, device_index: int) -> tuple[int, ...]:
@@ -153,9 +153,9 @@ class ExportedTree:
         return tuple(row[flip_core_position(position)] for position in range(len(row))) if self._is_flipped else row
 
     def _elected_place(self, instance: Instance) -> dict[str, tuple[int, str]]:
-        """Returns node index and server id by file name suffix. Empty outside an UltraServer.
+        """Maps the suffix of the files node_id and server_id to node index and server id.
 
-        Also empty for the platform "max", whose file names are not known.
+        Empty outside an UltraServer, and for the platform "max", whose file names are not known.
         """
         node, ultraserver = instance.ultraserver_node, self._kind.ultraserver
         if node is None or node.index is None or instance.ultraserver_id is None or ultraserver is None:
@@ -184,7 +184,7 @@ class ExportedTree:
             for name, value in (("numa_node", device.numa_node), ("local_cpulist", device.cpu_affinity)):
                 if value is not None:
                     self._writer.write(f"{pci}/{name}", f"{value}\n", 0o444)
-        self._devices[device.index] = added  # last, so that a failed attempt (disk full) is repeated
+        self._devices[device.index] = added  # set last: after a failure such as a full disk, the next update retries
         return added
 
     def _drop_devices(self, present: set[int]) -> None:
@@ -203,14 +203,14 @@ class ExportedTree:
             exported.update(process, self._boot)
 
 
-DEVICE_MAJOR = 240  # the kernel reserves 240 to 254 for local use
-# Host memory of an idle driver for each core: rings, and for core 0 also the datastores of processes.
+DEVICE_MAJOR = 240  # Linux reserves the major numbers 240 to 254 for local use
+# Host memory that an idle driver uses for a core: rings, and on core 0 also the datastores of processes.
 _CORE_HOST_BYTES = 266_240
 _FIRST_CORE_HOST_BYTES = 4_530_176
 
 
 class ExportedDevice:
-    """The directory of one device and its cores. `core_map[position]` is the physical core at a logical position."""
+    """Writes the directory of a device. `core_map[position]` is the physical core at a logical position."""
 
     def __init__(
         self,
@@ -240,7 +240,10 @@ class ExportedDevice:
         self._before: Device | None = None
 
     def update(self, device: Device, cores: Mapping[int, NeuronCore], owners: Mapping[int, Process]) -> None:
-        """Updates the files. `cores` has logical positions as keys, `owners` the index of each process's first core."""
+        """Updates the device's files.
+
+        `cores` is keyed by logical position, `owners` by the index of each process's first core.
+        """
         if device is not self._before:
             self._before = device
             for path, text in _identity_texts(device, self._family).items():
@@ -294,7 +297,7 @@ MICROSECONDS = 1e6
 PE_COUNTERS = "stats/tensor_engine/pe_cntrs"
 _PE_TEXT = "xrow_grp,mm_active,wl_active,idle\n" + "".join(f"{row},0,0,0\n" for row in range(4))
 
-# Execution outcomes other than success, and the driver's counter of each.
+# Maps execution outcomes other than success to the driver's counters.
 OUTCOMES = {
     "completed_with_err_total": "execute_completed_with_error",
     "completed_with_num_err_total": "execute_completed_with_num_error",
@@ -302,8 +305,8 @@ OUTCOMES = {
     "incorrect_input_total": "exec_bad_input",
     "failed_to_queue_total": "execute_failed_to_queue",
 }
-# Errors of a process, and the nearest counter of the driver. Numerical errors are an execution outcome. The driver has
-# no counter for transient errors.
+# Maps errors of a process to the nearest counters of the driver, which has no counter for transient errors.
+# OUTCOMES has the numerical errors, because they are an execution outcome.
 ERRORS = {
     "generic_total": "generic_error",
     "model_total": "unsupported_neff_version",
@@ -311,14 +314,14 @@ ERRORS = {
     "hardware_total": "hw_error",
 }
 
-# Counters that injected faults raise. They come from the core's status, not from the reports of processes.
+# Counters that injected faults increase. Their values come from the core's status, not from process reports.
 _OF_HARDWARE = tuple(
     name for name in STATUS_COUNTERS if name.startswith(("hw_", "oob_", "execute_sw_")) and name != "hw_error"
 )
 
 
 class ExportedCounter:
-    """The files of one counter: `total`, `present` (size of the last change) and, for memory, `peak`."""
+    """Writes the files of one counter: `total`, `present` (size of the last change) and, for memory, `peak`."""
 
     __slots__ = ("_mode", "_path", "_peak", "_total", "_writer")
 
@@ -334,7 +337,6 @@ class ExportedCounter:
             self._write("peak", total)
 
     def set(self, total: int) -> None:
-        """Writes a new value to the files that change."""
         if total == self._total:
             return
         self._write("total", total)
@@ -351,7 +353,7 @@ class ExportedCounter:
 def export_counters(
     writer: TreeWriter, directory: str, files: Iterable[SysfsFile], initial: Mapping[str, int] | None = None
 ) -> dict[str, ExportedCounter]:
-    """Writes the counters among these files and returns them by directory. `initial` has start values."""
+    """Writes the counters that `files` contains and returns them by directory. `initial` has their start values."""
     modes = {file.path: file.mode for file in files}
     made = {}
     for path, mode in modes.items():
@@ -363,7 +365,7 @@ def export_counters(
 
 
 class ExportedCore:
-    """The directory of one core. Before driver 2.30, the runtime's counters change only when their process ends."""
+    """Writes the directory of a core. Before driver 2.30, runtime counters change only when their process ends."""
 
     def __init__(
         self,
@@ -388,7 +390,7 @@ class ExportedCore:
                 writer.write(f"{directory}/{file.path}", texts[file.path], file.mode)
 
     def update(self, core: NeuronCore, owner: Process | None) -> None:
-        """Updates the files. `owner` is the process that has this core as its first core."""
+        """Updates the core's files. `owner` is the process whose first core is this core."""
         if core is not self._before:
             self._memory(core)
             self._before = core
@@ -407,7 +409,7 @@ class ExportedCore:
         failed = 0
         for field, name in OUTCOMES.items():
             failed += self._count(name, None if owner is None else getattr(owner.executions, field, None))
-        # Some hardware errors have their own counters. `hw_error` counts the rest.
+        # `hw_error` counts only the hardware errors that have no counter of their own.
         own = 0
         for name in _OF_HARDWARE if core.status is not None else ():
             count = getattr(core.status, f"{name}_total") or 0
@@ -425,7 +427,10 @@ class ExportedCore:
         self._set(other_info_path(TIME_IN_USE), busy)
 
     def _count(self, name: str, now: int | None) -> int:
-        """Sets a status counter and returns its value. It never decreases, although a new owner counts from zero."""
+        """Sets a status counter and returns its value.
+
+        The counter never decreases, although the counts of a new owner start at zero.
+        """
         count = self._kept[name] = max(self._kept.get(name, 0), now or 0)
         self._set(path_in_version(status_path(name), self._version), count)
         return count
@@ -442,7 +447,7 @@ _FIRST_DESCRIPTOR = 3
 
 
 class ExportedProcess:
-    """The /proc directory of one process, with descriptor links to its device files."""
+    """Writes the /proc directory of a process, with descriptor links to its device files."""
 
     def __init__(self, writer: TreeWriter, proc: str, process: Process) -> None:
         self._writer = writer

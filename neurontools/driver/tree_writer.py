@@ -26,7 +26,7 @@ class TreeWriter:
     """Writes a tree into a directory that is new, empty, or left over from a killed process, and locks it.
 
     No other user may write to the directory, so nobody can replace a subdirectory with a link. Readers see a file's old
-    content or its new content, never a part. `close` removes everything that was written, and emptied directories.
+    content or its new content, never a part. `close` removes all that was written, and directories that become empty.
     Raises UserError if the directory can't be used. Not thread-safe.
     """
 
@@ -90,7 +90,7 @@ class TreeWriter:
         self._below.get(os.path.dirname(path), {}).pop(path, None)  # noqa: PTH120
 
     def close(self) -> None:
-        """Removes all written entries. Files of others stay, and so do the directories that contain them."""
+        """Removes all written entries. Keeps files of other programs, and the directories that contain them."""
         if self._root is not None:
             if self._marker >= 0:
                 for path in list(self._below[""]):
@@ -132,7 +132,7 @@ class TreeWriter:
         os.fchmod(marker, 0o644)
         os.ftruncate(marker, 0)
         os.write(marker, _MARKER_TEXT)
-        if entries and not missing:  # a killed process left it behind, so `close` may remove it
+        if entries and not missing:  # the tree of a killed process: `close` may remove the directory too
             self._made_above = [self.directory]
         for entry in entries - {_MARKER}:
             _remove_left_behind(root, entry)
@@ -149,7 +149,10 @@ class TreeWriter:
 
 
 def check_directory(directory: str) -> None:
-    """Raises UserError if no tree can be created there. Changes nothing, and ignores the lock of another process."""
+    """Raises UserError if no tree can be created in this directory.
+
+    Changes nothing, and ignores the lock of another process.
+    """
     _refuse_forbidden(directory)
     if os.path.lexists(directory):
         with _told(directory), Directory.open(directory) as root:
@@ -158,7 +161,7 @@ def check_directory(directory: str) -> None:
 
 @contextlib.contextmanager
 def _told(directory: str) -> Iterator[None]:
-    """Converts OSError to UserError."""
+    """Context manager that converts OSError to UserError."""
     try:
         yield
     except NotTrusted as error:
@@ -182,7 +185,7 @@ def _refuse_forbidden(directory: str) -> None:
 
 
 def _usable_entries(root: Directory) -> set[str]:
-    """Returns the entries: none, or those of a tree that was left behind. Raises UserError for any other directory."""
+    """Returns the names in an empty directory or in the tree of a killed process; else raises UserError."""
     if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
             f"others may change the directory {root.path}; give one that is yours and that nobody else may write to",
@@ -195,7 +198,7 @@ def _usable_entries(root: Directory) -> set[str]:
 
 
 def _missing(directory: str) -> list[str]:
-    """Returns the directory and its parents that don't exist, the lowest first."""
+    """Returns the directory and its parents that don't exist, the deepest first."""
     found = []
     while not os.path.lexists(directory):
         found.append(directory)
