@@ -1,12 +1,12 @@
 """Open monitoring tools for AWS Trainium and Inferentia. docs/python.md has the public Python API."""
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from neurontools.util.version import __version__ as __version__
 else:
 
     def __getattr__(name: str) -> str:
-        """The version, read when somebody asks: every command imports this package."""
+        """Imports `__version__` on first access, because every command imports this package."""
         if name == "__version__":
             from neurontools.util.version import __version__
 

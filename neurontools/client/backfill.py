@@ -1,4 +1,4 @@
-"""Backfill: fetches earlier moments and ended processes that the daemon still has in memory."""
+"""Backfill: fetches past snapshots and ended processes that the daemon still has in memory."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from neurontools.client.timeline import HostTimeline
 
 
-PIECE = 60  # moments per request; a busy host answers that in time
-# pause after each moment, as a multiple of the work on it: keeps the interpreter free for keys and drawing
+PIECE = 60  # snapshots per request: few enough for a busy daemon to answer before the timeout
+# Pause after each snapshot, as a multiple of the CPU time spent on it. Leaves the GIL to the user interface.
 _REST_RATIO = 3.0
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.5, 8.0
 _MOST_STRETCHES = 16
 
 
 class Backfill:
-    """Fetches missing stretches of the past in pieces, newest first. Its thread runs while there is work.
+    """Fetches missing snapshots from the daemon's history in a background thread, newest first.
 
-    `deliver` gets moments in that thread, and an empty sequence at the end. Failed requests are retried from where they
-    stopped, until `close`.
+    The thread calls `deliver` with each batch of moments, and with an empty sequence at the end. It retries a failed
+    request from where the request stopped, until `close`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Backfill:
         self._socket_path = socket_path
         self._rest_ratio = rest_ratio
         self._deliver = deliver
-        self._is_full = is_full  # whether the timeline can hold nothing older
+        self._is_full = is_full  # returns whether the timeline has no room for older snapshots
         self._stretches: list[PastMomentBuilder] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -54,11 +54,11 @@ class Backfill:
 
     @property
     def is_loading(self) -> bool:
-        """Whether something is left to fetch. From any thread."""
+        """Whether snapshots are left to fetch. Thread-safe."""
         return bool(self._stretches)
 
     def want(self, newest: Moment, oldest: Moment | None) -> None:
-        """Requests the moments between `oldest` and `newest`; None: all before `newest`. From any thread."""
+        """Requests all moments between `oldest` (None: the oldest that the daemon has) and `newest`. Thread-safe."""
         with self._lock:
             self._stretches.append(PastMomentBuilder(newest, oldest))
             del self._stretches[:-_MOST_STRETCHES]
@@ -67,14 +67,14 @@ class Backfill:
                 self._thread.start()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits until all is fetched, at most for this time."""
-        with self._lock:  # a thread that is set has been started
+        """Waits until all requested moments are fetched, at most `timeout_seconds`."""
+        with self._lock:  # `want` starts the thread under this lock; joining an unstarted thread raises
             thread = self._thread
         if thread is not None:
             thread.join(timeout_seconds)
 
     def close(self) -> None:
-        """Stops fetching. Waits at most a second for the thread. May be called again."""
+        """Stops fetching and waits at most a second for the thread to end. Idempotent."""
         self._closing.set()
         client = self._client
         if client is not None:
@@ -96,7 +96,7 @@ class Backfill:
                 is_done = False
                 self._closing.wait(retry_seconds)
                 retry_seconds = min(2 * retry_seconds, _LONGEST_RETRY_SECONDS)
-            except Exception:  # a malformed answer must not end the view; the live feed reports it
+            except Exception:  # a malformed reply must not crash the view; the live feed reports it
                 is_done = True
             if is_done:
                 with self._lock:
@@ -106,7 +106,10 @@ class Backfill:
             self._deliver(())
 
     def _fetch(self, stretch: PastMomentBuilder) -> bool:
-        """Fetches one piece; returns whether it was the last. UserError if the reply is incomplete."""
+        """Fetches up to `PIECE` snapshots of a stretch and returns whether the stretch is done.
+
+        Raises UserError if the reply is incomplete.
+        """
         from neurontools.client.daemon_client import Client, Closed
 
         received: list[bytes] = []
@@ -122,7 +125,7 @@ class Backfill:
             except Closed:
                 return True
         if is_oldest_first(received):
-            # An older daemon sends the oldest first. A part of that does not connect to the known moments.
+            # An older daemon replies oldest first, so an incomplete reply would leave a gap: drop it.
             received = received[::-1] if failure is None else []
         made = self._make_moments(stretch, received)
         if failure is not None:
@@ -145,7 +148,7 @@ class Backfill:
 
 
 def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> list[Moment]:
-    """Returns the moments before `newest` in any order. After `within_seconds`, returns those fetched so far."""
+    """Returns all moments before `newest`, in any order. After `within_seconds`, returns only those fetched so far."""
     found: list[Moment] = []
     past = Backfill(socket_path, found.extend, rest_ratio=0.0)
     past.want(newest, None)
@@ -155,28 +158,28 @@ def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> lis
 
 
 MOST_KEPT = 4000
-# A snapshot lists processes that ended within the last minute, so reading one moment per step is enough.
+# A snapshot lists all processes that ended in the last minute, so one snapshot every 25 s is enough.
 _STEP_SECONDS = 25.0
 
 _Key = tuple[int, float, float]
 
 
 class EndedProcessLog:
-    """The ended processes known so far. For one thread."""
+    """Collects ended processes without duplicates. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ended: dict[_Key, EndedProcess] = {}
-        self._read: dict[int, float] = {}  # by step: the last moment that was read
+        self._read: dict[int, float] = {}  # time of the last snapshot read in each step of _STEP_SECONDS
 
     def take(self, processes: Iterable[EndedProcess]) -> None:
-        """Adds processes that are not known yet."""
+        """Adds ended processes, except those already in the log."""
         for process in processes:
             self._ended.setdefault(_key(process), process)
         for key in list(self._ended)[: max(0, len(self._ended) - MOST_KEPT)]:
             del self._ended[key]
 
     def read(self, timeline: HostTimeline) -> None:
-        """Adds the ended processes in moments of a timeline that were not read yet."""
+        """Adds the ended processes from snapshots of a timeline that earlier calls did not read."""
         moments = timeline.moments
         position = 0
         while position < len(moments):
@@ -189,7 +192,7 @@ class EndedProcessLog:
             position = max(position + 1, end)
 
     def until(self, unix_seconds: float) -> tuple[EndedProcess, ...]:
-        """The processes that had ended by this time."""
+        """Returns the processes that ended at or before this time."""
         return tuple(process for process in self._ended.values() if process.ended_at_unix_seconds <= unix_seconds)
 
 
@@ -198,7 +201,7 @@ def _key(process: EndedProcess) -> _Key:
 
 
 class EndedProcessFetch:
-    """Asks a daemon once, in its own thread, for the ended processes. `take` returns the result."""
+    """Requests the ended processes from a daemon once, in a background thread. `take` returns them."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
@@ -207,12 +210,12 @@ class EndedProcessFetch:
         self._thread.start()
 
     def wait(self) -> tuple[EndedProcess, ...]:
-        """Waits for the daemon's answer, then returns it like `take`."""
+        """Waits for the daemon's reply and returns its ended processes."""
         self._thread.join()
         return self.take()
 
     def take(self) -> tuple[EndedProcess, ...]:
-        """Returns what has come since the last call."""
+        """Returns the ended processes after the reply has arrived, but only once; otherwise an empty tuple."""
         found, self._found = self._found, ()
         return found
 
@@ -222,5 +225,5 @@ class EndedProcessFetch:
         try:
             with Client(self._socket_path) as client:
                 self._found = client.ended().processes
-        except (UserError, ValueError):  # no connection, or an older daemon without this call
+        except (UserError, ValueError):  # the daemon is unreachable, or too old for ListEnded
             return

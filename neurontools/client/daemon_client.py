@@ -27,7 +27,9 @@ _SERVICE = "/neurontools.v1.MonitorService/"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The ended processes, oldest first. The daemon knows none that ended before `known_since_unix_seconds`."""
+    """Ended processes, oldest first. The daemon has no record of processes that ended before
+    `known_since_unix_seconds`.
+    """
 
     processes: tuple[EndedProcess, ...]
     known_since_unix_seconds: float
@@ -38,10 +40,11 @@ class Closed(Exception):
 
 
 def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Client:
-    """Returns a client of the daemon at `socket`, a path; by default, of the daemon that the commands use.
+    """Returns a client of the daemon at the path `socket`; by default, of the same daemon as the commands.
 
-    The default is NEURONTOOLS_SOCKET, else the user's own daemon, else the system's. Raises NoDaemon if none runs there
-    or access is denied, UserError for an impossible path. `timeout_seconds` is for each call.
+    The default path is NEURONTOOLS_SOCKET, else the socket of the user's own daemon, else that of the system's daemon.
+    Raises NoDaemon if no daemon runs there or access is denied, UserError for an invalid path. `timeout_seconds`
+    applies to each call.
     """
     path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, os.environ)
     absent: NoDaemon | None = None
@@ -65,13 +68,13 @@ def read_snapshot(message: bytes) -> Snapshot:
 
 
 class Client:
-    """A client of the daemon at a unix socket; see `connect`. A context manager that closes it.
+    """A client of the daemon at a unix socket, made by `connect`. As a context manager, it closes itself on exit.
 
     Methods may be called from several threads. Each call makes its own connection, so a client survives a restart of
     the daemon. Every method raises NoDaemon if the daemon cannot be reached, TimedOut if it does not answer, UserError
     (their base class) for other failures, and Closed after `close`.
 
-    The `_message` methods return undecoded replies, which are cheap to keep; `read_snapshot` decodes one.
+    The `_message` methods return undecoded replies, which take little memory; `read_snapshot` decodes a reply.
     """
 
     def __init__(self, socket_path: str, *, timeout_seconds: float = 5.0) -> None:
@@ -85,26 +88,27 @@ class Client:
         return f"<Client of {display_address(self.socket_path)}{', closed' if self._is_closed else ''}>"
 
     def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
-        """Returns the latest snapshot, or the one of `age_seconds` ago (the oldest one if that is older)."""
+        """Returns the snapshot of `age_seconds` ago, or the oldest that the daemon has. By default, the latest."""
         return read_snapshot(self.snapshot_message(age_seconds))
 
     def watch(self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None) -> Iterator[Snapshot]:
-        """Yields snapshots at least `interval_seconds` apart: one per tick, and one when a core changes its owner.
+        """Yields a snapshot per tick of the daemon, and one when a core changes its owner.
 
-        Blocks between them. Ends after `duration_seconds`; None: never.
+        Snapshots are at least `interval_seconds` apart. Blocks until the next snapshot. Ends after `duration_seconds`,
+        or never if that is None.
         """
         return map(read_snapshot, self.watch_messages(interval_seconds, duration_seconds=duration_seconds))
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
-        """Yields the daemon's recent snapshots, oldest first: the last `duration_seconds` (0: all), after
-        `after_sequence`.
+        """Yields the daemon's snapshots of the last `duration_seconds` (0: all), oldest first.
 
-        All are fetched when the first is read, so reading the others may take any time.
+        Only snapshots after `after_sequence` are included. The first step of the iteration fetches them all, so the
+        call's timeout does not limit the later steps.
         """
         yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
 
     def ended(self, since_unix_seconds: float = 0.0) -> Ended:
-        """Returns the processes that have ended or released their cores since then (0: all that the daemon knows)."""
+        """Returns the processes that ended or released their cores since this time. 0: all that the daemon has."""
         request = neuron_pb2.ListEndedRequest(since_unix_seconds=since_unix_seconds).SerializeToString()
         processes: list[EndedProcess] = []
         known_since = 0.0
@@ -115,7 +119,7 @@ class Client:
         return Ended(tuple(processes), known_since)
 
     def snapshot_message(self, age_seconds: float = 0.0) -> bytes:
-        """Like `snapshot`, undecoded."""
+        """Returns the same as `snapshot`, as an undecoded reply."""
         request = neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds)
         for message in self._stream("GetSnapshot", request.SerializeToString(), self._timeout_seconds):
             return message
@@ -128,7 +132,7 @@ class Client:
     def watch_messages(
         self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None
     ) -> Iterator[bytes]:
-        """Like `watch`, undecoded."""
+        """Yields the same as `watch`, as undecoded replies."""
         request = neuron_pb2.WatchSnapshotsRequest(interval_seconds=interval_seconds).SerializeToString()
         if duration_seconds is None:
             yield from self._stream("WatchSnapshots", request, None)
@@ -143,14 +147,14 @@ class Client:
                     raise
 
     def history_messages(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[bytes]:
-        """Like `history`, undecoded."""
+        """Yields the same as `history`, as undecoded replies."""
         request = neuron_pb2.ListHistoryRequest(duration_seconds=duration_seconds, after_sequence=after_sequence)
         return self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds)
 
     def packed_past(self, before_sequence: int, most: int) -> Iterator[bytes]:
-        """Yields the latest `most` replies before a sequence, newest first, undecoded and compressed with zlib.
+        """Yields the last `most` snapshots before a sequence number, newest first, as zlib-compressed replies.
 
-        An older daemon ignores limit, order and compression: it sends everything, oldest first.
+        An older daemon ignores the requested limit and order: it sends its whole history, oldest first.
         """
         request = neuron_pb2.ListHistoryRequest(
             before_sequence=before_sequence, max_snapshots=most, newest_first=True, packed=True
@@ -160,7 +164,7 @@ class Client:
             yield reply.packed or zlib.compress(message, 1)
 
     def close(self) -> None:
-        """Ends all calls, also those that block in other threads. From any thread; may be called again."""
+        """Ends all calls, including calls that block in other threads. Thread-safe and idempotent."""
         with self._lock:
             self._is_closed = True
             connections = list(self._connections)
@@ -174,7 +178,7 @@ class Client:
         self.close()
 
     def _stream(self, method: str, request: bytes, timeout_seconds: float | None) -> Iterator[bytes]:
-        """Yields the undecoded replies of a call. A unary call is a stream of one reply."""
+        """Calls a method of the daemon and yields its undecoded replies; a unary call has one reply."""
         if self._is_closed:
             raise Closed
         connection: StreamConnection | None = None
@@ -197,10 +201,11 @@ class Client:
 
 
 class Recording:
-    """A recording of `neuron-top --record`, with the client's methods for the past. A context manager.
+    """A recording of `neuron-top --record`, with the methods `snapshot` and `history` of `Client`.
 
-    UserError if the file cannot be read or is not a recording. Each call reads the file again up to its last whole
-    snapshot, so it may still be written. After a call, `trouble` says why the file ended early; "" if it did not.
+    Can be used as a context manager. Raises UserError if the file cannot be read or is not a recording. Each call reads
+    the file again up to its last whole snapshot, so the file may still be growing. After a call, `trouble` says why the
+    file ended early; "" if it ended regularly.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -212,7 +217,7 @@ class Recording:
         return f"<Recording {self.path!r}>"
 
     def snapshot(self) -> Snapshot:
-        """Returns the last snapshot; UserError if there is none."""
+        """Returns the last snapshot of the recording. Raises UserError if the recording has none."""
         last: neuron_pb2.Snapshot | None = None
         for last in self._messages():  # noqa: B007
             pass
@@ -223,7 +228,10 @@ class Recording:
         return from_message(Snapshot, last)
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
-        """Yields the snapshots, oldest first: the last `duration_seconds` (0: all), after `after_sequence`."""
+        """Yields the snapshots of the last `duration_seconds` (0: all), oldest first.
+
+        Only snapshots with a sequence number above `after_sequence` are included.
+        """
         since_seconds = float("-inf")
         if duration_seconds > 0:
             for at_seconds, _ in self._timed_messages():
@@ -236,10 +244,10 @@ class Recording:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Does nothing: no file is open between calls."""
+        """Does nothing, because no file is open between calls."""
 
     def _timed_messages(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
-        """Yields snapshots with their time on a clock that nobody sets, because the host's clock may have been set."""
+        """Yields each snapshot with its monotonic time in seconds, because the wall clock may have been set."""
         from neurontools.client.timeline import HostClock
 
         time, last_seconds = HostClock(), 0.0
@@ -249,7 +257,7 @@ class Recording:
             yield last_seconds, message
 
     def _messages(self) -> Iterator[neuron_pb2.Snapshot]:
-        """Yields the same message again and again, with new contents."""
+        """Yields the snapshots of the recording. All may be the same message object, updated in place."""
         reader = self._reader()
         try:
             yield from reader.snapshots()

@@ -1,9 +1,9 @@
-"""Events between two snapshots: processes, errors, ECC errors, models, findings and warnings.
+"""Finds events between two snapshots: changes of processes, errors, ECC errors, models, findings and warnings.
 
-Events that depend on a rule (stalled, idle, nearly full) come from the daemon's findings, in their words. Snapshots
-without findings, from older daemons or recordings, have none of these.
+Events that need a rule (stalled, idle, nearly full) repeat the text of the daemon's findings. Snapshots of older
+daemons have no findings, and so no such events.
 
-Works on the messages of the API, so that an hour of recording can be searched without decoding it.
+The module compares protobuf messages, so that a search of an hour of recording does not convert each to a `Snapshot`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from neurontools.util.terminal import escape_controls
 from neurontools.util.units import counted, duration_text, ranges_text
 
 CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO = 2.0, 0.001
-"""The wall clock was set if it differs from the monotonic clock by this much, and by this share of the time that
-passed.
+"""The wall clock was set if, between two snapshots, it moved this much more or less than the monotonic clock: by at
+least these seconds, and by at least this share of the elapsed time.
 """
 
 _ERROR_KINDS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
@@ -43,7 +43,7 @@ _TOLD_AS_FACTS = frozenset(
         FindingKind.STALE_REPORT,
     )
 )
-"""Kinds of findings that repeat an event: a missing device, a counted error."""
+"""Kinds of findings that repeat another event, such as a missing device or a counted error; they become no event."""
 
 _WORDS: dict[str, str] = {
     FindingKind.STUCK: "stuck",
@@ -61,12 +61,12 @@ _WORDS: dict[str, str] = {
     FindingKind.WAS_RESET: "reset",
     FindingKind.UNHEALTHY_COMPONENT: "device",
 }
-"""Event kinds by finding kind; unknown kinds are "finding"."""
+"""Maps the kind of a finding to the kind of its event. A kind without an entry becomes "finding"."""
 _Part = TypeVar("_Part", neuron_pb2.NeuronCore, neuron_pb2.Device)
 
 
 class EventSeverity(StrEnum):
-    """Severity of an event."""
+    """How serious an event is, with the words that users see."""
 
     INFO = "info"
     WARNING = "warning"
@@ -82,20 +82,21 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """One event, with a text for users."""
+    """One event on a host, such as an ended process, with a text for users."""
 
     at_unix_seconds: float
-    kind: str  # attached, ended, error, ecc, device, model, silent, warning, restart, clock, or a value of _WORDS
+    # attached, ended, error, ecc, device, model, silent, warning, restart, clock, finding, or a value of _WORDS
+    kind: str
     severity: EventSeverity
     text: str
     pid: int | None = None
     device_index: int | None = None
-    at_seconds: float = 0.0  # position of its moment in the timeline
+    at_seconds: float = 0.0  # monotonic time of the event's snapshot in the timeline
     core_index: int | None = None  # logical core
 
 
 def events_between(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot) -> tuple[HostEvent, ...]:
-    """Returns the events between two snapshots; none if there is no earlier one."""
+    """Returns the events between two snapshots; empty if `before` is None."""
     if before is None:
         return ()
     return tuple(_events(before, after))
@@ -156,7 +157,7 @@ def _process_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at:
 
 
 def _finding_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
-    """New findings. None if either snapshot has no findings to compare."""
+    """Yields an event for each new finding; yields nothing if either snapshot has no health report."""
     if not (before.HasField("health") and after.HasField("health")) or before.health == after.health:
         return
     known = {finding.identity for finding in _findings(before)}
@@ -196,7 +197,7 @@ def _ecc_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: flo
 
 
 def _paired(before: Sequence[_Part], after: Sequence[_Part]) -> Iterator[tuple[_Part, _Part]]:
-    """Pairs cores or devices by index; skips those that are in one snapshot only."""
+    """Pairs the cores or devices of two snapshots by index; skips an index that only one snapshot has."""
     if len(before) == len(after):
         yield from (pair for pair in zip(before, after, strict=True) if pair[0].index == pair[1].index)
         return

@@ -1,4 +1,4 @@
-"""Feeds of a view: moments of a live daemon with its recent past, or of a recording."""
+"""Feeds read the snapshots that a view shows, from a live daemon and its history or from a recording."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
     from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
-_MISSED_INTERVALS = 2.5  # after a longer pause, the missed moments are requested
+_MISSED_INTERVALS = 2.5  # intervals without a snapshot after which the feed requests the missed ones
 
 
 class FeedState(Enum):
-    """Connection state of a feed."""
+    """Whether a feed is connected to its daemon, or how far it has read its recording."""
 
     CONNECTING = "connecting"
     LIVE = "live"
     LOST = "lost"  # retrying
     LOADING = "loading"  # reading a recording
-    COMPLETE = "complete"  # the whole recording is read
+    COMPLETE = "complete"  # has read the whole recording
 
 
 @dataclass(frozen=True, slots=True)
 class FeedStatus:
-    """The status of a feed; `text` describes the problem in one line."""
+    """The state of a feed, with a one-line description of the problem if there is one."""
 
     link: FeedState
     text: str = ""
-    since_seconds: float = 0.0  # time.monotonic() of the change
+    since_seconds: float = 0.0  # time.monotonic() of the last state change
 
 
 class Feed:
-    """Reads moments in its own thread.
+    """Base class: reads snapshots in a background thread and makes a `Moment` of each.
 
-    `drain` moves new moments into `timeline`, in the caller's thread. The feed's thread calls `notify` when there are
-    new moments or a new status. `close` ends the thread, even if the source sends nothing.
+    `drain` moves new moments into `timeline`, in the caller's thread. The background thread calls `notify` when there
+    are new moments or a new status. `close` ends the thread, even if no snapshot arrives.
     """
 
     is_live = True
-    interval_seconds = 1.0  # time between two moments
+    interval_seconds = 1.0  # requested time between two snapshots
 
     def __init__(self, timeline: HostTimeline) -> None:
         self.timeline = timeline
@@ -62,24 +62,24 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def start(self, notify: Callable[[], None]) -> None:
-        """Starts the thread."""
+        """Starts the background thread, which calls `notify` for new moments and a new status."""
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stops reading. Waits at most a second for the thread. May be called again."""
+        """Stops reading and waits at most a second for the background thread. Idempotent."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(1.0)
 
     @property
     def is_loading_past(self) -> bool:
-        """Whether more of the past is to come than the timeline has."""
+        """Whether the feed is still loading past snapshots into the timeline."""
         return False
 
     def drain(self) -> int:
-        """Adds new moments to the timeline; returns how many. Skips known ones."""
+        """Moves the received moments into the timeline and returns by how many the timeline grew."""
         timeline = self.timeline
         before = len(timeline)
         while self._incoming:
@@ -101,9 +101,9 @@ class Feed:
 
 
 class LiveFeed(Feed):
-    """Moments of a daemon. Reconnects until it is back.
+    """Feed of a live daemon. When the connection is lost, it reconnects until the daemon is back.
 
-    Watches first. `Backfill` fetches the past, and moments missed while disconnected, at the same time.
+    While the feed watches the daemon, `Backfill` fetches past snapshots and those missed while disconnected.
     """
 
     def __init__(self, socket_path: str, interval_seconds: float = 1.0, *, limit_bytes: int = LIVE_BYTES) -> None:
@@ -121,18 +121,18 @@ class LiveFeed(Feed):
 
     @property
     def is_loading_past(self) -> bool:
-        """As in Feed."""
+        """Whether `Backfill` is still fetching past snapshots, or has not begun yet."""
         return not self._is_past_wanted or self._past.is_loading
 
     def begin_with(self, message: bytes) -> None:
-        """Adds a snapshot before `start`, so that the view has something to show at once."""
+        """Adds a snapshot to the timeline before `start`, so that the first screen is not empty."""
         moment = self._maker.make(message)
         if moment is not None:
             self._latest = moment
             self.timeline.append(moment, self._maker.latest)
 
     def set_interval(self, interval_seconds: float) -> None:
-        """Sets the time between two moments, from the next one on."""
+        """Sets the time between two snapshots and reconnects to apply it."""
         self.interval_seconds = interval_seconds
         self._restart_watch = True
         client = self._client
@@ -140,7 +140,7 @@ class LiveFeed(Feed):
             client.close()
 
     def close(self) -> None:
-        """As in Feed; also closes the recording."""
+        """Stops the feed's threads, and closes the recorder if there is one. Idempotent."""
         self._closing.set()
         client = self._client
         if client is not None:
@@ -173,7 +173,7 @@ class LiveFeed(Feed):
                 pass
             except UserError as error:
                 self._set_status(FeedState.LOST, str(error))
-            except Exception as error:  # a malformed answer must not end the view
+            except Exception as error:  # a malformed reply must not crash the view
                 self._set_status(FeedState.LOST, f"the daemon's answer can't be read: {error}")
             finally:
                 client.close()
@@ -207,14 +207,14 @@ class LiveFeed(Feed):
         try:
             recorder.write(message)
         except (OSError, ValueError) as error:
-            if self.recorder is not recorder:  # the user has stopped the recording meanwhile
+            if self.recorder is not recorder:  # the user stopped the recording during the write
                 return
             self.recorder = None
             self.recording_error = f"the recording has ended: {getattr(error, 'strerror', None) or error}"
 
 
 class ReplayFeed(Feed):
-    """Moments of a recording, from its start to its end."""
+    """Feed of a recording: reads the whole file once, from start to end."""
 
     is_live = False
 
@@ -223,21 +223,21 @@ class ReplayFeed(Feed):
 
         super().__init__(HostTimeline(None))
         self.path = path
-        self._reader = RecordingReader(path)  # UserError if it is not a recording
+        self._reader = RecordingReader(path)  # raises UserError if the file is not a recording
         self.status = FeedStatus(FeedState.LOADING, since_seconds=time.monotonic())
 
     @property
     def is_loading_past(self) -> bool:
-        """As in Feed."""
+        """Whether the recording is not read to its end yet."""
         return self.status.link is FeedState.LOADING
 
     @property
     def loaded_ratio(self) -> float | None:
-        """The share of the recording that is read, 0 to 1; None if unknown."""
+        """The fraction of the recording that is already read, 0 to 1; None if the size of the file is unknown."""
         return 1.0 if self.status.link is FeedState.COMPLETE else self._reader.read_ratio
 
     def close(self) -> None:
-        """As in Feed."""
+        """Stops the background thread and closes the file. Idempotent."""
         super().close()
         self._reader.close()
 

@@ -1,8 +1,9 @@
-"""Reads and writes recordings: the snapshots of a host in a compact file that survives a crash of its writer.
+"""Reads and writes recordings: compact files of a host's snapshots that stay readable if the writer crashes.
 
-Format, version 1. A file starts with one line of text: `NEURONREC 1 {json}`. The JSON object contains the program, the
-time, and the fields of the snapshots (`field_list_of` in recording_codec). Records follow. Each has a type (1 byte),
-the length of its payload (unsigned LEB128), the payload, and the CRC-32 of type and payload (4 bytes, big endian):
+Format, version 1. A file starts with one line of text: `NEURONREC 1 {json}`. The JSON object names the program that
+wrote the file, the time of its start, and the fields of the snapshots (`field_list_of` in recording_codec). Records
+follow. Each record has a type (1 byte), the length of its payload (unsigned LEB128), the payload, and the CRC-32 of
+type and payload (4 bytes, big endian):
 
 * `K`, a key snapshot: a `Snapshot` message of neuron.proto, compressed as one zlib stream.
 * `D`, the difference to the previous snapshot: a piece of one raw deflate stream. The stream restarts after every key
@@ -10,13 +11,13 @@ the length of its payload (unsigned LEB128), the payload, and the CRC-32 of type
   and LEB128 coded; a 0 is followed by the number of further zeros. First come the residuals of all numbers of the
   snapshot (recording_codec defines their order, recording_prediction their prediction and quantization). Then come the
   changes of the latency histograms.
-* `E`, the regular end, without payload.
+* `E`, the regular end of the recording, without payload.
 
 Numbers are quantized (`step_of` in recording_prediction): shares to 1/10,000, times to 0.1 or 1 ms, FLOPS and latencies
 to 0.04 %. Counts are exact (FLOP totals to 1/4096 of their growth). Rounding errors do not add up, because the writer
 predicts from the values that the reader will have.
 
-A file that ends within a record is read up to its last whole record.
+The reader reads a file that ends within a record up to the last whole record.
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ _LONGEST_HEADER_BYTES = 4096
 _LONGEST_VERSION = 9
 _LONGEST_LENGTH_BYTES = 6
 _LONGEST_REASON = 200
-_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # the largest instance with a process on every core has 42,000
+_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # a snapshot of the largest instance with a process on every core has 42,000 bytes
 _LONGEST_RECORD_BYTES = 2 * _LARGEST_SNAPSHOT_BYTES
 
 
 class RecordingReader:
-    """Reads one recording. UserError if the file cannot be read or is not a recording.
+    """Reads one recording. Raises UserError if the file cannot be read or is not a recording.
 
-    After `messages`, `trouble` says why the file ended early; "" if it did not.
+    After the iteration over `messages` or `snapshots`, `trouble` says why the file ended early; "" if it ended
+    regularly.
     """
 
     def __init__(self, path: str) -> None:
@@ -90,20 +92,20 @@ class RecordingReader:
 
     @property
     def read_ratio(self) -> float | None:
-        """The share of the file that is read, 0 to 1; None if unknown, for example for a pipe."""
+        """The fraction of the file that is already read, 0 to 1; None if the size is unknown, as for a pipe."""
         return min(1.0, self._position_bytes / self._size_bytes) if self._size_bytes else None
 
     def close(self) -> None:
-        """Closes the file. May be called again."""
+        """Closes the file. Idempotent."""
         self._file.close()
 
     def messages(self) -> Iterator[bytes]:
-        """Yields the snapshots, oldest first, as replies of the API (GetSnapshotResponse)."""
+        """Yields the snapshots, oldest first, each as the bytes of a GetSnapshotResponse."""
         for snapshot in self.snapshots():
             yield neuron_pb2.GetSnapshotResponse(snapshot=snapshot).SerializeToString()
 
     def snapshots(self) -> Iterator[neuron_pb2.Snapshot]:
-        """Yields the snapshots, oldest first. The same object may be reused for the next snapshot."""
+        """Yields the snapshots, oldest first. Each may be the same message object, updated in place."""
         snapshot: neuron_pb2.Snapshot | None = None
         predictor: Predictor | None = None
         inflate = zlib.decompressobj(-15)
@@ -168,13 +170,16 @@ class RecordingReader:
             raise UserError(f"{self._shown}: {error}") from None
 
     def _read(self, count: int) -> bytes:
-        """Reads at most `count` bytes and counts them, because a pipe has no position."""
+        """Reads at most `count` bytes and adds to the position, which a pipe does not have."""
         data = self._file.read(count)
         self._position_bytes += len(data)
         return data
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields whole records with a valid checksum. Anything else sets `trouble` and ends the iteration."""
+        """Yields the type and payload of each record.
+
+        A damaged or incomplete record sets `trouble` and ends the iteration.
+        """
         while True:
             start = self._position_bytes
             kind = self._read(1)
@@ -198,7 +203,7 @@ class RecordingReader:
             yield kind, payload
 
     def _length(self) -> int | None:
-        """Reads a length; None if it is cut off."""
+        """Reads and returns the length of a record's payload; None if the length is incomplete or too long."""
         told = b""
         while not told or told[-1] > 127:
             byte = self._read(1)
@@ -212,7 +217,7 @@ class RecordingReader:
 
 
 def _check_time(snapshot: neuron_pb2.Snapshot) -> None:
-    if not 0 <= snapshot.taken_at_unix_seconds <= LATEST_UNIX_SECONDS:  # NaN fails too
+    if not 0 <= snapshot.taken_at_unix_seconds <= LATEST_UNIX_SECONDS:  # NaN fails this test
         raise ValueError("a snapshot of no time that can be shown")
 
 
@@ -227,27 +232,27 @@ def _decompress(payload: bytes) -> bytes:
 MAGIC = b"NEURONREC"
 VERSION = 1
 KEY_EVERY = 600
-"""A key snapshot at least every 600 snapshots: at most this many are lost after damage in the middle."""
+"""Snapshots between two key snapshots, at most. After damage in the middle, readers lose at most this many."""
 
 
 class RecordingWriter:
-    """Writes snapshots to a new file. Each is on file before `write` returns. For any thread.
+    """Writes snapshots to a new file, without buffering. Thread-safe.
 
-    OSError if the file cannot be created or written, ValueError after `close`. `count` and `bytes_written` describe the
-    file.
+    Raises OSError if the file cannot be created or written, ValueError after `close`. `count` is the number of
+    snapshots in the file, `bytes_written` its size.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.count = 0
         self.bytes_written = 0
-        self._lock = threading.Lock()  # `close` and `write` may run in different threads
+        self._lock = threading.Lock()  # `close` and `write` may run in different threads at the same time
         self._plan = snapshot_plan(CURRENT)
         self._shape: tuple[object, ...] | None = None
         self._predictor: Predictor | None = None
         self._deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
         self._since_key = 0
-        # O_EXCL: never overwrite a file, because a recording cannot be made again.
+        # O_EXCL never overwrites a file, because an old recording cannot be recreated.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         about = {
             "written_by": f"neuron-top {__version__}",
@@ -257,16 +262,16 @@ class RecordingWriter:
         self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
 
     def write(self, message: bytes) -> None:
-        """Writes a snapshot, given as a reply of `Client.watch_messages`."""
+        """Appends a snapshot to the file; `message` is a reply of `Client.watch_messages`."""
         self.write_snapshot(neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
 
     def write_snapshot(self, snapshot: neuron_pb2.Snapshot) -> None:
-        """Writes a snapshot."""
+        """Appends a snapshot to the file."""
         with self._lock:
             self._write(snapshot)
 
     def close(self) -> None:
-        """Writes the end record. May be called again."""
+        """Writes the end record and closes the file. Idempotent."""
         with self._lock:
             if self._file < 0:
                 return
@@ -306,7 +311,7 @@ class RecordingWriter:
 
 
 def new_recording(path: str) -> RecordingWriter:
-    """Creates a writer for a file named by the user. UserError if the file cannot be created."""
+    """Creates the file of `--record` and returns its writer. Raises UserError if the file cannot be created."""
     try:
         return RecordingWriter(path)
     except FileExistsError as error:

@@ -1,8 +1,8 @@
-"""Flattens snapshots into lists of numbers and restores them, by the fields of the messages. A new field needs no code
-here.
+"""Flattens snapshot messages into lists of numbers, and restores them. Works from the protobuf descriptors, so a new
+field needs no code here.
 
-Fields come in the order of their numbers, with submessages in place. Texts, lists of numbers and list lengths form the
-shape. While the shape stays the same, only numbers are recorded.
+Each message is flattened in a fixed order of its fields, submessages included. Strings, lists of numbers, and the
+lengths of lists form the shape. While the shape stays the same, a recording stores only the numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from neurontools.util.terminal import escape_controls
 Number = float | int | None
 Buckets = dict[int, int]
 Path = tuple[tuple[str, ...], tuple[int, ...]]
-"""The position of a number: the field names on the way to it, and the indices in lists."""
+"""The path of a number in a snapshot message: the field names from the root, and the indices in repeated fields."""
 
 MOST_NUMBERS = 500_000
-"""Limit for one snapshot. The largest instance with a process on every core has 14,000."""
+"""Limit of numbers in one snapshot. The largest instance with a process on every core has 14,000."""
 
-_LONGEST_NUMBER_BITS = 640  # limit for the difference of two numbers, far above real values
+_LONGEST_NUMBER_BITS = 640  # limit for the difference between two values of a number; real differences are far smaller
 _HISTOGRAM = "LatencyHistogram"
 _INTEGERS = frozenset(
     {
@@ -39,7 +39,7 @@ _INTEGERS = frozenset(
 
 
 class Plan:
-    """How the fields of one message type are flattened. Absent parts count too, so the order is fixed."""
+    """How the fields of one message type are flattened. Absent submessages are included, so the order is fixed."""
 
     def __init__(self, descriptor: Descriptor, fields: FieldList) -> None:
         self.name = descriptor.name
@@ -68,19 +68,18 @@ class Plan:
                     self.enums.append((field.name, _valid_numbers(field.enum_type)))
 
     def check(self, message: Any) -> None:
-        """Raises ValueError for an enum value that this version does not know."""
+        """Raises ValueError if an enum field of a message has a value that this version does not know."""
         for name, numbers in self.enums:
             if getattr(message, name) not in numbers:
                 raise ValueError(f"{self.name}.{name} is {getattr(message, name)}, which this version doesn't know")
 
 
 def _valid_numbers(enum: EnumDescriptor) -> frozenset[int]:
-    """The valid numbers of an enum."""
     return frozenset(value.number for value in enum.values if not value.name.endswith("_UNSPECIFIED"))
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
-    """Protobuf 6 added `is_repeated`; protobuf 7 removed `label`."""
+    """Returns whether a field is repeated. Protobuf 6 added `is_repeated`; protobuf 7 removed `label`."""
     known: bool | None = getattr(field, "is_repeated", None)
     if known is not None:
         return known
@@ -89,12 +88,15 @@ def _is_repeated(field: FieldDescriptor) -> bool:
 
 
 def snapshot_plan(fields: FieldList) -> Plan:
-    """The plan for a snapshot with these fields."""
+    """Returns the plan that flattens a snapshot, restricted to these fields."""
     return Plan(neuron_pb2.Snapshot.DESCRIPTOR, fields)
 
 
 class Flat:
-    """A snapshot as numbers, histograms and shape. ValueError for more than MOST_NUMBERS or unknown enum values."""
+    """A flattened snapshot: its numbers, latency histograms, and shape.
+
+    Raises ValueError for more than MOST_NUMBERS numbers and for unknown enum values.
+    """
 
     __slots__ = ("histograms", "numbers", "shape")
 
@@ -118,7 +120,7 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
     shape.extend(tuple(getattr(message, name)) for name in plan.lists)
     for name, part in plan.parts:
         numbers.append(1 if message.HasField(name) else 0)
-        # An absent part is flattened as an empty one, so that the list has the same length.
+        # An absent submessage is flattened as an empty one, so the list of numbers has the same length.
         _flatten(getattr(message, name), part, numbers, histograms, shape)
     for name, part in plan.repeated:
         items = getattr(message, name)
@@ -130,7 +132,10 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
 
 
 def fill(snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]) -> None:
-    """Writes the numbers of another snapshot of the same shape into this one. ValueError if they do not fit."""
+    """Overwrites the numbers and histograms of a snapshot with those of another snapshot of the same shape.
+
+    Raises ValueError if a number does not fit its field.
+    """
     _fill(snapshot, plan, iter(numbers), iter(histograms))
 
 
@@ -162,14 +167,14 @@ def _fill(message: Any, plan: Plan, numbers: Iterator[Number], histograms: Itera
 
 
 def paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
-    """The path of each number in a snapshot of this shape."""
+    """Returns the path of each number in a flattened snapshot, in the order of `Flat.numbers`."""
     found: list[Path] = []
     _paths(snapshot, plan, (), (), found)
     return found
 
 
 def histogram_paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
-    """The path of each histogram."""
+    """Returns the path of each latency histogram in a flattened snapshot, in the order of `Flat.histograms`."""
     numbers = paths(snapshot, plan)
     return [(names[:-1], at) for names, at in numbers if names[-1] == "sum_seconds"]
 
@@ -187,7 +192,7 @@ def _paths(message: Any, plan: Plan, names: tuple[str, ...], at: tuple[int, ...]
 
 
 def write_integers(values: list[int]) -> bytes:
-    """Encodes integers as zigzag LEB128, with run lengths for zeros."""
+    """Encodes integers as zigzag LEB128. A run of zeros becomes a 0 and the number of further zeros."""
     out = bytearray()
     zeros = 0
     for value in values:
@@ -206,7 +211,7 @@ def write_integers(values: list[int]) -> bytes:
 
 
 def read_integers(data: bytes, limit: int) -> list[int]:
-    """Decodes integers of `write_integers`. ValueError if malformed or more than `limit`."""
+    """Decodes the output of `write_integers`. Raises ValueError if malformed or longer than `limit` integers."""
     values: list[int] = []
     position, size = 0, len(data)
     while position < size:
@@ -228,7 +233,7 @@ def read_integers(data: bytes, limit: int) -> list[int]:
 
 
 def parse_snapshot(data: bytes) -> neuron_pb2.Snapshot:
-    """Parses the snapshot of a key record. ValueError if it is malformed."""
+    """Parses the decompressed payload of a key snapshot. Raises ValueError if it is malformed."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -238,9 +243,9 @@ def parse_snapshot(data: bytes) -> neuron_pb2.Snapshot:
 
 
 FieldList = Mapping[str, int]
-"""By message name: the highest field number."""
+"""Maps the name of each message type to its highest field number in a recording."""
 
-# The fields of recordings without a field list in the header.
+# The field list of recordings whose header has none.
 FIRST: FieldList = {
     "Snapshot": 15,
     "Instance": 21,
@@ -279,7 +284,10 @@ CURRENT: FieldList = _highest(neuron_pb2.Snapshot.DESCRIPTOR, {})
 
 
 def field_list_of(header: Mapping[str, object]) -> FieldList:
-    """Returns the field list in the header of a recording. ValueError if it is malformed or has unknown fields."""
+    """Returns the field list in the header of a recording, or `FIRST` if the header has none.
+
+    Raises ValueError if the list is malformed or has fields that this version does not know.
+    """
     told = header.get("fields", FIRST)
     if not isinstance(told, dict) or not all(type(number) is int for number in told.values()):
         raise ValueError("its list of fields is wrong; nothing of it can be shown")

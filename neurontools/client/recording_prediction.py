@@ -1,7 +1,7 @@
-"""Predicts the next snapshot, so that a recording stores only the difference.
+"""Predicts the next snapshot, so that a recording stores only the residuals of its numbers.
 
-Writer and reader keep the same state, in quantization steps: the writer predicts from the values that the reader will
-have, so rounding errors do not add up. Rates are predicted from the counters next to them.
+Writer and reader have the same state, in quantization steps. The writer predicts from the rounded values that the
+reader will have, so rounding errors do not add up. A rate is predicted from the growth of its counters.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from neurontools.client.recording_codec import Buckets, Number, Path, Plan, hist
 from neurontools.model import LatencyHistogram, LatencyPercentiles, execution
 from neurontools.rpc import neuron_pb2
 
-_LOG_STEPS = 2048  # steps per doubling: 0.034 %
-_GROWTH_BITS = 12  # bits of a FLOP total's growth that are kept
+_LOG_STEPS = 2048  # quantization steps per doubling of a value: one step is 0.034 %
+_GROWTH_BITS = 12  # significant bits that are stored of the growth of a FLOP total
 _PERCENTILES = ("p0_seconds", "p1_seconds", "p25_seconds", "p50_seconds", "p75_seconds", "p99_seconds", "p100_seconds")
 _EXECUTIONS = (
     "completed_total",
@@ -38,7 +38,7 @@ _LOG, _FLOAT, _FLOP = "log", "float", "flop"
 
 
 def step_of(name: str) -> float | str | None:
-    """Returns the quantization of a number by its name: a step size, a method, or None for exact integers."""
+    """Returns the quantization for a field name: a step size, `_LOG` or `_FLOP`, or None for an exact integer."""
     if name in ("flops_per_second", *_PERCENTILES, *_TRAFFIC):
         return _LOG
     if name == "flop_total":
@@ -56,7 +56,7 @@ def step_of(name: str) -> float | str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One number: its quantization, its prediction rule, and the positions of the numbers it is predicted from."""
+    """How one number of a snapshot is quantized and predicted, with the positions of the numbers used to predict it."""
 
     name: str
     step: float | str | None
@@ -78,18 +78,18 @@ class Predictor:
         self.slots = _slots(found, histogram_order)
         self.order = sorted(range(len(self.slots)), key=_sort_key(found, self.slots))
         self.histogram_order = sorted(range(len(histogram_order)), key=lambda index: histogram_order[index])
-        # In steps: the values that the reader has, and their last growth.
+        # In quantization steps: the numbers of the last snapshot as the reader has them, and their last growth.
         self.before: list[int | None] = []
         self.growth: list[int] = [0] * len(self.slots)
         for slot, value in zip(self.slots, numbers, strict=True):
             self.before.append(to_steps(slot.step, value))
         self.histograms = histograms
         self.histogram_growth: list[Buckets] = [{} for _ in histograms]
-        # percentiles of the histograms' growth, computed on request
+        # by histogram: latency percentiles of its last growth, computed on first use
         self._percentiles: dict[int, LatencyPercentiles | None] = {}
 
     def encode(self, numbers: list[Number], histograms: list[Buckets]) -> list[int]:
-        """Returns the residuals of the next snapshot and moves the state on to it."""
+        """Returns the residuals of the next snapshot, which becomes the state for the following prediction."""
         out: list[int] = []
         self._encode_histograms(histograms, out)
         now: list[int | None] = [None] * len(self.slots)
@@ -113,7 +113,10 @@ class Predictor:
         return out
 
     def decode(self, values: list[int]) -> tuple[list[Number], list[Buckets]]:
-        """Returns the numbers and histograms of the next snapshot. ValueError if the residuals do not fit."""
+        """Returns the numbers and histograms of the next snapshot, restored from its residuals.
+
+        Raises ValueError if the residuals do not fit the shape of the snapshot.
+        """
         position = self._decode_histograms(values)
         if len(values) - position != len(self.order):
             raise ValueError("a difference doesn't fit the snapshot before")
@@ -148,7 +151,7 @@ class Predictor:
             out.append(len(changed))
             last = 0
             for bucket in changed:
-                # The distance to the next bucket is at least 1, so it is never a zero that ends the run.
+                # The + 1 avoids a 0 for bucket 0, because `write_integers` codes a 0 as a run of zeros.
                 out.append(bucket - last + 1)
                 last = bucket
             out.extend(new.get(bucket, 0) - old.get(bucket, 0) for bucket in changed)
@@ -228,11 +231,11 @@ class Predictor:
         return before if found is None else to_steps(slot.step, getattr(found, slot.name))
 
 
-_GONE = -(2**70)  # a residual that no number has: the value is now absent
+_GONE = -(2**70)  # residual that marks a number which is now absent; no real residual is this low
 
 
 def _shifted(value: int) -> int:
-    """Encodes a value that has no prediction; never 0."""
+    """Encodes a value without a prediction. The result is never 0, which means an absent value."""
     return value + 1 if value >= 0 else value
 
 
@@ -241,7 +244,7 @@ def _unshifted(residual: int) -> int:
 
 
 def _rounded(residual: int, expected: int) -> tuple[int, int]:
-    """Rounds a growth to its first bits."""
+    """Rounds a residual to its first `_GROWTH_BITS` bits; returns it and the resulting value."""
     spare = max(0, abs(residual).bit_length() - _GROWTH_BITS)
     half = 1 << spare >> 1
     kept = (abs(residual) + half >> spare << spare) * (1 if residual >= 0 else -1)
@@ -249,7 +252,7 @@ def _rounded(residual: int, expected: int) -> tuple[int, int]:
 
 
 def to_steps(step: float | str | None, value: Number) -> int | None:
-    """Quantizes a number."""
+    """Returns a number in quantization steps; None if the number is absent."""
     if value is None:
         return None
     if step is None or step is _FLOP:
@@ -260,7 +263,7 @@ def to_steps(step: float | str | None, value: Number) -> int | None:
 
 
 def from_steps(step: float | str | None, value: int | None) -> Number:
-    """Restores a number from its steps."""
+    """Returns the number that `to_steps` has quantized."""
     if value is None:
         return None
     if step is None or step is _FLOP:
@@ -301,7 +304,7 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
             "sum_seconds": lambda: _Slot(name, step, "sum", histogram=histograms[(parent, at)]),
         }
         if name in makers:
-            # A message may have this field without the fields that it is predicted from elsewhere.
+            # Some messages have a field of this name without the counters that predict it: use the default rule.
             with contextlib.suppress(KeyError):
                 return makers[name]()
         if name in _PERCENTILES and parent:
@@ -317,6 +320,6 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
 
 
 def _sort_key(found: list[Path], slots: list[_Slot]) -> Callable[[int], tuple[object, ...]]:
-    """Groups numbers of the same name, which compress better, and puts dependent numbers last."""
+    """Returns a sort key that groups numbers of the same field, which compress better, and puts rates last."""
     late = {"rate": 1}
     return lambda index: (late.get(slots[index].rule, 0), found[index][0], found[index][1])

@@ -1,4 +1,4 @@
-"""Samples: the plotted numbers of each moment, the gaps between them, and the time axis of plots."""
+"""Samples: the numbers of each snapshot that plots show, the gaps between samples, and the time axis of plots."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from typing import Protocol, TypeVar, cast
 from neurontools.rpc import neuron_pb2
 
 _MOST_CORES = 4096
-_GAP_INTERVALS = 2.5  # a pause of more than this many intervals is a gap
+_GAP_INTERVALS = 2.5  # a gap is a time without samples that is longer than this many sampling intervals
 _MOST_GATHERED = 48
 _at = attrgetter("at_seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """The numbers of one snapshot, by index of the physical core and by process. NaN is unknown."""
+    """The plotted numbers of one snapshot, by index of the physical core and by process. NaN means unknown."""
 
-    at_seconds: float  # position in the timeline
-    owners: tuple[int, ...]  # PID by core, 0 for a free core
+    at_seconds: float  # monotonic time of the snapshot in the timeline
+    owners: tuple[int, ...]  # PID of the owner of each core, 0 for a free core
     pids: tuple[int, ...]
-    numbers: array[float]  # one array to save memory: three numbers for each core, then two for each process
+    numbers: array[float]  # three numbers for each core, then two for each process; a single array saves memory
     interval_seconds: float = 1.0  # sampling interval of the daemon
 
     @property
     def utilization_ratio(self) -> Sequence[float]:
-        """By core."""
+        """Utilization of each physical core, 0 to 1."""
         return self._core_values(0)
 
     @property
     def flops_per_second(self) -> Sequence[float]:
-        """By core."""
+        """FLOPS of each physical core."""
         return self._core_values(1)
 
     @property
     def memory_bytes(self) -> Sequence[float]:
-        """By core."""
+        """Device memory in use by each physical core, in bytes."""
         return self._core_values(2)
 
     @property
     def executions_per_second(self) -> Sequence[float]:
-        """In the order of `pids`."""
+        """Executions per second of each process, in the order of `pids`."""
         return self.numbers[3 * len(self.owners) : 3 * len(self.owners) + len(self.pids)]
 
     @property
     def latency_p99_seconds(self) -> Sequence[float]:
-        """Total latency, in the order of `pids`."""
+        """99th percentile of the total latency of each process, in the order of `pids`."""
         return self.numbers[3 * len(self.owners) + len(self.pids) :]
 
     @property
     def size_bytes(self) -> int:
-        """Size of the numbers. The PIDs are shared with other samples."""
+        """Memory use of the numbers. PIDs do not count, because many samples share their tuples."""
         return self.numbers.itemsize * len(self.numbers)
 
     def _core_values(self, place: int) -> array[float]:
@@ -65,7 +65,7 @@ class HostSample:
 
 
 def sample_snapshot(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> HostSample:
-    """Makes the sample of a snapshot message."""
+    """Returns the sample of a snapshot message, taken at the monotonic time `at_seconds`."""
     cores: Sequence[neuron_pb2.NeuronCore | None] = snapshot.cores
     if cores and snapshot.cores[-1].index != len(cores) - 1:  # a device is missing
         present = {core.index: core for core in snapshot.cores if core.index < _MOST_CORES}
@@ -87,7 +87,7 @@ def sample_snapshot(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> HostSam
 
 @lru_cache(64)
 def _intern_pids(pids: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the same tuple for equal ones, because PIDs rarely change and there are thousands of samples."""
+    """Returns one shared tuple for equal tuples. Thousands of samples have the same PIDs, so this saves memory."""
     return pids
 
 
@@ -97,26 +97,26 @@ def _memory_bytes(core: neuron_pb2.NeuronCore | None) -> float:
 
 
 class Downsampler(Protocol):
-    """Combines samples, added in any order, into steps of the timeline for plots."""
+    """Combines samples into time steps of equal length for plots. Samples may come in any order."""
 
     step_seconds: float
 
     def add(self, sample: HostSample) -> None:
-        """Adds a sample."""
+        """Adds a sample to its time step."""
 
     def forget(self, first: int) -> None:
-        """Removes the steps before this number."""
+        """Removes the time steps numbered below `first`."""
 
 
 _Downsampler = TypeVar("_Downsampler", bound=Downsampler)
 
 
 class Samples:
-    """Samples, oldest first, and the downsamplers that follow them. For one thread."""
+    """Samples, oldest first, and downsamplers that are updated with them. Not thread-safe."""
 
     def __init__(self, samples: Iterable[HostSample] = ()) -> None:
         self._samples: list[HostSample] = []
-        self._pauses: list[float] = []  # ends of pauses that may be gaps
+        self._pauses: list[float] = []  # end times of those intervals between samples that may be gaps
         self._gathered: dict[object, Downsampler] = {}
         for sample in samples:
             self.append(sample)
@@ -128,12 +128,12 @@ class Samples:
         return self._samples[index]
 
     def between(self, first_seconds: float, end_seconds: float, count: int) -> list[HostSample]:
-        """The samples in [first_seconds, end_seconds) among the first `count`."""
+        """Returns the samples in [first_seconds, end_seconds) among the first `count` samples."""
         low = bisect_left(self._samples, first_seconds, hi=count, key=_at)
         return self._samples[low : bisect_left(self._samples, end_seconds, lo=low, hi=count, key=_at)]
 
     def append(self, sample: HostSample) -> None:
-        """Adds a sample that is newer than all others."""
+        """Adds a sample that is newer than all earlier ones."""
         if self._samples and self._may_be_gap(self._samples[-1], sample):
             self._pauses.append(sample.at_seconds)
         self._samples.append(sample)
@@ -141,7 +141,7 @@ class Samples:
             gathering.add(sample)
 
     def insert(self, samples: Sequence[HostSample]) -> None:
-        """Adds samples, oldest first, at times without a sample."""
+        """Inserts samples, given oldest first, at times that have no sample yet."""
         if not samples:
             return
         self._samples = sorted([*self._samples, *samples], key=_at)
@@ -152,34 +152,34 @@ class Samples:
                 gathering.add(sample)
 
     def drop(self, count: int) -> None:
-        """Removes the oldest samples."""
+        """Removes the `count` oldest samples."""
         del self._samples[:count]
         first_at = self._samples[0].at_seconds if self._samples else float("inf")
         del self._pauses[: bisect_right(self._pauses, first_at)]
         for gathering in self._gathered.values() if self._samples else ():
-            # The first step may have lost some of its samples, so build it again.
+            # The first remaining time step may have lost some of its samples, so it is rebuilt.
             first = int(first_at // gathering.step_seconds) + 1
             gathering.forget(first)
             for sample in self.between(first_at, first * gathering.step_seconds, len(self._samples)):
                 gathering.add(sample)
 
     def downsampler(self, key: object, empty: Callable[[], _Downsampler]) -> _Downsampler:
-        """Returns the downsampler with this key. `empty` creates it if needed."""
+        """Returns the downsampler with this key, with all samples added. Calls `empty` to create a missing one."""
         found = cast("_Downsampler | None", self._gathered.pop(key, None))
         if found is None:
             found = empty()
             for sample in self._samples:
                 found.add(sample)
-        self._gathered[key] = found  # most recently used last
+        self._gathered[key] = found  # the least recently used key is first
         if len(self._gathered) > _MOST_GATHERED:
             del self._gathered[next(iter(self._gathered))]
         return found
 
     def gaps(self, first_seconds: float) -> list[tuple[float, float]]:
-        """Returns the gaps that end after this time: from the sample before each gap to the sample after it.
+        """Returns the gaps that end after this time, each as the times of the samples before and after it.
 
-        A pause is a gap if it is much longer than the daemon's interval and than the pauses around it. So a view with a
-        long interval has no gaps.
+        Two samples have a gap between them if they are much further apart than the daemon's sampling interval, and than
+        the neighbouring samples. So a view with a long interval has no gaps.
         """
         found = []
         for end in self._pauses[bisect_right(self._pauses, first_seconds) :]:
@@ -204,38 +204,38 @@ class Samples:
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """A time axis of `cells` cells of `cell_seconds` each. The last cell contains the shown moment.
+    """A time axis of `cells` cells of `cell_seconds` each. The last cell contains the displayed time.
 
-    Cells start at multiples of their length, so they do not move with the shown moment.
+    Cells start at multiples of their length, so they do not shift when the displayed time advances.
     """
 
     samples: Samples
-    count: int  # number of samples up to the shown moment
+    count: int  # number of samples up to the displayed time
     cells: int
     cell_seconds: float
     shown_seconds: float
-    clock_offset_seconds: float = 0.0  # host clock minus timeline
+    clock_offset_seconds: float = 0.0  # wall clock of the host minus the monotonic time of the timeline
     _by_parts: dict[int, tuple[int | None, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def last(self) -> int:
-        """The number of the last cell."""
+        """The number of the last cell: the displayed time in cell lengths, rounded down."""
         return int(self.shown_seconds // self.cell_seconds)
 
     @property
     def begins_seconds(self) -> float:
-        """The start of the first cell."""
+        """The start time of the first cell."""
         return (self.last - self.cells + 1) * self.cell_seconds
 
     def cell_at(self, at_seconds: float) -> int | None:
-        """The index of the cell at this time; None if it is outside the axis."""
+        """Returns the index of the cell that contains this time; None if the time is outside the axis."""
         cell = int(at_seconds // self.cell_seconds) - self.last + self.cells - 1
         return cell if 0 <= cell < self.cells else None
 
     def steps(self, per_cell: int = 1) -> tuple[int | None, ...]:
-        """Divides each cell into `per_cell` parts and returns the number of the time step for each part.
+        """Divides each cell into `per_cell` parts and returns the number of the time step to plot in each part.
 
-        None marks a part without data. A sample covers the time since the previous sample. A gap fills a part or more.
+        A part without data has None. A sample covers the time since the previous sample, unless that is a gap.
         """
         if per_cell not in self._by_parts:
             self._by_parts[per_cell] = self._compute_steps(per_cell)

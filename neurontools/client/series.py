@@ -1,4 +1,4 @@
-"""Curves for plots: downsamples quantities along a time axis."""
+"""Makes curves for plots: downsamples a quantity of the samples along a time axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Steps(Downsampler, Protocol[_Step]):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The values of a quantity along an axis, with minimum, mean and maximum. None is unknown."""
+    """The values of a quantity along a time axis, with their minimum, mean and maximum. None means unknown."""
 
     values: tuple[float | None, ...]
     latest: float | None
@@ -31,25 +31,25 @@ class Curve:
 
 
 class Series:
-    """The samples up to the shown moment: the first `count` of `samples`."""
+    """Makes curves of the samples up to the displayed time, which are the first `count` of `samples`."""
 
     def __init__(self, samples: Samples, count: int | None = None) -> None:
         self._samples = samples
         self._count = len(samples) if count is None else count
-        self._cut: dict[object, object] = {}  # steps by key, up to the shown moment
+        self._cut: dict[object, object] = {}  # time steps up to the displayed time, by key of the downsampler
 
     def __len__(self) -> int:
         return self._count
 
     def axis(self, cells: int, window_seconds: float, shown_unix_seconds: float = 0.0) -> TimeAxis:
-        """Returns a time axis of `cells` cells that covers `window_seconds` up to the shown moment."""
+        """Returns a time axis of `cells` cells that covers `window_seconds` up to the displayed time."""
         shown_seconds = self._samples[self._count - 1].at_seconds if self._count else 0.0
         cells = max(1, cells)
         offset_seconds = shown_unix_seconds - shown_seconds
         return TimeAxis(self._samples, self._count, cells, window_seconds / cells, shown_seconds, offset_seconds)
 
     def curve(self, quantity: HostQuantity, axis: TimeAxis, per_cell: int = 1) -> Curve:
-        """Returns a quantity along an axis, with `per_cell` values for each cell."""
+        """Returns the curve of a quantity along a time axis, with `per_cell` values for each cell."""
         step_seconds = axis.cell_seconds / per_cell
         found = self._steps(
             (quantity, step_seconds), partial(QuantityDownsampler, quantity, step_seconds), step_seconds
@@ -72,12 +72,15 @@ class Series:
         )
 
     def core_steps(self, axis: TimeAxis) -> list[CoreStep | None]:
-        """Returns the utilization of all cores in each cell of an axis."""
+        """Returns the utilization of all cores for each cell of a time axis; None for a cell without data."""
         found = self._steps(axis.cell_seconds, partial(CoreDownsampler, axis.cell_seconds), axis.cell_seconds)
         return [None if number is None else found.get(number) for number in axis.steps()]
 
     def core_trend(self, first: int, count: int, length: int) -> list[float | None]:
-        """Returns the mean utilization of `count` physical cores from `first` on, in the last `length` steps."""
+        """Returns the mean utilization of some physical cores in each of the last `length` steps of 5 s.
+
+        The cores are the `count` cores from index `first`. None means unknown. The list is empty if there is no sample.
+        """
         if not self._count:
             return []
         found = self._steps(TREND_STEP_SECONDS, partial(CoreDownsampler, TREND_STEP_SECONDS), TREND_STEP_SECONDS)
@@ -86,7 +89,7 @@ class Series:
         return [None if step is None else mean_of_cores(step, first, count) for step in steps]
 
     def _steps(self, key: object, empty: Callable[[], _Steps[_Step]], step_seconds: float) -> dict[int, _Step]:
-        """The steps of a downsampler. The last step contains only samples up to the shown moment."""
+        """Returns the time steps of a downsampler. The last step includes only samples up to the displayed time."""
         if key in self._cut:
             return cast("dict[int, _Step]", self._cut[key])
         found = self._samples.downsampler(key, empty).steps
@@ -101,7 +104,7 @@ class Series:
 
 
 def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:
-    """The mean over some physical cores; None if all are unknown."""
+    """Returns the mean utilization of `count` physical cores from index `first`; None if all are unknown."""
     if count == 1:
         return step.means[first] if first < len(step.means) else None
     return mean_known(value for value in step.means[first : first + count])
@@ -109,7 +112,7 @@ def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:
 
 @dataclass(slots=True)
 class QuantityStep:
-    """Minimum, maximum and mean of a quantity in one step."""
+    """Minimum, maximum, sum and count of a quantity's values in one time step."""
 
     total: float
     count: int
@@ -117,7 +120,7 @@ class QuantityStep:
     highest: float
 
     def take(self, value: float) -> None:
-        """Adds a value."""
+        """Adds a value to the step."""
         self.total += value
         self.count += 1
         if value < self.lowest:
@@ -127,7 +130,7 @@ class QuantityStep:
 
 
 class QuantityDownsampler:
-    """Downsamples one quantity, by step number."""
+    """Downsamples one quantity into time steps, by number of the step."""
 
     def __init__(self, quantity: HostQuantity, step_seconds: float) -> None:
         self.steps: dict[int, QuantityStep] = {}
@@ -135,7 +138,7 @@ class QuantityDownsampler:
         self.step_seconds = step_seconds
 
     def add(self, sample: HostSample) -> None:
-        """Adds a sample, in any order."""
+        """Adds the quantity's value in a sample to its time step. Samples may come in any order."""
         value = self._quantity.of(sample)
         if value is None:
             return
@@ -147,34 +150,34 @@ class QuantityDownsampler:
             step.take(value)
 
     def forget(self, first: int) -> None:
-        """Removes the steps before this number."""
+        """Removes the time steps numbered below `first`."""
         _forget(self.steps, first)
 
 
 @dataclass(slots=True)
 class CoreStep:
-    """Utilization and owner of each physical core in one step. None is unknown."""
+    """Mean utilization and owner of each physical core in one time step. None means unknown."""
 
     means: list[float | None]
     owners: tuple[int, ...]
-    at_seconds: float  # of the latest sample
+    at_seconds: float  # time of the latest sample
     counts: list[int]
 
 
 class CoreDownsampler:
-    """Downsamples the utilization of all cores, by step number."""
+    """Downsamples the utilization of all cores into time steps, by number of the step."""
 
     def __init__(self, step_seconds: float) -> None:
         self.steps: dict[int, CoreStep] = {}
         self.step_seconds = step_seconds
 
     def add(self, sample: HostSample) -> None:
-        """Adds a sample, in any order."""
+        """Adds the utilization of all cores in a sample to its time step. Samples may come in any order."""
         number = int(sample.at_seconds // self.step_seconds)
         step = self.steps.get(number)
         values = sample.utilization_ratio
         if step is None or len(step.means) != len(values):
-            means = [value if value == value else None for value in values]  # NaN is not itself
+            means = [value if value == value else None for value in values]  # NaN differs from itself
             self.steps[number] = CoreStep(means, sample.owners, sample.at_seconds, [1] * len(means))
             return
         if sample.at_seconds > step.at_seconds:
@@ -189,7 +192,7 @@ class CoreDownsampler:
                     step.means[index] = mean + (value - mean) / step.counts[index]
 
     def forget(self, first: int) -> None:
-        """Removes the steps before this number."""
+        """Removes the time steps numbered below `first`."""
         _forget(self.steps, first)
 
 
@@ -200,10 +203,10 @@ def _forget(steps: dict[int, QuantityStep] | dict[int, CoreStep], first: int) ->
 
 @dataclass(frozen=True, slots=True)
 class HostQuantity:
-    """A number that plots read from each sample, for the whole host, some physical cores or one process.
+    """A quantity that plots read from each sample, for the whole host, some physical cores or one process.
 
-    Plots show the maximum of a level, such as memory, in each step, and the mean of a rate. The quantity is the key of
-    its downsampler, so two plots of one quantity share the work.
+    For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. The quantity is the
+    key of its downsampler, so two plots of one quantity share a downsampler.
     """
 
     name: str
@@ -213,37 +216,37 @@ class HostQuantity:
     pid: int | None = None
 
     def of(self, sample: HostSample) -> float | None:
-        """Returns the value in a sample; None is unknown."""
+        """Returns the value of the quantity in a sample; None means unknown."""
         return _READ[self.name](self, sample)
 
 
 def utilization_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
-    """Mean utilization of cores, 0 to 1."""
+    """Returns the quantity for the mean utilization of cores, 0 to 1."""
     return HostQuantity("utilization", False, first_core, core_count, pid)
 
 
 def memory_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
-    """Device memory in use by cores, in bytes."""
+    """Returns the quantity for the device memory in use by cores, in bytes."""
     return HostQuantity("memory", True, first_core, core_count, pid)
 
 
 def flops_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
-    """FLOPS of cores."""
+    """Returns the quantity for the total FLOPS of cores."""
     return HostQuantity("flops", False, first_core, core_count, pid)
 
 
 def executions_quantity(*, pid: int | None = None) -> HostQuantity:
-    """Finished executions per second."""
+    """Returns the quantity for finished executions per second, of one process or of all."""
     return HostQuantity("executions", False, pid=pid)
 
 
 def latency_p99_quantity(pid: int) -> HostQuantity:
-    """The 99th percentile of a process's total latency, in seconds."""
+    """Returns the quantity for the 99th percentile of a process's total latency, in seconds."""
     return HostQuantity("latency_p99", True, pid=pid)
 
 
 def _select_values(quantity: HostQuantity, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
-    """The known values of the selected cores; for a process, those of its cores."""
+    """Returns the known values of the quantity's cores, or of the cores of its process."""
     if quantity.pid is not None:
         pid = quantity.pid
         return [value for value, owner in zip(values, sample.owners, strict=True) if owner == pid and value == value]
@@ -252,7 +255,7 @@ def _select_values(quantity: HostQuantity, sample: HostSample, values: Sequence[
         return found if found and found[0] == found[0] else ()
     if quantity.core_count:
         values = values[quantity.first_core : quantity.first_core + quantity.core_count]
-    return [value for value in values if value == value]  # NaN is not itself
+    return [value for value in values if value == value]  # NaN differs from itself
 
 
 def _mean_utilization(quantity: HostQuantity, sample: HostSample) -> float | None:

@@ -18,17 +18,20 @@ from neurontools.rpc.call import MAX_REPLY_BYTES
 from neurontools.rpc.convert import snapshot_on_demand
 
 LIVE_BYTES = 5472 * 2**10
-"""Memory limit of a live view: 20 minutes of a trn1.32xlarge at 1 Hz, twice the default of the daemon."""
+"""Memory limit of a live view: fits 20 minutes of a trn1.32xlarge at 1 Hz, twice the default history of the daemon."""
 
 _at = attrgetter("at_seconds")
 
 
 class HostTimeline:
-    """Moments, oldest first. Drops the oldest beyond `limit_bytes`. For one thread."""
+    """The snapshots of a host as a list of `Moment`, oldest first. Drops the oldest beyond `limit_bytes`.
+
+    Not thread-safe.
+    """
 
     def __init__(self, limit_bytes: int | None = LIVE_BYTES) -> None:
         self.moments: list[Moment] = []
-        self.is_full = False  # moments were dropped, so nothing older fits
+        self.is_full = False  # moments were dropped, so older moments do not fit
         self._samples = Samples()
         self._eventful: list[Moment] = []  # moments with events
         self._limit_bytes = limit_bytes
@@ -40,7 +43,10 @@ class HostTimeline:
         return len(self.moments)
 
     def append(self, moment: Moment, message: neuron_pb2.Snapshot | None = None) -> None:
-        """Adds a moment newer than all others. `message` saves unpacking it while it is the latest."""
+        """Adds a moment that is newer than all others.
+
+        `message` is the moment's snapshot, if at hand: as long as the moment is the latest, it need not be unpacked.
+        """
         self.moments.append(moment)
         self._latest = (moment, message) if message is not None else None
         self._samples.append(moment.sample)
@@ -50,9 +56,10 @@ class HostTimeline:
         self._drop_beyond_the_limit()
 
     def merge(self, moments: Sequence[Moment]) -> int:
-        """Adds moments at any position and in any order. Returns how many are new. Known moments only get new events.
+        """Inserts moments, given in any order, and returns by how many the timeline grew.
 
-        Moments that would be dropped at once are not added.
+        A moment at the same time as an existing one replaces it, which updates its events. The oldest moments beyond
+        the memory limit are dropped.
         """
         given = {moment.at_seconds: moment for moment in sorted(moments, key=_at)}
         if not given:
@@ -82,11 +89,11 @@ class HostTimeline:
         return drop
 
     def index_at(self, at_seconds: float) -> int:
-        """The index of the last moment at or before this time; 0 if all are later."""
+        """Returns the index of the last moment at or before this time; 0 if all moments are later."""
         return max(0, bisect_right(self.moments, at_seconds, key=_at) - 1)
 
     def snapshot(self, index: int) -> Snapshot:
-        """Returns the snapshot at an index. The last one is cached."""
+        """Returns the snapshot at an index. The most recently returned snapshot is cached."""
         moment = self.moments[index]
         if self._decoded is None or self._decoded[0] is not moment:
             at_hand = self._latest
@@ -97,15 +104,15 @@ class HostTimeline:
         return self._decoded[1]
 
     def series(self, index: int) -> Series:
-        """The samples of the moments up to this index."""
+        """Returns the samples up to and including this index, for plots."""
         return Series(self._samples, index + 1)
 
     def gaps(self) -> list[tuple[float, float]]:
-        """The gaps: from the moment before each to the moment after it."""
+        """Returns the gaps between samples, each as the times of the samples before and after it."""
         return self._samples.gaps(float("-inf"))
 
     def events(self, index: int, limit: int = 500) -> tuple[HostEvent, ...]:
-        """The latest events up to this index, oldest first."""
+        """Returns the latest `limit` events up to and including this index, oldest first."""
         found: list[HostEvent] = []
         end = bisect_right(self._eventful, self.moments[index].at_seconds, key=_at)
         for position in range(end - 1, -1, -1):
@@ -115,11 +122,11 @@ class HostTimeline:
         return tuple(reversed(found[:limit]))
 
     def event_times(self, limit: int) -> tuple[float, ...]:
-        """Times of the latest moments with events."""
+        """Returns the times of the latest `limit` moments that have events, oldest first."""
         return tuple(moment.at_seconds for moment in self._eventful[-limit:])
 
     def next_event(self, index: int, step: int) -> int | None:
-        """The index of the next moment with an event, forwards (1) or backwards (-1)."""
+        """Returns the index of the nearest moment with events after (`step` 1) or before (-1) `index`, or None."""
         at_seconds = self.moments[index].at_seconds
         if step > 0:
             position = bisect_right(self._eventful, at_seconds, key=_at)
@@ -128,33 +135,33 @@ class HostTimeline:
         return self.index_at(self._eventful[position].at_seconds) if 0 <= position < len(self._eventful) else None
 
 
-_OWN_BYTES = 600  # Python objects of a moment and its sample
+_OWN_BYTES = 600  # bytes of the Python objects of a `Moment` and its sample, without their arrays
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One packed snapshot, with the data that views need without unpacking."""
+    """One packed snapshot in a timeline, with the data that views need without unpacking it."""
 
     at_seconds: float
-    """Position in the timeline: CLOCK_MONOTONIC of the host, continued after a reboot."""
-    at_unix_seconds: float  # the host's clock, which can be set
+    """Time in the timeline: CLOCK_MONOTONIC of the host, continued across reboots."""
+    at_unix_seconds: float  # the host's wall clock, which can be set
     sequence: int
     daemon_pid: int
     packed: PackedMessage
     sample: HostSample
-    events: tuple[HostEvent, ...]  # since the previous moment
+    events: tuple[HostEvent, ...]  # events since the previous snapshot
 
     def snapshot(self) -> Snapshot:
-        """Unpacks the snapshot, which takes some milliseconds. Parts of its processes are decoded on access."""
+        """Unpacks and returns the snapshot: takes some milliseconds. Parts of its processes are decoded on access."""
         return snapshot_on_demand(self.message())
 
     def message(self) -> neuron_pb2.Snapshot:
-        """Unpacks the snapshot as a message of the API."""
+        """Unpacks and returns the snapshot as a protobuf message."""
         return _parse(self.packed.message())
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory use."""
+        """Approximate memory use of the moment with its sample and packed snapshot."""
         return _OWN_BYTES + self.packed.size_bytes + self.sample.size_bytes
 
 
@@ -163,7 +170,7 @@ def _parse(message: bytes) -> neuron_pb2.Snapshot:
 
 
 def _decompress(packed: bytes) -> bytes:
-    """Decompresses a reply of the daemon. ValueError if it is malformed or too large."""
+    """Decompresses a zlib-compressed reply of the daemon, up to MAX_REPLY_BYTES. Raises ValueError if malformed."""
     try:
         return zlib.decompressobj().decompress(packed, MAX_REPLY_BYTES)
     except zlib.error as error:
@@ -171,12 +178,15 @@ def _decompress(packed: bytes) -> bytes:
 
 
 def is_oldest_first(packed: Sequence[bytes]) -> bool:
-    """Whether compressed replies are ordered oldest first."""
+    """Returns whether compressed replies come oldest snapshot first."""
     return len(packed) > 1 and _parse(_decompress(packed[0])).sequence < _parse(_decompress(packed[-1])).sequence
 
 
 class MomentBuilder:
-    """Makes moments from replies of the API, in order. For one thread. `latest` is the last snapshot."""
+    """Makes a `Moment` of each snapshot that a daemon or recording sends, in order. `latest` is the last snapshot.
+
+    Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self.latest: neuron_pb2.Snapshot | None = None
@@ -184,7 +194,10 @@ class MomentBuilder:
         self._packer = Packer()
 
     def make(self, message: bytes) -> Moment | None:
-        """Makes a moment. None if the reply is not newer than the last one, or has no valid time."""
+        """Returns the moment of an encoded GetSnapshotResponse.
+
+        Returns None if its snapshot is not newer than the last one, or has no valid time.
+        """
         snapshot = _parse(message)
         before = self.latest
         at_seconds = self._time.place(snapshot) if _has_time(snapshot) else None
@@ -195,9 +208,9 @@ class MomentBuilder:
 
 
 class PastMomentBuilder:
-    """Makes moments of a daemon's past, from `newest` back to `oldest`, both of which are known. For one thread.
+    """Makes the moments between two known moments, `newest` and `oldest`, from the daemon's history, newest first.
 
-    `oldest` is None if nothing older is known.
+    `oldest` is None if the timeline has no moment before `newest`. Not thread-safe.
     """
 
     def __init__(self, newest: Moment, oldest: Moment | None) -> None:
@@ -210,14 +223,14 @@ class PastMomentBuilder:
 
     @property
     def before_sequence(self) -> int:
-        """The next request ends before this sequence."""
+        """The next request asks for snapshots before this sequence number."""
         return self._after.sequence
 
     def make(self, packed: bytes) -> tuple[Moment, ...]:
-        """Makes the moment of the next older reply, and the moment after it, whose events are known now.
+        """Makes the moment of the next older reply. Returns it, and the moment after it with its events.
 
-        Returns none if the reply is not older, for example from another daemon. When it reaches `oldest`, the past is
-        complete.
+        The events need both snapshots. Returns nothing if the reply is not older, for example from another daemon. A
+        reply that reaches `oldest` completes the stretch.
         """
         reply = _decompress(packed)
         message = _parse(reply)
@@ -232,7 +245,7 @@ class PastMomentBuilder:
         return before, after
 
     def finish(self) -> tuple[Moment, ...]:
-        """Called when nothing older comes: returns `oldest` again, now with its events."""
+        """Completes the stretch. If `oldest` is given, returns the first moment after it again, with its events."""
         self.is_complete = True
         if self._oldest is None:
             return ()
@@ -262,18 +275,18 @@ def _events(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot, at_s
 
 
 def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
-    """Whether its times are valid."""
+    """Returns whether the times of a snapshot are valid."""
     times = (snapshot.taken_at_unix_seconds, snapshot.taken_at_seconds)
-    return all(0 <= seconds <= LATEST_UNIX_SECONDS for seconds in times)  # NaN fails too
+    return all(0 <= seconds <= LATEST_UNIX_SECONDS for seconds in times)  # NaN fails this test
 
 
-_TOGETHER = 32  # messages in one zlib stream; unpacking the last takes one or two milliseconds
-_LEVEL = 6  # 4 % smaller than level 5 at the same speed
-_MOST_PIECE_BYTES = 28_000  # zlib looks back 32 KiB, which must reach the same part of the previous message
+_TOGETHER = 32  # snapshots in one zlib stream; unpacking its last snapshot takes one or two milliseconds
+_LEVEL = 6  # zlib level; the output is 4 % smaller than at level 5, at the same speed
+_MOST_PIECE_BYTES = 28_000  # The zlib window of 32 KiB must reach the same part of the previous message.
 
 
 class PackedMessage:
-    """One packed message. Equal objects contain equal messages."""
+    """One message in a shared zlib stream. Two objects are equal if their messages are equal."""
 
     __slots__ = ("_number", "_together")
 
@@ -283,11 +296,11 @@ class PackedMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Its memory use."""
+        """Memory use of the compressed message."""
         return sum(map(len, self._together[self._number]))
 
     def message(self) -> bytes:
-        """Unpacks the message. From any thread."""
+        """Unpacks and returns the message. Thread-safe."""
         streams = [zlib.decompressobj() for _ in self._together[self._number]]
         message: list[bytes] = []
         for pieces in self._together[: self._number + 1]:
@@ -302,14 +315,14 @@ class PackedMessage:
 
 
 class Packer:
-    """Packs messages that resemble each other, in order. For one thread."""
+    """Compresses successive messages, which are mostly alike, into shared zlib streams. Not thread-safe."""
 
     def __init__(self) -> None:
         self._together: list[tuple[bytes, ...]] = []
         self._streams: list[zlib._Compress] = []
 
     def pack(self, message: bytes) -> PackedMessage:
-        """Packs a message; it refers to the ones before it."""
+        """Compresses a message. To unpack it, the earlier messages of its stream are needed."""
         if len(self._together) in (0, _TOGETHER):
             self._together = []
             count = max(1, -(-len(message) // _MOST_PIECE_BYTES))
@@ -325,23 +338,24 @@ class Packer:
 
 
 def snapshot_order(snapshot: neuron_pb2.Snapshot) -> tuple[float, int]:
-    """A sort key: greater for the later of two snapshots of the same boot of a host.
+    """Returns a sort key: the later of two snapshots since the same boot of a host has the greater key.
 
-    The sequence orders snapshots taken at the same time. The sequence alone is not enough, because it starts again with
-    each daemon, and in containers every daemon has PID 1.
+    The sequence number orders snapshots taken at the same time. It is not enough alone, because it starts again with
+    each daemon. The daemon's PID does not help: in a container it is always 1.
     """
     return snapshot.taken_at_seconds, snapshot.sequence
 
 
 class HostClock:
-    """Converts snapshot times to one time line: CLOCK_MONOTONIC, continued across reboots of the host."""
+    """Converts the times of a host's snapshots to one timeline: CLOCK_MONOTONIC, continued across reboots."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[float, int], float, int] | None = None  # its order, the host's clock, PID of the daemon
-        self._begun_seconds = 0.0  # offset of CLOCK_MONOTONIC since the last boot
+        # of the last snapshot: its `snapshot_order`, its wall-clock time, and the PID of its daemon
+        self._last: tuple[tuple[float, int], float, int] | None = None
+        self._begun_seconds = 0.0  # added to CLOCK_MONOTONIC since the host's last reboot
 
     def place(self, snapshot: neuron_pb2.Snapshot) -> float | None:
-        """Returns the time in seconds; None if the snapshot is not later than the last one."""
+        """Returns the time of a snapshot in the timeline, in seconds; None if it is not newer than the last one."""
         at_seconds, at_unix_seconds = snapshot.taken_at_seconds, snapshot.taken_at_unix_seconds
         if self._last is not None:
             last_order, last_unix_seconds, last_pid = self._last
