@@ -1,1 +1,4 @@
-"""Commands: parse options, ask the monitor daemon, print. Their imports decide how fast they start."""
+"""The commands. Each parses options, asks the monitor daemon and prints the answer.
+
+A command starts faster the fewer modules it imports.
+"""

@@ -50,7 +50,7 @@ _NUMBER_NAMES = {name for name, usual in _DEFAULTS.items() if not isinstance(usu
 
 
 def parse_page_query(page: str, query: str) -> PageQuery:
-    """Parses the query of a URL. Ignores unknown names. ValueError for an invalid value."""
+    """Parses the query of a URL. Ignores unknown names. Raises ValueError for an invalid value."""
     if len(query) > _MAX_QUERY_LENGTH:
         raise ValueError("the address is too long")
     given: dict[str, object] = {}

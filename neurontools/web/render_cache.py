@@ -78,7 +78,7 @@ class RenderCache:
         self._asked_at.clear()
 
     def picture(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
-        """Returns the page, at most one round old. CapacityExceeded if too many pages are requested."""
+        """Returns the page, at most one round old. Raises CapacityExceeded if too many pages are requested."""
         now = self._ask(view)
         key = (view, choice)
         picture = self._pictures.get(key)
@@ -95,7 +95,7 @@ class RenderCache:
     def stream(self, view: PageRenderer, choice: PageQuery, since: str) -> AsyncGenerator[bytes, None]:
         """Returns server-sent events: the changes since a version. A slow reader skips to the latest version.
 
-        CapacityExceeded if there are too many viewers or pages.
+        Raises CapacityExceeded if there are too many viewers or pages.
         """
         if self.viewers >= MAX_VIEWERS:
             raise CapacityExceeded(f"{MAX_VIEWERS} viewers look on, and more may not")

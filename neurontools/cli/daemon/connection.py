@@ -1,4 +1,4 @@
-"""Connection to a monitor daemon: which one a command asks, and registration there as an observer."""
+"""Chooses the monitor daemon for a command, and registers the command with it as an observer."""
 
 import _socket
 import os
@@ -21,12 +21,12 @@ SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 def choose_daemon(
     given: dict[str, str], environment: "Mapping[str, str]", *, reads_only: bool = True
 ) -> tuple[str | None, str | None]:
-    """Returns the configured socket or the instance type to simulate. Options win over environment variables.
+    """Returns the configured socket or the instance type to simulate. Options override environment variables.
 
-    Returns (None, None) if neither is configured. UserError if both are given or the socket is invalid. With
+    Returns (None, None) if neither is configured. Raises UserError if both are given or the socket is invalid. With
     `reads_only`, a daemon that serves over TLS is reached through a local socket.
     """
-    if given:  # without options, neuron-ls does not load the parser
+    if given:  # saves the import of the option parser if no option is given
         from neurontools.cli.line.options import exclude_each_other
 
         exclude_each_other(given, "simulate", "socket")
@@ -54,7 +54,7 @@ def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]"
     failure = None
     for candidate in socket_path.candidate_sockets(environment):
         if _is_absent(candidate):
-            continue  # saves the import of rpc.ask
+            continue  # skips importing rpc.ask if no socket exists
         from neurontools.rpc.ask import NoDaemon
 
         try:
@@ -73,7 +73,7 @@ def _is_absent(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):
-        pass  # connecting reports the error
+        pass  # the later connect reports this error
     return False
 
 
@@ -85,10 +85,10 @@ def ask_or_start_daemon(
     interval_seconds: float | None = None,
     load: str | None = None,
 ) -> "T":
-    """Returns the answer of the chosen daemon, as `ask_first_daemon` does, or of a private one.
+    """Returns the answer of the configured daemon, else of the first daemon of this host, else of a private daemon.
 
-    Starts a private daemon to simulate, or to read this host's devices if no daemon runs. It takes snapshots at this
-    interval and ends with the stack. NoDaemon if there is nothing to ask.
+    Starts a private daemon to simulate, or to read this host's devices if no daemon runs. The private daemon takes a
+    snapshot every `interval_seconds` and ends when `stack` closes. Raises NoDaemon if there is no daemon and no device.
     """
     named, instance_type = choose_daemon(given, os.environ)
     if named is not None:
@@ -100,7 +100,7 @@ def ask_or_start_daemon(
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return ask(socket_path.candidate_sockets(os.environ)[0])  # raises NoDaemon with the reason
+            return ask(socket_path.candidate_sockets(os.environ)[0])  # raises a NoDaemon that states the cause
     from neurontools.cli.daemon.private import PrivateDaemon
 
     own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)
@@ -115,13 +115,13 @@ def attach_observer(socket_path: str) -> _socket.socket | None:
     """Connects to the daemon's attach socket. While the connection is open, the daemon lists this process as an
     observer.
 
-    Returns None if that fails; the command then works unlisted.
+    Returns None if the connection fails; the command then works without being listed.
     """
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.settimeout(_PATIENCE_SECONDS)
         connection.connect(attach_socket(socket_path))
-        # The daemon has registered this process once it sends the token, a line.
+        # The daemon sends a line with a token once it has registered this process.
         token = b""
         while b"\n" not in token and len(token) < _LONGEST_TOKEN_BYTES:
             part = connection.recv(_LONGEST_TOKEN_BYTES)

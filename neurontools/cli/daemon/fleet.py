@@ -1,4 +1,4 @@
-"""Host options of commands that show many hosts, and the feed for them."""
+"""Parses the options that name hosts, and opens the feed of these hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_fleet_feed(
 ) -> tuple[FleetFeed, tuple[str, ...]]:
     """Returns the feed of the named hosts, not started yet, and error texts for invalid names.
 
-    UserError if no host is named.
+    Raises UserError if no host is named.
     """
     if "prometheus" in given:
         from neurontools.fleet.prometheus.feed import PrometheusFeed
@@ -40,7 +40,7 @@ def open_fleet_feed(
 
 
 def requested_hosts(given: Mapping[str, str]) -> HostList:
-    """Returns the hosts that an option names. UserError if there is none."""
+    """Returns the hosts that an option names. Raises UserError if there is none."""
     if "hosts" in given:
         return parse_hosts_option(given["hosts"])
     name = next(name for name in _READ if name in given)

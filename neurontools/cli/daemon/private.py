@@ -1,4 +1,4 @@
-"""Private monitor daemon of one command, as for `--simulate`. It ends with the command."""
+"""Private monitor daemon that one command starts, for example for `--simulate`. It ends with the command."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from neurontools.util.command_lifecycle import end_on_signal
 from neurontools.util.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
 from neurontools.util.signals import defer_signals
 
-START_SECONDS = 60.0  # a start took up to 24 s at load 20
+START_SECONDS = 60.0  # the start took up to 24 s at a load average of 20
 STOP_SECONDS = 2.0
-REMOVE_TREE_SECONDS = 20.0  # an exported tree has thousands of files
+REMOVE_TREE_SECONDS = 20.0  # the exported sysfs tree has thousands of files to remove
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_BASE_BYTES = LONGEST_PATH_BYTES - len("/neurontools-XXXXXXXX/neurond.sock.attach")
 
 
 class PrivateDaemon:
-    """Context of a private daemon that simulates an instance type or reads this host's devices.
+    """Context manager of a private daemon that simulates an instance type or reads this host's devices.
 
-    The daemon is ready on entry. On exit, SIGTERM or SIGHUP, it ends and its directory is removed. After SIGKILL of the
-    command, the kernel ends the daemon and the directory remains. Entry raises UserError if the daemon fails to start.
-    Enter in the main thread, or signals are not handled.
+    Entry waits until the daemon is ready, and raises UserError if the daemon fails to start. On exit, SIGTERM or
+    SIGHUP, the daemon ends and its directory is removed. After SIGKILL of the command, the kernel ends the daemon and
+    the directory remains. Signals are handled only if the context is entered in the main thread.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class PrivateDaemon:
 
     @property
     def socket_path(self) -> str:
-        """The API socket of the daemon."""
+        """The path of the daemon's API socket."""
         return f"{self._directory}/neurond.sock"
 
     @property
     def pid(self) -> int | None:
-        """The PID of the daemon while it runs."""
+        """The PID of the daemon; None if it does not run."""
         return self._child.pid if self._child else None
 
     def __enter__(self) -> PrivateDaemon:
@@ -67,7 +67,7 @@ class PrivateDaemon:
                     signal.signal(number, end_on_signal)
                     self._handled.append(number)
         try:
-            # A socket path has at most 107 bytes, so a long TMPDIR does not fit.
+            # A Unix socket path is limited to 107 bytes, so /tmp replaces a long TMPDIR.
             base = tempfile.gettempdir()
             with defer_signals():
                 self._directory = tempfile.mkdtemp(
@@ -90,7 +90,7 @@ class PrivateDaemon:
             with open(f"{self._directory}/stderr", "wb") as narration, defer_signals():  # noqa: PTH123
                 self._child = subprocess.Popen(
                     [
-                        # -P: never import from the current directory.
+                        # -P keeps the current directory out of sys.path.
                         *(sys.executable, "-P", "-m", "neurond"),
                         *(("--simulate", self._instance_type) if self._instance_type else ()),
                         *("--socket", self.socket_path),
@@ -103,7 +103,7 @@ class PrivateDaemon:
                     stdout=subprocess.DEVNULL,
                     stderr=narration,
                     pass_fds=(tell_ready,),
-                    start_new_session=True,  # Ctrl-C must reach only the command
+                    start_new_session=True,  # so that Ctrl-C signals only the command, not the daemon
                 )
             os.close(tell_ready)
             tell_ready = -1
@@ -154,7 +154,7 @@ def _terminate_child(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _wait_until_ready(descriptor: int, deadline: float) -> bool:
-    """Waits for the line `ready`. Returns False if the daemon ends first or the time is over."""
+    """Waits for the daemon's line `ready`. Returns False if the daemon ends or the deadline passes first."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     said = b""

@@ -1,4 +1,4 @@
-"""Snapshots over one connection, without grpcio, for commands that poll for weeks."""
+"""Requests snapshots over one connection without grpcio, for commands that poll for weeks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DaemonSnapshots:
         return self._ask(neuron_pb2.GetSnapshotRequest())
 
     def past(self, age_seconds: float) -> Snapshot:
-        """Returns the snapshot of this age, or the oldest that the daemon keeps. Raises NoDaemon or UserError."""
+        """Returns the snapshot from `age_seconds` ago, or else the oldest. Raises NoDaemon or UserError."""
         return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
 
     def close(self) -> None:

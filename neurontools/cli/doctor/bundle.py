@@ -41,7 +41,7 @@ _ABOUT_US = re.compile(r"neuron|\bnd\d", re.IGNORECASE)
 
 
 def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict[str, str]:
-    """Returns the redacted files of the bundle by name."""
+    """Returns the redacted text of each file of the bundle, by file name."""
     redactor = Redactor()
     redactor.keep(driver_version(place.roots))
     snapshot = first_snapshot(place)
@@ -110,7 +110,7 @@ def _kernel_log_excerpt(place: DoctorContext) -> str:
             for _ in range(_MOST_RECORDS):
                 try:
                     data = os.read(descriptor, _MOST_RECORD_BYTES)
-                except BrokenPipeError:  # overwritten before it was read
+                except BrokenPipeError:  # the kernel overwrote the record before this read
                     continue
                 except BlockingIOError:
                     break
@@ -126,10 +126,10 @@ def _kernel_log_excerpt(place: DoctorContext) -> str:
 
 
 COMMAND = "<command>"
-_SHORTEST = 3  # shorter names also occur as ordinary words
+_SHORTEST = 3  # a shorter command name is not replaced, because it also occurs in ordinary words
 _MOST_WORDS = 5000
 _NOT_REDACTED = frozenset({"root", "nobody", "localhost", "default", "python", "python3", "neurond", "neuron"})
-# Snapshot fields with names, and the kind of each name.
+# Snapshot fields that contain names, and the placeholder kind of each.
 _NAME_FIELDS = {
     "user": "user",
     "tag": "tag",
@@ -176,7 +176,7 @@ class Redactor:
             self.hide(name, "user")
 
     def hide(self, word: str, kind: str) -> str:
-        """Registers a name and returns its placeholder. Returns generic names and numbers unchanged."""
+        """Registers a name for redaction and returns its placeholder. Returns generic names and numbers unchanged."""
         if word in _NOT_REDACTED or not word or word.isdigit():
             return word
         if word not in self._words:
@@ -188,11 +188,11 @@ class Redactor:
         return self._words[word]
 
     def keep(self, version: str | None) -> None:
-        """Exempts a version number, which may look like an address."""
+        """Exempts a version number from redaction, because it may look like an IP address."""
         self._versions.add(version or "")
 
     def learn(self, snapshot: Snapshot) -> None:
-        """Registers all names and versions of a snapshot."""
+        """Registers the names of a snapshot for redaction, and exempts its version numbers."""
         self.keep(snapshot.instance.driver_version)
         for process in snapshot.processes:
             self.keep(process.runtime_version)
@@ -232,9 +232,9 @@ class Redactor:
         return found if address.is_loopback or address.is_unspecified else "<address>" + found[len(bare) :]
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Returns a redacted document.
+        """Returns the redacted copy of a JSON value; `key` is its field name.
 
-        Names become placeholders of the field's kind. Other values are redacted as text.
+        Name fields become placeholders such as `<user-1>`. Other texts are redacted by pattern.
         """
         if isinstance(value, Mapping):
             return {name: self.value(part, name) for name, part in value.items()}

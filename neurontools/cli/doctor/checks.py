@@ -57,7 +57,7 @@ class CheckLevel(StrEnum):
 class CheckResult:
     """Result of one check. `action` is the next step for the user, or ""."""
 
-    area: str  # installed, driver, daemon, host, variables
+    area: str  # one of: installed, driver, daemon, host, variables
     level: CheckLevel
     found: str
     action: str = ""
@@ -69,16 +69,16 @@ class DoctorContext:
 
     environment: Mapping[str, str]
     roots: Roots
-    socket: str | None = None  # None: all default sockets
+    socket: str | None = None  # None: checks all default sockets
 
     @classmethod
     def here(cls, socket: str | None) -> DoctorContext:
-        """Returns the context of this process."""
+        """Returns the context with the environment and file trees of this process."""
         return cls(os.environ, Roots.from_environment(os.environ), socket)
 
 
 def directory_size_bytes(path: str, most_entries: int = 20_000) -> int:
-    """Returns the size of the readable files below a directory. Does not follow links."""
+    """Returns the total size of the readable files below a directory. Does not follow links."""
     total = entries = 0
     for directory, _, names in os.walk(path):
         for name in names:
@@ -173,7 +173,7 @@ def _examine_optional_packages() -> Iterator[CheckResult]:
 
 
 def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
-    """Checks whether PATH finds our commands, and not other programs of the same name."""
+    """Checks that PATH contains our commands, not other programs of the same names."""
     missing, others = [], []
     for name in COMMANDS:
         path = shutil.which(name, path=place.environment.get("PATH", ""))
@@ -203,7 +203,7 @@ def _is_ours(path: str) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(_MOST_HEAD_BYTES)
     except OSError:
-        return True  # an unreadable file counts as ours
+        return True  # without evidence against it, counts an unreadable file as ours
     return b"neurontools" in head or b"neurond" in head
 
 
@@ -283,7 +283,7 @@ def _count_pci_devices(roots: Roots) -> int:
 
 
 def _examine_device_files(roots: Roots, indices: list[int]) -> Iterator[CheckResult]:
-    """Checks that the device files exist and that this user may open them. Opens none."""
+    """Checks that the device files exist and that this user may open them, without opening them."""
     paths = {index: f"{roots.dev}/neuron{index}" for index in indices}
     missing = [index for index, path in paths.items() if not Path(path).exists()]
     closed = [index for index, path in paths.items() if index not in missing and not os.access(path, os.R_OK | os.W_OK)]
@@ -311,7 +311,7 @@ _LATE_INTERVALS, _LATE_SECONDS = 5, 10.0
 
 
 def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
-    """Checks each existing socket and the answer of its daemon."""
+    """Checks each existing daemon socket, and whether its daemon answers."""
     answering = 0
     for path in _socket_candidates(place):
         if not os.path.lexists(path):
@@ -342,7 +342,7 @@ def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def first_snapshot(place: DoctorContext) -> Snapshot | None:
-    """Returns the snapshot of the first daemon that answers; None if none does."""
+    """Returns the snapshot of the first daemon that answers; None if no daemon answers."""
     for path in _socket_candidates(place):
         if os.path.lexists(path):
             try:
@@ -452,7 +452,7 @@ _KNOWN_VARIABLES = (
 
 
 def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
-    """Checks kernel, container, kernel log and the variables of the runtime."""
+    """Checks the kernel, the container, the kernel log and the runtime's environment variables."""
     container = " in a container" if is_container(place) else ""
     kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
     yield CheckResult(
@@ -474,13 +474,13 @@ def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def is_container(place: DoctorContext) -> bool:
-    """Whether this process runs in a container, by the usual marker files."""
+    """Whether marker files or the variable `container` show that this process runs in a container."""
     marks = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
     return any(Path(mark).exists() for mark in marks) or "container" in place.environment
 
 
 def relevant_variables(place: DoctorContext) -> list[tuple[str, str]]:
-    """Returns the relevant variables by name, with secrets hidden."""
+    """Returns the names and values of the relevant environment variables, sorted, with secrets hidden."""
     found = sorted(name for name in place.environment if name.startswith(_PREFIXES))[:_MOST_VARIABLES]
     return [(name, shown_value(name, place.environment[name])) for name in found]
 
@@ -511,7 +511,7 @@ _WIDEST_AREA, _WIDEST_LEVEL = 10, 8
 
 
 def run_examinations(place: DoctorContext) -> list[CheckResult]:
-    """Runs all checks. An exception in one becomes a problem and does not stop the others."""
+    """Runs all checks. Reports an exception in a check as a problem and continues with the next check."""
     found: list[CheckResult] = []
     for area, examine in _EXAMINATIONS:
         try:
@@ -523,7 +523,7 @@ def run_examinations(place: DoctorContext) -> list[CheckResult]:
 
 
 def report_text(checks: Sequence[CheckResult]) -> str:
-    """Returns the report as text: a line for each result, actions and a summary."""
+    """Returns the report as text: one line for each result, the actions for the user, and a summary."""
     lines = [f"neuron-doctor {__version__}"]
     for check in checks:
         lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{escape_controls(check.found)}")

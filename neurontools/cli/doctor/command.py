@@ -66,7 +66,7 @@ def _run(arguments: list[str]) -> int:
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes is for --bundle; leave it out", EXIT_USAGE)
     place = DoctorContext.here(given.get("socket"))
-    socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid path
+    socket_path.configured_socket(place.socket, place.environment)  # only to raise UserError for an invalid path
     checks = run_examinations(place)
     if "bundle" in given:
         return _write_bundle_if_confirmed(bundle.bundle_contents(checks, place), given)
@@ -91,7 +91,7 @@ def _write_bundle_if_confirmed(files: dict[str, str], given: dict[str, str]) -> 
 
 
 def _user_confirms() -> bool:
-    """Asks for confirmation on a terminal; False without one."""
+    """Asks the user for confirmation. Returns False if standard input is no terminal."""
     if not os.isatty(0):
         return False
     sys.stderr.write("Write it? [y/N] ")

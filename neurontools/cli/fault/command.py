@@ -110,7 +110,7 @@ def _run_fault(arguments: list[str]) -> int:
 
 
 def _split_verb(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Splits the arguments into the leading words and the flags."""
+    """Splits the arguments into the words before the first flag, and the rest."""
     count = next((at for at, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     return arguments[:count], arguments[count:]
 
@@ -170,7 +170,7 @@ def _run_plan(words: list[str], given: dict[str, str]) -> None:
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
-    """Returns the fault request of the options. UserError if it is invalid."""
+    """Returns the fault request that the options describe. Raises UserError if it is invalid."""
     exclude_each_other(given, "device", "core", "pid")
     exclude_each_other(given, "after-executions", "after")
     whole = {
@@ -201,7 +201,7 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
 
 
 def _refuse_other_options(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...], *options: str) -> None:
-    """Raises UserError for words or options that a verb does not take."""
+    """Raises UserError for words or options that the subcommand does not take."""
     if words:
         raise UserError(f"{verb} takes no {_excerpt(words[0])}; leave it out", EXIT_USAGE)
     more = [name for name in given if name not in ("json", "socket", *options)]
@@ -243,7 +243,7 @@ _MOST_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class PlannedHost:
-    """A host of a plan: its name, the socket of its daemon and its number of devices."""
+    """A host for which faults are planned: its name, the socket of its daemon and its number of devices."""
 
     name: str
     socket_path: str
@@ -251,7 +251,7 @@ class PlannedHost:
 
 
 def read_plan(path: str) -> FaultPlan:
-    """Reads a fault plan. UserError if it cannot be read or is invalid."""
+    """Reads a fault plan from a file. Raises UserError if the file is unreadable or the plan is invalid."""
     at = excerpt(path, 200)
     try:
         with open(path, "rb", opener=_open_regular) as file:
@@ -271,14 +271,14 @@ def read_plan(path: str) -> FaultPlan:
 
 
 def planned_host(name: str, socket_path: str) -> PlannedHost:
-    """Asks a daemon for its number of devices."""
+    """Returns a host of the plan, with its number of devices as its daemon reports it."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", fault_calls.TIMEOUT_SECONDS)
     instance = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot.instance
     return PlannedHost(name, socket_path, instance.device_count)
 
 
 def planned_hosts(hostfile: str) -> list[PlannedHost]:
-    """Returns the hosts of a hostfile. UserError unless all are sockets of this host."""
+    """Returns the hosts of a hostfile. Raises UserError if an entry is not a Unix socket."""
     found = read_hostfile(hostfile)
     if found.troubles:
         raise UserError(f"--hostfile {found.troubles[0]}", EXIT_USAGE)
@@ -291,7 +291,7 @@ def planned_hosts(hostfile: str) -> list[PlannedHost]:
 
 
 def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> tuple[PlannedFault, ...]:
-    """Returns the faults of a plan, with times and hosts. UserError if there are too many."""
+    """Returns the faults of a plan, with times and hosts. Raises UserError if there are too many faults."""
     try:
         return schedule_faults(plan, [host.device_count for host in hosts])
     except InvalidFaultPlan as error:
@@ -299,7 +299,7 @@ def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> t
 
 
 def inject_story(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:
-    """Sends the faults to the daemons, which inject them at their times."""
+    """Sends the planned faults to the daemons, which inject each fault at its planned time."""
     for index, host in enumerate(hosts):
         requests = [each.request for each in told if each.host_index == index]
         if requests:
@@ -307,7 +307,7 @@ def inject_story(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> 
 
 
 def story_text(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
-    """Returns the planned faults as a table."""
+    """Returns the planned faults as a text table, one row per fault."""
     if not told:
         return "nothing breaks in this time\n"
     rows = [("AT", "HOST", "DEVICE", "KIND")]

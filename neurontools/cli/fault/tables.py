@@ -10,7 +10,6 @@ from neurontools.model import InjectedFault
 
 
 def fault_table(faults: Sequence[InjectedFault]) -> str:
-    """Returns a table of faults."""
     if not faults:
         return "no fault is there\n"
     rows = [("FAULT", "KIND", "WHERE", "WHEN", "STATE", "MET")]
@@ -29,7 +28,6 @@ def fault_table(faults: Sequence[InjectedFault]) -> str:
 
 
 def kind_table() -> str:
-    """Returns a table of fault kinds."""
     rows = [("KIND", "STATUS", "WHAT IT IS")]
     rows += [(kind.name, _nrt_status_name(kind) or "-", kind.summary + _amount_text(kind)) for kind in KINDS.values()]
     return aligned_table(rows)
@@ -75,13 +73,13 @@ def _amount_text(kind: FaultKind) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Returns a time from the start of a plan as H:MM:SS."""
+    """Formats seconds since the start of a plan as H:MM:SS."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def aligned_table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Returns rows as an aligned table. The first row is the header."""
+    """Formats rows of cells as a text table with aligned columns. The first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)

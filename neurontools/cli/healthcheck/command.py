@@ -73,7 +73,7 @@ _OF_SLURM = ("node", "no-undrain", "dry-run")
 
 
 class CheckTimeout(Exception):
-    """The check exceeded --timeout."""
+    """The health check took longer than --timeout."""
 
 
 def main() -> None:
@@ -99,17 +99,17 @@ def _run_healthcheck(arguments: list[str]) -> int:
             from neurontools.model import health  # noqa: F401
         return HealthCheck(given).run()
     except UserError as error:
-        # Exit code 1 would mean an unhealthy host.
+        # Exit code 1 means an unhealthy host, so a usage error needs another code.
         raise UserError(str(error), _usage_exit_code(arguments)) from error
 
 
 def _usage_exit_code(arguments: list[str]) -> int:
-    said = "=".join(arguments)  # matches both "--format nagios" and "--format=nagios"
+    said = "=".join(arguments)  # joined by "=", so that one test matches both "--format nagios" and "--format=nagios"
     return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in said else EXIT_USAGE
 
 
 class HealthCheck:
-    """One health check with its options."""
+    """Runs one health check with the options of the command line."""
 
     def __init__(self, given: dict[str, str]) -> None:
         self._given = given
@@ -123,7 +123,7 @@ class HealthCheck:
         self._asked = self._what_is_asked()
 
     def run(self) -> int:
-        """Prints the verdict and returns the exit code."""
+        """Prints the health verdict and returns the exit code."""
         from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
 
         from neurontools.model import health
@@ -168,7 +168,7 @@ class HealthCheck:
             return self._of_daemon(daemon.socket_path)
 
     def _of_daemon(self, path: str) -> "HostVerdict":
-        """Returns the verdict of the daemon at this socket. Raises NoDaemon or UserError."""
+        """Returns the health verdict from the daemon at this socket. Raises NoDaemon or UserError."""
         from neurontools.model import health
         from neurontools.rpc import health_reply
         from neurontools.rpc.ask import ask

@@ -16,7 +16,7 @@ from neurontools.util.terminal import escape_controls, truncate
 
 NO_ERROR = "Neuron has no error"
 NOT_KNOWN = "Neuron health is not known: "
-HAS_ERROR = "NeuronHasError_"  # precedes the name of the error; both texts are those of AWS's detector
+HAS_ERROR = "NeuronHasError_"  # prefix of the error name, as AWS's detector writes it
 _MOST_NPD_CHARACTERS = 500
 _EXIT_CODES = {True: 0, False: 1, None: 2}
 _STATUS = {True: "ok", False: "unhealthy", None: "unknown"}
@@ -24,7 +24,7 @@ _NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
 
 
 def _text_verdict(verdict: HostVerdict) -> tuple[str, int]:
-    """Formats such as "critical: device 3: REASON; ACTION (and 1 more)" or "ok: all 16 devices are healthy"."""
+    """Formats a verdict: "critical: device 3: REASON; ACTION (and 1 more)" or "ok: all 16 devices are healthy"."""
     return f"{severity_word(verdict)}: {_one_line(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
 
 
@@ -63,7 +63,7 @@ FORMATTERS = {"text": _text_verdict, "json": _json_verdict, "npd": _npd_verdict,
 
 
 def severity_word(verdict: HostVerdict) -> str:
-    """Returns "ok", "notice", "warning", "critical" or "unknown"."""
+    """Returns the severity of a verdict: "ok", "notice", "warning", "critical" or "unknown"."""
     return "unknown" if verdict.severity is None else verdict.severity.name.lower()
 
 

@@ -1,7 +1,7 @@
 """Slurm HealthCheckProgram: drains this node with a reason, or undrains it.
 
-Slurm only runs the program (slurm.conf(5), HealthCheckProgram) and kills it after 60 seconds. It never touches nodes
-drained by others: its own drain reasons begin with MARK.
+Slurm only runs the program, and kills it after 60 seconds (slurm.conf(5), HealthCheckProgram). The program itself
+drains the node. It leaves nodes alone that others drained: its own drain reasons contain MARK.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from neurontools.util.terminal import escape_controls, excerpt, truncate
 
 MARK = "neuron-healthcheck: "
 _PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}
-_SCONTROL_SECONDS = 5.0  # so three calls and the verdict stay below Slurm's 60 seconds
+_SCONTROL_SECONDS = 5.0  # limit for each call; three calls and the verdict stay below Slurm's 60 seconds
 _MOST_REASON_CHARACTERS = 250
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """State of this node in Slurm."""
+    """Drain state of this node in Slurm."""
 
     is_drained: bool
-    reason: str  # without the appended user and time
+    reason: str  # the drain reason, without the user and time that scontrol appends
 
     @property
     def is_ours(self) -> bool:
@@ -40,11 +40,13 @@ class SlurmNode:
 
 
 def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
-    """Drains or undrains the node by the verdict. Returns a line about it and the exit code.
+    """Drains or undrains the node by the verdict. Returns the line to print and the exit code.
 
     Does nothing on a host without Slurm, or if the health is unknown.
     """
-    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on, the time limit of scontrol applies
+    signal.setitimer(
+        signal.ITIMER_REAL, 0
+    )  # stops the timer of --timeout: from here on, each scontrol call has its own limit
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
         raise UserError(f"{excerpt(name, 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
@@ -60,9 +62,9 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 
 
 def drain_reason(verdict: HostVerdict) -> str:
-    """Returns the drain reason: owner, marker, name of the finding, location and cause."""
+    """Returns the drain reason: owner of the problem, MARK, name of the finding, location and cause."""
     first = verdict.findings[0]
-    # A single finding for the node's owner makes it a node problem.
+    # One finding that the node's owner must fix is enough for a node problem.
     owner = (
         Owner.NODE if any(health.finding_owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
     )
@@ -71,7 +73,7 @@ def drain_reason(verdict: HostVerdict) -> str:
 
 
 def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[str, str]) -> str:
-    """Drains or undrains the node as needed. Returns what was done."""
+    """Drains or undrains the node if the verdict requires it. Returns a sentence that describes the change."""
     would = "would be " if "dry-run" in given else ""
     if verdict.is_healthy is None:
         return f"node {name} left as it is"
@@ -105,5 +107,4 @@ def _read_node(name: str) -> SlurmNode:
 
 
 def _scontrol(*arguments: str) -> str:
-    """Runs scontrol and returns its output."""
     return run_scontrol(*arguments, timeout_seconds=_SCONTROL_SECONDS, next_step="see slurmctld")

@@ -1,4 +1,4 @@
-"""Texts of --help, --version and --completion. Imported only for these options."""
+"""Texts that --help, --version and --completion print. Imported only for these options."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def information_text(command: str, page: Any, given: dict[str, str]) -> str:
-    """Returns the text of the first of these options that is given.
+    """Returns the text that --help, --version or --completion prints; the first of them that is given counts.
 
-    `page` is the module of the command with OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
+    `page` is the module of the command. It defines OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
     """
     if "help" in given:
         return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES)
@@ -29,9 +29,8 @@ def information_text(command: str, page: Any, given: dict[str, str]) -> str:
 def help_text(
     usage: str, summary: str, options: tuple[Option, ...], notes: str, exit_codes: tuple[tuple[int, str], ...]
 ) -> str:
-    """Returns the text of --help."""
     left = [f"{', '.join(option.flags)}{' ' + option.value if option.value else ''}" for option in options]
-    # Options without a short flag are indented to where the long ones begin.
+    # Indents options without a short flag, so that all long flags are aligned.
     left = [text if option.short else "    " + text for text, option in zip(left, options, strict=True)]
     width = max(map(len, left)) + 2
     lines = []
@@ -44,9 +43,9 @@ def help_text(
 
 
 def completion_script(shell: str, command: str, options: tuple[Option, ...], actions: tuple[str, ...] = ()) -> str:
-    """Returns the completion script for a shell. UserError for an unknown shell.
+    """Returns the completion script for a shell. Raises UserError for an unknown shell.
 
-    `actions` are the possible first words; paths may follow them.
+    `actions` are the possible first arguments; paths may follow them.
     """
     write = _SCRIPTS_BY_SHELL.get(shell)
     if write is None:
@@ -58,7 +57,7 @@ def completion_script(shell: str, command: str, options: tuple[Option, ...], act
 
 
 def _completion_words(option: Option) -> tuple[str, ...]:
-    """Returns the possible values of an option."""
+    """Returns the values that completion offers for an option."""
     if option.completes == INSTANCE_TYPES:
         from neurontools import catalog
 

@@ -1,21 +1,21 @@
 """Command-line options from a table: one definition for parsing, help and completion.
 
-By hand, because `import argparse` costs more than a whole one-shot command.
+The parser is our own, because `import argparse` takes longer than a whole one-shot command.
 """
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
-FILES = "files"  # Option.completes: paths
-_BETWEEN = "\0"  # two values of one option; no argument of a program has this in it
-INSTANCE_TYPES = "instance types"  # Option.completes: the types of the catalog
+FILES = "files"  # value of Option.completes: completes paths
+_BETWEEN = "\0"  # separates two values of one option; no program argument can contain NUL
+INSTANCE_TYPES = "instance types"  # value of Option.completes: completes instance types of the catalog
 
 
 class Option:
     """One command-line option.
 
-    `value` names its value in --help; two words make it take two values (`two_values`). With `joins`, repeated values
-    are joined by commas; else the last one counts. With `ends`, parsing stops after it. `words` and `completes` give
-    the values for completion.
+    `value` is the placeholder of the option's value in --help; an option whose `value` has two words takes two values.
+    With `joins`, the values of a repeated option are joined by commas; otherwise the last value counts. With `ends`,
+    parsing stops after this option. Completion offers `words`, or what `completes` names.
     """
 
     __slots__ = ("aliases", "completes", "ends", "joins", "name", "short", "text", "value", "words")
@@ -45,16 +45,16 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All flags of the option, the short one first."""
+        """All flags of the option, the short flag first."""
         short = (f"-{self.short}",) if self.short else ()
         return (*short, f"--{self.name}", *(f"--{alias}" for alias in self.aliases))
 
 
 def parse_options(options: tuple[Option, ...], arguments: list[str], words: list[str] | None = None) -> dict[str, str]:
-    """Parses arguments to option values by name; "" for options without a value.
+    """Returns the value of each given option by name; "" for an option that takes no value.
 
-    Other words go to `words`, if given. Raises UserError with exit code 1 for an unknown flag, as the original tools
-    do, and 2 for any other misuse.
+    Appends arguments that are no options to `words`, and refuses them if `words` is None. Raises UserError with exit
+    code 1 for an unknown flag, as the original tools do, and exit code 2 for other usage errors.
     """
     by_flag = {flag: option for option in options for flag in option.flags}
     given: dict[str, str] = {}
@@ -99,25 +99,25 @@ def parse_options(options: tuple[Option, ...], arguments: list[str], words: list
 
 
 def two_values(given: str) -> tuple[str, str]:
-    """Returns both values of an option that takes two."""
+    """Splits the stored value of an option that takes two values."""
     first, _, second = given.partition(_BETWEEN)
     return first, second
 
 
 def requests_information(given: dict[str, str]) -> bool:
-    """Whether --help, --version or --completion is given."""
+    """Returns whether --help, --version or --completion is given."""
     return "help" in given or "version" in given or "completion" in given
 
 
 def exclude_each_other(given: dict[str, str], *names: str) -> None:
-    """Raises UserError if more than one of these options is given."""
+    """Raises UserError if more than one of the options `names` is given."""
     found = [f"--{name}" for name in names if name in given]
     if len(found) > 1:
         raise UserError(f"{' and '.join(found)} exclude each other; give one of them", EXIT_USAGE)
 
 
 def _split_flag(argument: str) -> tuple[str, str | None, str]:
-    """Splits an argument into flag, value and further short flags: `--a=b`, `-d0`, `-d=0`, `-wat`."""
+    """Splits an argument such as `--a=b`, `-d0`, `-d=0` or `-wat` into flag, value and further short flags."""
     if argument.startswith("--"):
         flag, equals, value = argument.partition("=")
         return flag, value if equals else None, ""
@@ -144,13 +144,13 @@ def _excerpt(text: str) -> str:
     return error_excerpt(text)
 
 
-HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for
+HIGHEST_INDEX = 1023  # far above the devices of any host; bounds a range with a typing error
 _HEXADECIMAL = frozenset("0123456789abcdef")
-_BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domain, bus, device, function
+_BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # minimum and maximum number of digits of domain, bus, device, function
 
 
 class DeviceSelection:
-    """Devices of --device: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
+    """The devices that --device selects: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
 
     __slots__ = ("bdfs", "indices")
 
@@ -187,7 +187,7 @@ def _is_index(text: str) -> bool:
 
 
 def _normalized_bdf(entry: str) -> str | None:
-    """Returns a PCI address in the kernel's form, with domain 0 if it has none; None if it is no address."""
+    """Returns a PCI address in the kernel's form; None if the text is no address. A missing domain becomes 0000."""
     parts = entry.lower().replace(".", ":").split(":")
     if len(parts) == 3:
         parts.insert(0, "0000")
@@ -232,12 +232,12 @@ TLS_OPTIONS = (
 
 
 def names_hosts(given: dict[str, str]) -> bool:
-    """Whether an option names many hosts."""
+    """Returns whether one of the options that name hosts, such as --hosts, is given."""
     return any(name in given for name in HOST_OPTION_NAMES)
 
 
 def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
-    """Raises UserError if one of these options is given without an option that names hosts."""
+    """Raises UserError if one of the options `names` is given without an option that names hosts."""
     if "prometheus-config" in given and "prometheus" not in given:
         raise UserError("--prometheus-config needs --prometheus URL, such as http://prometheus:9090", EXIT_USAGE)
     for name in names:
@@ -249,7 +249,7 @@ LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
 
 
 def interval_seconds(flag: str, text: str) -> float:
-    """Parses an interval in seconds. UserError if it is invalid or outside 0.05 to 3600 s."""
+    """Parses an interval in seconds. Raises UserError if it is invalid or outside 0.05 to 3600 s."""
     try:
         value = float(text.removesuffix("s"))
     except ValueError:
@@ -262,7 +262,7 @@ def interval_seconds(flag: str, text: str) -> float:
 
 
 def repeat_count(flag: str, text: str | None) -> int | None:
-    """Parses a repeat count from 1; None if it is not given. UserError if it is invalid."""
+    """Parses a repeat count, at least 1. Returns None for None. Raises UserError if the text is invalid."""
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:

@@ -1,7 +1,7 @@
 """`neuron-ls`: requests a rendered document from the monitor daemon and prints it.
 
-It must start as fast as a native tool. So this path avoids imports such as argparse, re, json and typing. Imports for
-errors and options are local, and annotations that need them are strings.
+It must start as fast as a native tool, so this module avoids imports such as argparse, re, json and typing. Modules
+for errors and options are imported where they are used, and annotations that need them are strings.
 """
 
 import os
@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-ls"
 _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
 
-# RenderDeviceListRequest and RenderDeviceListResponse in neuron.proto.
+# Field numbers and enum values of RenderDeviceListRequest and RenderDeviceListResponse in neuron.proto.
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
 _FORMAT_TABLE, _FORMAT_JSON = 1, 2
 _DOCUMENT = 1
@@ -57,7 +57,7 @@ def _run_ls(arguments: list[str]) -> int:
 
 
 def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery", given: dict[str, str]) -> int:
-    """Prints the answer of the daemon, or of the devices without one, and returns the exit code."""
+    """Prints the answer of the daemon and returns the exit code. Without a daemon, reads the devices directly."""
     document: str | None
     if given:
         from neurontools.cli.line.options import names_hosts, refuse_without_hosts
@@ -86,7 +86,7 @@ def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuer
 
 
 def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery":
-    """Returns the query for these options. Options for scripts take a slower path with more imports."""
+    """Returns the query for the given options. Options for scripts need more imports and start more slowly."""
     if "relay" in given:
         from neurontools.cli.ls.relay import RelayQuery
 
@@ -107,11 +107,11 @@ def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | End
 
 
 class DeviceListQuery:
-    """Query for the device list."""
+    """Requests the rendered device list from a daemon."""
 
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
     exit_code = 0
-    interval_seconds: float | None = None  # snapshot interval of a private daemon
+    interval_seconds: float | None = None  # seconds between snapshots of a private daemon; None: its default
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = _device_selection(given)
@@ -121,7 +121,7 @@ class DeviceListQuery:
         self._deadline = 0.0
 
     def answer(self, path: str) -> str:
-        """Returns the document of the daemon at this socket. Raises NoDaemon or UserError."""
+        """Returns the document that the daemon at this socket renders. Raises NoDaemon or UserError."""
         from neurontools.rpc import wire
 
         self._deadline = monotonic() + TIMEOUT_SECONDS
@@ -137,7 +137,7 @@ class DeviceListQuery:
                 connection.close()
 
     def _request(self) -> bytes:
-        """Returns the request without device indices."""
+        """Returns the encoded request without its device indices."""
         from neurontools.rpc import wire
 
         given, lnc = self._given, self._logical_neuroncore_config
@@ -148,7 +148,7 @@ class DeviceListQuery:
         return request + wire.encode_uint(_LNC, lnc) if lnc else request
 
     def answer_from_devices(self) -> str | None:
-        """Returns the document of this host's devices, read without a daemon; None if there are none."""
+        """Returns the document, from devices read without a daemon; None if the host has no devices."""
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
@@ -169,7 +169,7 @@ class DeviceListQuery:
         return document.decode("utf-8", "replace")
 
     def _indices(self, path: str) -> list[int]:
-        """Returns the selected device indices; empty for all. Asks the daemon to resolve PCI addresses."""
+        """Returns the selected device indices; empty selects all. Resolves PCI addresses through the daemon."""
         if self._devices is None:
             return []
         indices = set(self._devices.indices)
@@ -197,7 +197,10 @@ def _device_selection(given: dict[str, str]) -> "DeviceSelection | None":
 
 
 def _logical_neuroncore_config() -> int | None:
-    """Returns the LNC of the environment; None if unset. Imports the parser only if a NEURON_ variable is set."""
+    """Returns the logical NeuronCore configuration (LNC) from the environment; None if unset.
+
+    Imports the parser only if a NEURON_ variable is set.
+    """
     if not any(name.startswith("NEURON_") for name in os.environ):
         return None
     from neurontools.driver.environment import InvalidCoreRequest, logical_neuroncore_config
@@ -213,7 +216,7 @@ def local_device_list(
 ) -> str | None:
     """Returns the device list, read without a daemon; None if the driver shows no device.
 
-    Prints warnings only to a terminal, because programs take any text on standard error for a failure.
+    Prints warnings only to a terminal, because some programs treat any text on standard error as a failure.
     """
     from neurontools.util import light_imports
 
@@ -263,7 +266,7 @@ def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]"
 
 
 def _no_devices_error() -> UserError:
-    """Returns the original tool's error line for a host without devices, extended by cause and next step."""
+    """Returns the error line of AWS's neuron-ls for a host without devices, plus the cause and next step."""
     from time import gmtime, strftime
 
     now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())

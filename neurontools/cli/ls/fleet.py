@@ -23,7 +23,7 @@ _GO_WITH = frozenset(
 
 
 def print_fleet(given: dict[str, str]) -> int:
-    """Prints the table, the findings or a JSON document. Returns the exit code of the worst host."""
+    """Prints the table, the findings or a JSON document. Returns the exit code for the worst host."""
     exclude_each_other(given, *HOST_OPTION_NAMES)
     for name in given:
         if name not in _GO_WITH:
@@ -49,7 +49,7 @@ def print_fleet(given: dict[str, str]) -> int:
 
 
 def fleet_table(states: Sequence[HostState]) -> str:
-    """Returns a table with a row for each host; `-` is unknown."""
+    """Returns a table with one row per host; `-` marks an unknown value."""
 
     def of(name: str) -> Column[HostState]:
         title = (
@@ -78,14 +78,14 @@ def fleet_table(states: Sequence[HostState]) -> str:
 
 
 def health_word(state: HostState) -> str:
-    """Returns the highest severity of a host, or why it is unknown."""
+    """Returns the highest severity among a host's findings, or why its health is unknown."""
     if state.link is not HostLink.LIVE:
         return escape_controls(state.trouble or "no answer in time")
     return "not known" if state.severity is None else state.severity.name.lower()
 
 
 def fleet_health_text(states: Sequence[HostState]) -> str:
-    """Returns the findings, worst host first, and a summary line."""
+    """Returns the findings of all hosts as text, worst host first, and a summary line."""
     lines = []
     for state in worst_first(states):
         name = state.place.name

@@ -1,4 +1,4 @@
-"""The options of neuron-ls. Parsing, help and completion use this table."""
+"""The option table of neuron-ls, for parsing, help and completion."""
 
 from neurontools.cli.line.options import FILES, HOST_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
 

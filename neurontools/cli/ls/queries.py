@@ -1,4 +1,7 @@
-"""Queries of neuron-ls that need more imports: --query, --wait-free, --health, --output-format, --ended and --loop."""
+"""Queries of neuron-ls that need more imports than the device list.
+
+These are --query, --wait-free, --health, --output-format, --ended and --loop.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,9 @@ _EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}
 
 
 class ScriptQuery:
-    """Query of a script; `answer` receives the socket of a daemon."""
+    """Query for --query, --wait-free, --health or --output-format."""
 
-    interval_seconds: float | None = None  # snapshot interval of a private daemon
+    interval_seconds: float | None = None  # seconds between snapshots of a private daemon; None: its default
 
     def __init__(self, given: dict[str, str]) -> None:
         for name, needed in (("format", "query"), ("timeout", "wait-free"), ("count", "loop")):
@@ -84,7 +87,10 @@ class ScriptQuery:
             self._timeout_seconds = _parse_timeout(given.get("timeout"))
 
     def answer(self, path: str) -> str:
-        """Returns the output. Afterwards `exit_code` is 5 if --health finds a problem, 7 if health is unknown."""
+        """Returns the text to print, from the daemon at this socket.
+
+        Sets `exit_code` to 5 if --health finds a problem, 7 if the health is unknown.
+        """
         snapshots = DaemonSnapshots(path)
         try:
             if "query" in self._given:
@@ -98,7 +104,7 @@ class ScriptQuery:
             snapshots.close()
 
     def answer_from_devices(self) -> str | None:
-        """Returns the answer of a private daemon for this host's devices; None if there are none."""
+        """Returns the answer of a private daemon for this host's devices; None if the host has no devices."""
         if not Roots.from_environment(os.environ).has_devices:
             return None
         with PrivateDaemon(None, interval_seconds=self.interval_seconds) as daemon:
@@ -109,7 +115,7 @@ class ScriptQuery:
         return query_text(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
 
     def _rows(self, snapshot: Snapshot, device_indices: tuple[int, ...]) -> list[QueryRow]:
-        """Returns the rows of the query. Empty `device_indices` select all devices."""
+        """Returns the output rows of --query. Empty `device_indices` select all devices."""
         lnc = _supported_lnc(self._lnc, snapshot)
         of_cores = any(field.is_of_core for field in self._fields)
         peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
@@ -133,7 +139,7 @@ class ScriptQuery:
         )
 
     def _wait_free(self, snapshots: DaemonSnapshots) -> str:
-        """Returns a value for NEURON_RT_VISIBLE_CORES. Reserves nothing: the first script to start gets the cores."""
+        """Waits for free cores. Returns them as a value for NEURON_RT_VISIBLE_CORES, without reserving them."""
         try:
             found = free_cores.wait(
                 self._count,
@@ -146,7 +152,7 @@ class ScriptQuery:
         return f"{found}\n"
 
     def _device_indices(self, snapshot: Snapshot) -> tuple[int, ...]:
-        """Returns the devices of --device; () for all."""
+        """Returns the device indices that --device selects; () selects all."""
         by_bdf = {device.bdf: device.index for device in snapshot.devices if device.bdf}
         there = {device.index for device in snapshot.devices}
         for index in self._devices.indices:
@@ -161,7 +167,7 @@ class ScriptQuery:
 
 
 def _supported_lnc(lnc: int | None, snapshot: Snapshot) -> int | None:
-    """Returns the LNC if the hardware supports it, else None."""
+    """Returns the logical NeuronCore configuration (LNC) if the hardware supports it, else None."""
     return lnc if lnc in snapshot.instance.logical_neuroncore_configs else None
 
 
@@ -191,10 +197,10 @@ _LONGEST_SECONDS = 100 * 365 * 86_400.0
 
 
 class EndedQuery:
-    """Query for ended processes; `answer` receives the socket of a daemon."""
+    """Query for ended processes (--ended)."""
 
     exit_code = 0
-    interval_seconds: float | None = None  # snapshot interval of a private daemon
+    interval_seconds: float | None = None  # seconds between snapshots of a private daemon; None: its default
 
     def __init__(self, given: dict[str, str]) -> None:
         for name in ("user", "since"):
@@ -210,7 +216,7 @@ class EndedQuery:
         self._age_seconds = parse_age(given["since"]) if "since" in given else None
 
     def answer(self, path: str) -> str:
-        """Returns the output."""
+        """Returns the report on ended processes, from the daemon at this socket, as text, CSV or JSON."""
         asked_since = 0.0 if self._age_seconds is None else max(0.0, time.time() - self._age_seconds)
         with Client(path) as client:
             ended = client.ended(asked_since)
@@ -224,7 +230,7 @@ class EndedQuery:
         return ended_text(report, is_wide=self._is_wide)
 
     def answer_from_devices(self) -> str | None:
-        """Raises UserError: only a daemon knows ended processes."""
+        """Raises UserError, because only a daemon records ended processes."""
         raise UserError(
             "--ended: no monitor daemon answers, and it alone knows what has ended; start neurond before the jobs",
             EXIT_NO_DAEMON,
@@ -235,7 +241,7 @@ class EndedQuery:
 
 
 def parse_age(text: str) -> float:
-    """Parses an age: a number with s, m, h, d or w; seconds without a unit. UserError if it is invalid."""
+    """Parses an age such as 90, 90s, 30m, 12h, 1d or 2w to seconds. Raises UserError if it is invalid."""
     digits, unit_seconds = (text[:-1], _UNIT_SECONDS[text[-1]]) if text[-1:] in _UNIT_SECONDS else (text, 1.0)
     try:
         seconds = float(digits) * unit_seconds if digits.isascii() and len(digits) <= 20 else -1.0
@@ -255,9 +261,9 @@ _LOOP_STDOUT = 1
 
 
 class LoopQuery(ScriptQuery):
-    """Repeated query; `answer` prints the rows itself.
+    """Repeated query (--loop), which prints rows for each snapshot.
 
-    Waits forever for a lost daemon; the user ends the command.
+    If the daemon is lost, waits until it is back or the user ends the command.
     """
 
     def __init__(self, given: dict[str, str]) -> None:
@@ -312,7 +318,7 @@ class LoopQuery(ScriptQuery):
         self._done += 1
 
     def _wants_header(self, lines: int) -> bool:
-        """Whether to print the header: first, and again on a terminal before the last header scrolls away."""
+        """Returns whether to print the header: at the start, and on a terminal before the last header scrolls away."""
         before = self._lines_since_header
         if before is not None:
             before += lines

@@ -14,7 +14,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 class RelayQuery:
-    """Copies bytes in both directions until one side ends. Buffers nothing, and blocks on a slow reader."""
+    """Copies bytes between standard input and output and the daemon until one side closes. Does not buffer."""
 
     exit_code = 0
     interval_seconds: float | None = None
@@ -23,7 +23,7 @@ class RelayQuery:
         del given
 
     def answer(self, path: str) -> str:
-        """Relays until the connection ends; returns "". Raises NoDaemon."""
+        """Relays bytes until one side closes, then returns "". Raises NoDaemon if the connection fails."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             try:
                 connection.connect(path)
@@ -39,7 +39,7 @@ class RelayQuery:
         return ""
 
     def answer_from_devices(self) -> str | None:
-        """Raises NoDaemon."""
+        """Raises NoDaemon, because there is nothing to relay to."""
         raise NoDaemon("no monitor daemon on this host; start neurond", EXIT_NO_DAEMON, is_absent=True)
 
 
@@ -48,7 +48,7 @@ def _relay_streams(connection: socket.socket) -> None:
         selector.register(connection, selectors.EVENT_READ)
         try:
             selector.register(_STDIN, selectors.EVENT_READ)
-        except PermissionError:  # epoll refuses regular files and /dev/null
+        except PermissionError:  # epoll rejects regular files and /dev/null as standard input
             _send_stdin(connection)
         while True:
             for key, _ in selector.select():

@@ -76,9 +76,9 @@ EXIT_CODES = (
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
-_LATE_SECONDS = 0.02  # delay of the request after the daemon's sample
-_AGAIN_SECONDS = 0.05  # retry interval until there is a new snapshot
-_PATIENCE_INTERVALS = 2.0  # then the old snapshot is used
+_LATE_SECONDS = 0.02  # seconds to wait after the daemon's snapshot is due before requesting it
+_AGAIN_SECONDS = 0.05  # seconds between retries while the snapshot is overdue
+_PATIENCE_INTERVALS = 2.0  # snapshot intervals to wait for a new snapshot before using the old one
 
 
 def main() -> None:
@@ -122,14 +122,14 @@ def _run_monitor(arguments: list[str]) -> int:
 
 
 class RecordOutput:
-    """Writes records to standard output, and messages up to a verbosity to standard error."""
+    """Writes records to standard output, and messages to standard error up to the verbosity."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
         self.written = 0
 
     def write(self, record: Record) -> None:
-        """Writes a record unbuffered. Raises ReaderGone if the reader has gone."""
+        """Writes a record unbuffered. Raises ReaderGone if the reader has closed the pipe."""
         line = json_text(record).encode() + b"\n"
         write_document(line)
         self.written += 1
@@ -138,13 +138,13 @@ class RecordOutput:
         )
 
     def write_stderr(self, verbosity: int, text: str) -> None:
-        """Writes a message if the verbosity is at least this level."""
+        """Writes a message to standard error if the configured verbosity is at least `verbosity`."""
         if self._verbosity >= verbosity:
             write_stderr(f"{_COMMAND}: {text}")
 
 
 def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput, count: int | None) -> int:
-    """Writes the records of a recording, by its own clock, without waiting. Returns the exit code."""
+    """Writes the records of a recording as fast as possible, timed by its snapshots. Returns the exit code."""
     from neurontools.client.recording import RecordingReader
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
@@ -168,7 +168,7 @@ def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput,
 
 
 class RecordStream:
-    """Writes the records of a configuration from a daemon."""
+    """Requests snapshots from a daemon and writes the records that the configuration selects."""
 
     def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, output: RecordOutput) -> None:
         self._snapshots = snapshots
@@ -177,7 +177,7 @@ class RecordStream:
         self._is_lost = False
 
     def run(self, first: Snapshot, count: int | None) -> None:
-        """Writes `count` records, without end for None, the first at once. Raises ReaderGone."""
+        """Writes `count` records, or endlessly for None; the first without waiting. Raises ReaderGone."""
         recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
             past = self._past(period_seconds)
@@ -212,18 +212,18 @@ class RecordStream:
     def _past(self, age_seconds: float) -> Snapshot | None:
         try:
             return self._snapshots.past(age_seconds)
-        except UserError:  # the records tell it, if it goes on
+        except UserError:  # if the failure persists, the records report it
             return None
 
     def _fitting(self, recorder: MonitorRecorder, interval_seconds: float) -> Snapshot:
-        """Returns the snapshot for the next record; the old one if the daemon makes none in time."""
+        """Returns the snapshot for the next record; an old snapshot if the daemon makes no new one in time."""
         deadline = monotonic() + _PATIENCE_INTERVALS * interval_seconds
         while True:
             latest = self._snapshots.latest()
             now = monotonic()
             if recorder.fits(latest) or now >= deadline:
                 return latest
-            # The daemon's next is due an interval after this one, if that was not due already.
+            # The daemon takes its next snapshot one interval after the latest. If that is overdue, retries soon.
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
             _sleep_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
 
@@ -234,9 +234,9 @@ class RecordStream:
 
 
 def _connect(given: dict[str, str], stack: ExitStack, interval_seconds: float) -> tuple[DaemonSnapshots, Snapshot]:
-    """Returns the connection and the first snapshot; the stack closes the connection.
+    """Returns the connection to the daemon and its first snapshot. `stack` closes the connection.
 
-    A private daemon takes snapshots at this interval.
+    A private daemon takes a snapshot every `interval_seconds`.
     """
     return ask_or_start_daemon(
         lambda path: _open_snapshots(path, stack), given, stack, interval_seconds=interval_seconds
@@ -244,7 +244,7 @@ def _connect(given: dict[str, str], stack: ExitStack, interval_seconds: float) -
 
 
 def _interval_seconds(configuration: MonitorConfiguration) -> float:
-    """Returns the daemon interval for a configuration: the shortest period, within 0.05 to 1 s."""
+    """Returns the snapshot interval for a private daemon: the shortest configured period, clamped to 0.05 to 1 s."""
     shortest_seconds = min((seconds for _, seconds in group_periods(configuration)), default=1.0)
     return min(1.0, max(0.05, shortest_seconds))
 
@@ -256,7 +256,7 @@ def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snaps
 
 
 def _sleep_until(seconds: float) -> None:
-    """Sleeps until a CLOCK_MONOTONIC time. Raises ReaderGone as soon as the reader closes its end."""
+    """Sleeps until a CLOCK_MONOTONIC time. Raises ReaderGone as soon as the reader of standard output closes it."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # POLLERR comes unasked
     while (remaining_seconds := seconds - monotonic()) > 0:

@@ -46,7 +46,7 @@ EXIT_CODES = (
 
 
 class RecordExposition:
-    """Metrics of the records so far. One thread adds records; another one reads."""
+    """Metrics of the records read so far. One thread adds records; another thread renders metrics."""
 
     def __init__(self) -> None:
         self._metrics = RecordMetrics()
@@ -55,7 +55,7 @@ class RecordExposition:
         self._texts: dict[bool, CompressibleDocument] = {}  # of the latest record
 
     def take_line(self, line: bytes) -> list[RecordProblem]:
-        """Adds a line of neuron-monitor. Returns the problems with it."""
+        """Adds one line, a JSON record of neuron-monitor. Returns the problems found in the record."""
         try:
             record = json.loads(line)
             if not isinstance(record, dict):
@@ -67,7 +67,7 @@ class RecordExposition:
             return [RecordProblem("a line is skipped", str(error))]
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """Returns the metrics in a format; rendered once per record."""
+        """Returns the metrics as OpenMetrics or Prometheus text, cached until the next record."""
         with self._lock:
             text = self._texts.get(openmetrics)
             if text is None:
@@ -93,7 +93,9 @@ def _run_prometheus(arguments: list[str]) -> int:
     source = open(0, "rb", closefd=False)  # noqa: SIM115 - sys.stdin is None where it was closed
     while line := source.readline(MAX_LINE_BYTES):
         for problem in exposed.take_line(line):
-            if problem.what not in told:  # once per kind, or a lasting error fills the log
+            if (
+                problem.what not in told
+            ):  # one message per kind of problem, so that a lasting error does not fill the log
                 told.add(problem.what)
                 write_stderr(f"{_COMMAND}: {problem.what}: {problem.detail}")
         if len(told) > MAX_TOLD:
@@ -104,9 +106,9 @@ def _run_prometheus(arguments: list[str]) -> int:
 
 
 def _serve(exposed: RecordExposition, address: str, port: int) -> None:
-    """Serves in a daemon thread until the process ends."""
+    """Starts the HTTP server in a daemon thread, which serves until the process ends."""
     icon = HttpPage(lambda _: HttpResponse(b"", "image/x-icon"), is_open=True)
-    # Serves metrics at every path but one, as the original does.
+    # Serves metrics at every path except /favicon.ico, as AWS's tool does.
     site = Site({"/favicon.ico": icon}, HttpPage(metrics_page(exposed), is_open=True), HttpAccess())
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     loop = asyncio.new_event_loop()
@@ -121,7 +123,7 @@ def _serve(exposed: RecordExposition, address: str, port: int) -> None:
         raise UserError(
             f"can't serve on {address or '*'}:{port}: {error.strerror}; give another --port", EXIT_FAILURE
         ) from None
-    except (TypeError, UnicodeError):  # raised for an invalid host name
+    except (TypeError, UnicodeError):  # asyncio raises these for an invalid host name
         raise UserError(f"can't serve on {address}: that is no host name; give another --address", EXIT_USAGE) from None
 
 

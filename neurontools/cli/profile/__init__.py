@@ -1,1 +1,1 @@
-"""`neuron-profile`."""
+"""`neuron-profile`: shows, compares and captures profiles of training runs."""

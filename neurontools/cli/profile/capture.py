@@ -1,6 +1,6 @@
 """`neuron-profile capture`: profiles running processes through their runtimes.
 
-The processes write to sockets. This command creates the files, as this user and in the given directory.
+The processes write their profiles to sockets. This command writes the files, as its own user.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
-_SILENT_SECONDS = 120.0  # a capturing process reports every second
+_SILENT_SECONDS = 120.0  # limit of silence; a process under capture sends data every second
 _MAX_NAMES = 5
 
 
 @dataclass(slots=True)
 class _IncomingProfile:
-    """A profile that a process is sending, and its file."""
+    """A profile that a process is sending, and the temporary file that receives it."""
 
     asked: RequestedProfile
     draft: Path
@@ -46,7 +46,7 @@ class _IncomingProfile:
     heard_at: float = field(default_factory=time.monotonic)
 
     def take(self) -> bool:
-        """Writes the next chunk. Returns False after the last one. Raises OSError if writing fails."""
+        """Writes the next received chunk to the file. Returns False after the last chunk or an error of the sender."""
         try:
             part = self.asked.read(0)
         except TimeoutError:
@@ -66,7 +66,7 @@ class _IncomingProfile:
 
 
 def capture(given: dict[str, str]) -> int:
-    """Captures the profiles and returns the exit code."""
+    """Captures profiles of the requested processes. Returns the exit code."""
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
     pids = options.requested_pids(given) or _pids_of_job(at, given["job"])
@@ -109,12 +109,12 @@ def _pids_by_job(snapshot: Snapshot) -> dict[str, list[int]]:
 def _start_captures(
     at: str, pids: Sequence[int], directory: Path, given: dict[str, str], stack: ExitStack
 ) -> list[_IncomingProfile]:
-    """Starts all captures or none. Creates the files first."""
+    """Creates the temporary files, then starts the captures. Raises UserError if a capture fails to start."""
     arriving = []
     try:
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            stack.callback(_try_remove, directory.rmdir)  # fails, and keeps it, if it has files
+            stack.callback(_try_remove, directory.rmdir)  # rmdir fails and keeps the directory if files are in it
         drafts = []
         for pid in pids:
             draft = directory / f".capture-{pid}.{os.urandom(6).hex()}{SUFFIX}"
@@ -134,7 +134,7 @@ def _start_captures(
 
 
 def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> None:
-    """Writes the profiles until all processes have ended or fall silent."""
+    """Writes the profiles to files until each process has sent its last chunk or is silent for too long."""
     open_ = list(arriving)
     while open_:
         poll = select.poll()
@@ -158,7 +158,7 @@ def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> 
 
 
 def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run: str) -> int:
-    """Renames the files, writes the viewer files and returns the exit code."""
+    """Renames the captured files, writes the files for trace viewers, and returns the exit code."""
     exit_code, profiles = 0, []
     for each in arriving:
         profile, path = _keep_profile(each, directory, run)
@@ -189,7 +189,7 @@ def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run:
 
 
 def _keep_profile(arrived: _IncomingProfile, directory: Path, run: str) -> tuple[Profile | None, Path]:
-    """Moves a profile to its final name; None if it is empty or unreadable."""
+    """Renames a captured file to its final name. Returns its profile and path; None if it is empty or unreadable."""
     if not arrived.size_bytes:
         return None, directory
     try:

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ProfileLoader:
-    """Loads profiles and writes their errors to standard error. `exit_code` is that of the command."""
+    """Loads profiles and writes their errors to standard error. `exit_code` is 1 after an error."""
 
     exit_code: int = 0
 
     def report(self, where: str, wanted: frozenset[int]) -> RunReport:
-        """Returns the report on one file or the latest run in a directory, for the selected ranks or all.
+        """Returns the report on a profile file, or on the latest run in a directory.
 
-        Skips unreadable files with a message. UserError if none is readable.
+        `wanted` selects ranks; empty selects all. Skips unreadable files with a message. Raises UserError if no file is
+        readable or a selected rank is missing.
         """
         from neurontools.profile.analysis.report import latest_run
         from neurontools.profile.reader import profile_paths, read_profile
@@ -92,13 +93,14 @@ def write_html_report(where: str, given: dict[str, str]) -> int:
     return reading.exit_code
 
 
-_PLUGIN = ("plugins", "profile")  # where both viewers look below the log directory
+_PLUGIN = ("plugins", "profile")  # subdirectory of the log directory that xprof and TensorBoard read
 
 
 def run_viewer(where: str, port: int) -> NoReturn:
-    """Replaces this process by xprof, or TensorBoard without xprof. UserError without profiles or viewer.
+    """Replaces this process by xprof, or by TensorBoard if xprof is not installed.
 
-    Also searches next to this interpreter, for an environment that is not activated.
+    Searches PATH and the directory of the Python interpreter, because the virtual environment may not be activated.
+    Raises UserError if the directory has no profiles or no viewer is installed.
     """
     shown = escape_controls(where[:200])
     directory = Path(where)
@@ -127,7 +129,7 @@ def run_viewer(where: str, port: int) -> NoReturn:
 
 
 def _find_free_port() -> int:
-    """Returns a free port for xprof's gRPC server. Two instances with the default port would conflict."""
+    """Returns a free port for xprof's gRPC server, because two instances cannot share the default port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -7,7 +7,7 @@ from neurontools.rpc.profile_protocol import LONGEST_SECONDS, MOST_STEPS
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 ACTIONS = ("show", "report", "diff", "serve", "capture")
-TABLES = ("operators", "steps", "graphs", "ranks")  # those of views/profile/tables.py
+TABLES = ("operators", "steps", "graphs", "ranks")  # a copy of CSV_TABLES in views/profile_document.py
 USAGE = """neuron-profile show DIR [options]
        neuron-profile report DIR -o FILE.html
        neuron-profile diff DIR_A DIR_B [options]
@@ -80,7 +80,7 @@ SHORTEST_SECONDS = 0.01
 
 
 def check_options(given: dict[str, str], words: list[str]) -> None:
-    """Raises UserError for an unknown action, or options and paths that it does not take."""
+    """Raises UserError for an unknown action, or for options or paths that the action does not take."""
     action, *paths = words or [""]
     if action not in ACTIONS:
         what = f"there is no action {_excerpt(action)}" if action else "what is it to do?"
@@ -105,7 +105,7 @@ def check_options(given: dict[str, str], words: list[str]) -> None:
 
 
 def csv_table(given: dict[str, str]) -> str:
-    """Returns the table that --csv prints."""
+    """Returns the name of the table that --csv prints."""
     name = given.get("table", TABLES[0])
     if name not in TABLES:
         raise UserError(f"--table {_excerpt(name)}: give one of {', '.join(TABLES)}", EXIT_USAGE)
@@ -113,17 +113,17 @@ def csv_table(given: dict[str, str]) -> str:
 
 
 def max_rows(given: dict[str, str]) -> int:
-    """Returns the maximum number of rows of a table."""
+    """Returns the maximum number of rows of a table, from --top."""
     return _parse_number("--top", given.get("top"), _DEFAULT_ROWS, 1, _MOST_ROWS)
 
 
 def viewer_port(given: dict[str, str]) -> int:
-    """Returns the port of the viewer."""
+    """Returns the port on which the viewer serves, from --port."""
     return _parse_number("--port", given.get("port"), _DEFAULT_PORT, 1, _HIGHEST_PORT)
 
 
 def requested_pids(given: dict[str, str]) -> list[int]:
-    """Returns the requested PIDs without duplicates."""
+    """Returns the PIDs of --pid without duplicates."""
     numbers = [_parse_number("--pid", text, 0, 1, _HIGHEST_PID) for text in given.get("pid", "").split(",") if text]
     return list(dict.fromkeys(numbers))
 
@@ -149,7 +149,7 @@ def requested_seconds(given: dict[str, str]) -> float:
 
 
 def requested_ranks(given: dict[str, str]) -> frozenset[int]:
-    """Returns the requested ranks; empty for all."""
+    """Returns the ranks of --rank; empty selects all ranks."""
     return frozenset(_parse_number("--rank", text, 0, 0, 10**6) for text in given.get("rank", "").split(",") if text)
 
 

@@ -44,17 +44,17 @@ from neurontools.util import signals
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-_MAX_RANKS_IN_TRACE = 16  # trace viewers can't show more workers
+_MAX_RANKS_IN_TRACE = 16  # trace viewers can't show more workers in one trace
 
 
 def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
-    """Sets the profiling variables. UserError for invalid options."""
+    """Sets the runtime's profiling variables in `environment`. Raises UserError for invalid options."""
     if "profile" not in given:
         if "profile-steps" in given:
             raise UserError("--profile-steps is for a profile; add --profile DIR", EXIT_USAGE)
         return
     environment[INSPECT_ENABLE] = "1"
-    environment[PROFILE_RUN] = time.strftime("%Y_%m_%d_%H_%M_%S")  # names of this form sort by time
+    environment[PROFILE_RUN] = time.strftime("%Y_%m_%d_%H_%M_%S")  # a run name in this format sorts by time
     environment[INSPECT_OUTPUT_DIRECTORY] = str(Path(given["profile"]).absolute())
     environment.pop(PROFILE_STEPS, None)
     if "profile-steps" in given:
@@ -66,7 +66,7 @@ def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
 
 
 def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
-    """Writes the viewer files of workers that died, and a combined trace of several workers.
+    """Writes the files for trace viewers of workers that died, and one trace that combines all workers.
 
     Reports failures on standard error.
     """
@@ -164,7 +164,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
 
 
 def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
-    """Returns the estimate request; None without --estimate. Reads its files before the script runs."""
+    """Returns the estimate request; None without --estimate. Reads the files it needs before the script runs."""
     if "estimate" not in given:
         for name in ("calibrate", "prices", "samples"):
             if name in given:
@@ -180,7 +180,7 @@ def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
 
 
 def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
-    """Prints the advice and adds it to the summary. With --quiet, prints only if --advise is given."""
+    """Prints the advice and adds it to the summary `document`. With --quiet, prints only if --advise is given."""
     if "no-advice" in given:
         return
     from neurontools.estimate.advice import format_advice
@@ -196,7 +196,7 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
 
 
 def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
-    """Returns the names of the ignored advice rules."""
+    """Returns the names of the advice rules that --ignore turns off."""
     if "ignore" not in given:
         return frozenset()
     from neurontools.estimate.rules import RULES
@@ -208,7 +208,7 @@ def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:
-    """Sets the core variables. A single worker without them gets one core, not the whole host."""
+    """Sets the runtime's core variables. Without --cores and these variables, a single worker gets one core."""
     if "cores" in given:
         try:
             _, count = parse_visible_cores(given["cores"])
@@ -239,7 +239,7 @@ def _run_script(
     look: Callable[[], None],
     estimates: EstimateRequest | None,
 ) -> int:
-    """Runs the script and prints the summary. Calls `look` several times a second."""
+    """Runs the script, prints the summary and returns the exit code. Polls `look` while the script runs."""
     began, began_ns = monotonic(), time_ns()
     with _ScriptProcess() as child:
         if "top" in given:
@@ -269,7 +269,7 @@ def _run_script(
 
 
 class _ScriptProcess:
-    """Process of the script. Forwards signals to it. Leaving the context terminates it if it still runs."""
+    """Context manager of the script's process. Forwards signals to it, and terminates it on exit."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -279,13 +279,13 @@ class _ScriptProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """Returns the process. Raises RuntimeError before the start."""
+        """The process of the script. Raises RuntimeError before `start`."""
         if self._process is None:
             raise RuntimeError("the script was not started")
         return self._process
 
     def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
-        """Starts the script. Call it from the main thread. In its own process group it would lose the terminal."""
+        """Starts the script in our process group, so that it keeps the terminal. Call from the main thread."""
         token = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._reaper = _start_reaper(token)
         outer = environment.get(orphan_reaper.RUN_VARIABLE)
@@ -321,7 +321,7 @@ class _ScriptProcess:
                 signal.signal(number, handler)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
-        # Ctrl-C reaches the script through the terminal, if it is the terminal's foreground.
+        # In the foreground, the terminal itself sends SIGINT for Ctrl-C to the script.
         if number == signal.SIGINT and _is_foreground_group():
             return
         if self._process is None:
@@ -331,11 +331,11 @@ class _ScriptProcess:
 
 
 def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
-    """Starts the orphan reaper, which kills the run if this process is killed; None if it cannot start."""
+    """Starts the orphan reaper, which kills the script if neuron-run is killed. Returns None if it cannot start."""
     command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
-        # In its own session, signals to our process group or terminal don't reach it. Without RUN_VARIABLE, the
-        # reaper of an outer run doesn't kill it.
+        # The own session shields the reaper from signals to our process group or terminal. Without RUN_VARIABLE, the
+        # reaper of an outer neuron-run doesn't kill this reaper.
         return subprocess.Popen(
             command,
             env={name: value for name, value in os.environ.items() if name != orphan_reaper.RUN_VARIABLE},
@@ -373,7 +373,7 @@ def _show_progress(
     directory: Path | None,
     look: Callable[[], None],
 ) -> None:
-    """Shows the script's output with a progress line below it, in the terminal of standard error."""
+    """Runs the script, and shows its output with a progress line below it on the terminal of standard error."""
     terminal, progress = ProgressTerminal(_STDERR), ProgressLine()
     began = monotonic()
     next_seconds = 0.0
@@ -413,7 +413,7 @@ def _no_poll() -> None:
 
 @contextlib.contextmanager
 def _private_directory() -> Iterator[Path | None]:
-    """Yields the directory for the workers' counts; None, with a message, if it cannot be made."""
+    """Yields a temporary directory for the workers' counters. Prints a message and yields None if that fails."""
     try:
         directory = tempfile.TemporaryDirectory(prefix="neuron-run-", ignore_cleanup_errors=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The options of neuron-run, and the split between them and the script."""
+"""The options of neuron-run, and the parser that separates them from the script's arguments."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ EXIT_CODES = (
 
 
 def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Splits the arguments into the options and the script with its arguments."""
+    """Splits the command line into the options of neuron-run, and the script with its arguments."""
     takes_value = {flag for option in OPTIONS if option.value for flag in option.flags}
     position = 0
     while position < len(arguments):
@@ -94,7 +94,7 @@ def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]
 
 
 def parse_count(given: dict[str, str], name: str, most: int) -> int | None:
-    """Parses a whole number; None if it is not given. UserError if it is invalid."""
+    """Returns the value of an option as a whole number; None if not given. Raises UserError if it is invalid."""
     text = given.get(name)
     if text is None:
         return None

@@ -1,8 +1,8 @@
 """Orphan reaper of neuron-run, run as `python orphan_reaper.py TOKEN`. Kills the orphans of a killed neuron-run.
 
 neuron-run puts a token for each run into the environment variable NEURONTOOLS_RUN, which all descendants inherit.
-neuron-run holds the other end of this program's standard input. A byte there means a normal end. End of file without a
-byte means that neuron-run was killed. The program runs isolated from the package, so it imports little.
+This program reads its standard input, a pipe from neuron-run. A byte means that neuron-run ended normally. End of file
+without a byte means that neuron-run was killed. The program imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 RUN_VARIABLE = "NEURONTOOLS_RUN"
 """Environment variable with the tokens of a process's runs, separated by colons, the innermost run last."""
 
-_PATIENCE_SECONDS = 60.0  # for processes that the kernel can't end yet
+_PATIENCE_SECONDS = 60.0  # time limit for killing; the kernel cannot end some processes immediately
 _PAUSE_SECONDS = 0.02
 
 
 def main(arguments: list[str]) -> int:
-    """Waits for the end of neuron-run, and kills its processes if it was killed."""
+    """Waits until neuron-run ends. If neuron-run was killed, kills the processes that it left."""
     (token,) = arguments
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def kill_run_processes(token: str) -> int:
-    """Kills the processes of a run and returns their number; 0 means that none is left."""
+    """Kills the processes of a run. Returns how many it killed; 0 means that none was left."""
     found = 0
     for name in os.listdir("/proc"):  # noqa: PTH208  (importing pathlib is slow)
         if name.isdecimal() and belongs_to_run(name, token):
@@ -41,7 +41,7 @@ def kill_run_processes(token: str) -> int:
 
 
 def belongs_to_run(pid: str, token: str) -> bool:
-    """Whether a process belongs to a run; False if it has ended or belongs to another user."""
+    """Returns whether a process inherited the token of a run; False if it has ended or is not readable."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             entries = file.read().split(b"\0")
@@ -57,7 +57,7 @@ def _kill_process(pid: str, token: str) -> bool:
     except OSError:
         return False
     try:
-        if not belongs_to_run(pid, token):  # the PID may be another process's by now
+        if not belongs_to_run(pid, token):  # meanwhile, the kernel may have given the PID to another process
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     except OSError:

@@ -74,7 +74,7 @@ def _compile_graphs(command: list[str], directory: str) -> int:
 
 
 def _split_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Splits the arguments into the options and the command."""
+    """Splits the command line into our options, and the command to run with its arguments."""
     given: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("-"):

@@ -1,4 +1,4 @@
-"""Summary and estimate that neuron-run writes at its end."""
+"""The summary and the estimate that neuron-run prints when the script has ended."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _MAX_FIELDS = [
 ]
 
 
-DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # the runtime reads this variable
+DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # tells the runtime where to write the counters of its worker
 
 
 def read_workers(directory: Path | None) -> list[dict[str, Any]]:
-    """Returns the last counts of the workers by rank. Those of a killed worker may be a second old."""
+    """Returns the last counters of each worker, sorted by rank. After a kill, they may be a second old."""
     found = []
     for path in directory.glob("*.json") if directory is not None else ():
         try:
@@ -66,9 +66,9 @@ def read_workers(directory: Path | None) -> list[dict[str, Any]]:
 def combine_workers(
     workers: list[dict[str, Any]], exit_code: int, wall_seconds: float, worker_count: int | None = None
 ) -> dict[str, Any]:
-    """Combines the counts of all workers: sums, but maxima for step times and peaks.
+    """Returns the summary of all workers: sums of their counters, and maxima of step times and peaks.
 
-    `worker_count` includes workers that left no counts.
+    `worker_count` includes workers that wrote no counters; None counts only `workers`.
     """
     count = len(workers) if worker_count is None else worker_count
     document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}
@@ -90,7 +90,7 @@ def combine_workers(
 
 
 def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: float | None) -> float | None:
-    """Returns the rate of all workers in the steady state, without evaluation; None if unknown."""
+    """Returns the rate of the counter `total`, summed over all workers, in steady-state training; None if unknown."""
     a_step = []
     for worker in workers:
         counted = worker.get("usual_steps") or worker
@@ -104,7 +104,7 @@ def _first_known(workers: list[dict[str, Any]], name: str) -> Any:
 
 
 def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) -> float | None:
-    """Returns achieved FLOP/s over the bf16 peak of the cores in use; None if either is unknown."""
+    """Returns achieved FLOP/s divided by the bf16 peak of the cores in use; None if unknown."""
     achieved, instance_type = document["flops_per_second"], document["instance_type"]
     if achieved is None or instance_type is None or not document["cores"] or not logical_neuroncore_config:
         return None
@@ -117,7 +117,7 @@ def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) 
 
 
 def summary_text(document: dict[str, Any]) -> str:
-    """Returns the summary as text."""
+    """Formats the summary as lines of name and value."""
     rate = document["steps_per_second"]
     samples = document["samples_per_second"]
     rows = [
@@ -166,7 +166,7 @@ def summary_text(document: dict[str, Any]) -> str:
 
 
 def _cost_text(document: dict[str, Any]) -> str | None:
-    """Returns the estimated cost of these steps on real hardware as text; None if unknown."""
+    """Formats the estimated cost of 1,000 steps on real hardware. Returns None if it is unknown."""
     from neurontools.estimate import CountedRun, EstimateError, estimate
     from neurontools.estimate.report import dollars
 
@@ -198,7 +198,7 @@ _STDOUT = "-"
 
 
 def check_summary_path(target: str) -> None:
-    """Raises UserError if the summary could not be written there. Changes nothing."""
+    """Raises UserError if the summary could not be written to `target`. Does not write."""
     if target == _STDOUT:
         return
     path = Path(target)
@@ -211,7 +211,7 @@ def check_summary_path(target: str) -> None:
 
 
 def write_summary(target: str, document: dict[str, Any]) -> None:
-    """Writes the summary. UserError if that fails."""
+    """Writes the summary as JSON. Raises UserError if that fails."""
     text = json_text(document, indent=2) + "\n"
     if target == _STDOUT:
         write_text(text)
@@ -227,12 +227,12 @@ def _write_error(target: str, number: int | None) -> UserError:
 
 
 _ALL_TYPES = "all"
-_INFERENCE_ONLY = "inferentia"  # the first generation, which can't train
+_INFERENCE_ONLY = "inferentia"  # family name of the first Inferentia generation, which can't train
 
 
 @dataclass(frozen=True)
 class EstimateRequest:
-    """Estimate options, checked before the script runs."""
+    """Parsed options of --estimate. Parsing runs before the script, so that errors appear early."""
 
     instance_types: tuple[str, ...]
     rows: tuple[CalibrationRow, ...]
@@ -241,7 +241,7 @@ class EstimateRequest:
 
     @classmethod
     def of(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
-        """Parses the options. UserError if one is invalid."""
+        """Parses the options of the estimate. Raises UserError if an option is invalid."""
         from neurontools.estimate import EstimateError, read_prices, read_rows
         from neurontools.estimate.instances import InstanceHardware
 
@@ -269,7 +269,7 @@ class EstimateRequest:
         return cls(names, tuple(rows), tuple(prices), epoch_samples)
 
     def of_run(self, summary: dict[str, Any]) -> str:
-        """Returns the estimate as text and adds it to the summary; a line with the reason if there is none."""
+        """Returns the estimate as text, or the reason why there is none. Adds the estimate to `summary`."""
         from neurontools.estimate import CountedRun, EstimateError, estimate
         from neurontools.estimate.report import estimate_document, format_estimates
 
@@ -299,7 +299,7 @@ class EstimateRequest:
 
 
 def _training_instance_types() -> tuple[str, ...]:
-    """Returns the instance types that can train."""
+    """Returns the instance types that support training."""
     from neurontools import catalog
 
     return tuple(name for name in catalog.names() if catalog.load(name).family.name != _INFERENCE_ONLY)

@@ -1,4 +1,4 @@
-"""Terminal of neuron-run: the script's output, the progress line below it, and --top."""
+"""Terminal output of neuron-run: the script's output, the progress line below it, and --top."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _READ_BYTES = 65536
 
 
 class ProgressTerminal:
-    """Terminal with the script's output and a progress line below it.
+    """Writes the script's output to a terminal, with a progress line below it.
 
-    Shows the progress line only while the output is at the start of a line. Ignores a closed terminal.
+    Shows the progress line only while the output ends with a newline. Ignores errors of a closed terminal.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -50,7 +50,7 @@ class ProgressTerminal:
         self._send(before + output + (self._line if self._is_at_start else b""))
 
     def show(self, line: str) -> None:
-        """Replaces the progress line; "" removes it."""
+        """Shows a new progress line; "" removes the line."""
         new = line.encode()
         if new == self._line:
             return
@@ -66,7 +66,7 @@ class ProgressTerminal:
 
 
 def is_foreground_terminal(descriptor: int) -> bool:
-    """Whether the descriptor is a capable terminal with this process in the foreground."""
+    """Returns whether the descriptor is a non-dumb terminal with this process group in the foreground."""
     if not os.isatty(descriptor) or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     try:
@@ -81,9 +81,9 @@ def terminal_columns(descriptor: int) -> int:
 
 @contextlib.contextmanager
 def pseudo_terminal(like: int) -> Iterator[tuple[int, int]]:
-    """Yields both ends of a pseudo-terminal that follows the size of another terminal.
+    """Yields both ends of a pseudo-terminal that follows the size of the terminal `like`.
 
-    It passes bytes unchanged: the real terminal translates line ends.
+    The pseudo-terminal is in raw mode, because the real terminal already translates line ends.
     """
     outer, inner = os.openpty()
     tty.setraw(inner)
@@ -107,18 +107,21 @@ def pseudo_terminal(like: int) -> Iterator[tuple[int, int]]:
 def relay_output(
     outer: int, has_ended: Callable[[], bool], write: Callable[[bytes], None], tick: Callable[[], None]
 ) -> None:
-    """Copies output until the script has ended and all of it is read. Calls `tick` often."""
+    """Copies the script's output until the script has ended and all output is read.
+
+    Calls `tick` after each chunk, and at least every 100 ms.
+    """
     poll = select.poll()
     poll.register(outer, select.POLLIN)
     while True:
-        ended = has_ended()  # checked before reading, so that the output before the end is still read
+        ended = has_ended()  # checked before reading, so that output written before the end is not lost
         while poll.poll(0 if ended else 100):
             try:
                 output = os.read(outer, _READ_BYTES)
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                output = b""  # EIO: the other end is closed
+                output = b""  # Linux reports EIO when the other end of a pseudo-terminal is closed
             if not output:
                 break
             write(output)
@@ -129,14 +132,14 @@ def relay_output(
 
 
 class ProgressLine:
-    """Progress line; its rates are differences between two states of a worker."""
+    """Formats the progress line. Rates are differences between the last two states of a worker."""
 
     def __init__(self) -> None:
         self._before: tuple[float, int, int] | None = None
         self._now: tuple[float, int, int] | None = None
 
     def line(self, state: dict[str, Any] | None, elapsed_seconds: float, columns: int) -> str:
-        """Returns the progress line for this width. Parts that do not fit are dropped, from the last one."""
+        """Returns the progress line for a terminal width. Omits the last parts if they do not fit."""
         shown = _elapsed_text(elapsed_seconds)
         for part in self._parts(state):
             if len(shown) + 2 + len(part) >= columns:
@@ -164,7 +167,7 @@ class ProgressLine:
 
 
 def _elapsed_text(seconds: float) -> str:
-    """Formats a time such as 0:42, 12:05 or 1:02:03."""
+    """Formats a duration such as 0:42, 12:05 or 1:02:03."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
@@ -175,8 +178,8 @@ _END_SECONDS = 5.0
 
 
 def find_neuron_top() -> str:
-    """Returns the path of neuron-top. UserError if it is not installed."""
-    beside = Path(sys.executable).parent  # commands of a virtual environment may be missing from PATH
+    """Returns the path of the neuron-top command. Raises UserError if neuron-top is not installed."""
+    beside = Path(sys.executable).parent  # PATH may lack the commands of a virtual environment
     found = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is None:
         raise UserError("--top: neuron-top is not installed; install neurontools, or leave --top out")
@@ -184,9 +187,9 @@ def find_neuron_top() -> str:
 
 
 class OutputBacklog:
-    """Buffers the script's output in a file until it may be shown.
+    """Buffers the script's output in a file while neuron-top occupies the terminal.
 
-    A full disk loses output, which is reported at the end. The script never blocks.
+    The script never blocks on a full buffer. If the disk is full, output is lost, and the loss is reported.
     """
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -202,11 +205,11 @@ class OutputBacklog:
         self._thread.start()
 
     def show(self) -> None:
-        """Writes the buffered and all later output to standard output."""
+        """Writes the buffered output to standard output, and later output without buffering."""
         self._may_show.set()
 
     def finish(self) -> None:
-        """Writes all remaining output, after the script has ended."""
+        """Writes all remaining output. Call when the script has ended."""
         self._may_show.set()
         self._has_ended.set()
         self._thread.join()
@@ -216,8 +219,8 @@ class OutputBacklog:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         while True:
-            # Checked before reading, so that the output before the end is still read. Remaining processes of the
-            # script may write forever.
+            # Checked before reading, so that output written before the end is not lost. Does not wait for end of file,
+            # because processes that the script left may write forever.
             ended = self._has_ended.is_set()
             output = os.read(descriptor, _BACKLOG_READ_BYTES) if poll.poll(0 if ended else 100) else None
             if self._may_show.is_set() and not self._is_shown:
@@ -252,7 +255,7 @@ class OutputBacklog:
 
 
 def run_neuron_top(child: subprocess.Popen[bytes], environment: dict[str, str], tick: Callable[[], None]) -> None:
-    """Runs neuron-top until the script ends. If the user leaves it earlier, shows the script's output."""
+    """Runs neuron-top until the script ends. If the user quits neuron-top earlier, shows the script's output."""
     if child.stdout is None:
         raise ValueError("the output of the script is not piped")
     backlog = OutputBacklog(child.stdout)

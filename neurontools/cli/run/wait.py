@@ -1,8 +1,8 @@
 """`neuron-run --wait`: waits for free NeuronCores.
 
-Commands that wait for the same daemon take turns. In its turn, a command waits for free cores and starts its script.
-The turn ends when the script has the cores. So two commands never start on the same core, and commands with several
-workers never get half of their cores each.
+Commands that wait for cores of the same daemon queue up. The first command in the queue waits for free cores and starts
+its script. The next command's turn begins when that script has its cores. So two commands never take the same core, and
+two commands with several workers never block each other with half of their cores.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import EXIT_TIMED_OUT, UserError
 
 _POLL_SECONDS = 0.2
-_LONGEST_START_SECONDS = 120.0  # limits the turn of a script that takes no cores
+_LONGEST_START_SECONDS = 120.0  # limit for a turn, in case the script takes no cores
 
 
 class CoreQueueTurn:
-    """Turn in the queue for free cores. Ends when the cores have owners, or at the latest when the context ends."""
+    """Context manager of a turn in the queue for free cores.
+
+    The turn ends when processes own the cores, or when the context exits.
+    """
 
     def __init__(self, longest_seconds: float, workers: int, environment: Mapping[str, str]) -> None:
-        """`longest_seconds` limits the wait; 0 waits forever. `workers` of torchrun take one core each.
+        """Connects to the daemon. Raises NoDaemon if no daemon runs.
 
-        Raises NoDaemon if no daemon runs.
+        `longest_seconds` limits the wait for cores; 0 waits forever. Each of the `workers` needs one core.
         """
         self._request = CoreRequest.from_environment(environment)
         self._workers = workers
@@ -44,7 +47,7 @@ class CoreQueueTurn:
         self._has_told = False
 
     def __enter__(self) -> CoreQueueTurn:
-        """Waits for the turn and the cores. UserError if the time is over or the daemon fails."""
+        """Waits for the turn, then for free cores. Raises UserError on timeout or if the daemon fails."""
         try:
             self._take_turn()
             if wait_until(self._look, self._daemon, self._remaining_seconds()) is None:
@@ -65,7 +68,7 @@ class CoreQueueTurn:
             self._descriptor = -1
 
     def end_when_taken(self) -> None:
-        """Ends the turn if the cores have owners. Call it repeatedly."""
+        """Ends the turn if processes own the cores, or the script takes too long. Call this repeatedly."""
         if self._descriptor < 0:
             return
         try:
@@ -77,7 +80,7 @@ class CoreQueueTurn:
             self.end()
 
     def _take_turn(self) -> None:
-        """Locks the directory of the socket, because all waiting commands can open it without write permission."""
+        """Takes the turn: locks the socket's directory, which needs no write permission."""
         directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -112,7 +115,7 @@ class CoreQueueTurn:
             self._has_told = True
 
     def _look(self, snapshot: Snapshot) -> bool | None:
-        """Returns True to stop waiting: the cores are free, or the host has too few."""
+        """Returns True to stop waiting, because the cores are free or the host has too few. Else returns None."""
         lnc = self._request.logical_neuroncore_config
         self._free = free_indices(snapshot, lnc)
         total = len(logical_cores(snapshot, lnc))

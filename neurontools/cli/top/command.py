@@ -1,4 +1,4 @@
-"""`neuron-top`: the live dashboard, or the same facts as one text screen, JSON or CSV.
+"""`neuron-top`: the live dashboard, or the same data as text, JSON or CSV.
 
 The first frame is painted from one unary call before Textual and grpcio are imported.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
-_BY_SIGNAL = 128  # an exit code above this is 128 + signal
+_BY_SIGNAL = 128  # an exit code above 128 is 128 + the signal number
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _NOT_WITH_SERVE = (
     "once",
@@ -120,14 +120,14 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
 
 
 def _request_snapshot(path: str) -> tuple[str, bytes]:
-    """Returns the socket and the encoded snapshot of its daemon. Raises NoDaemon."""
+    """Returns the socket path, and the encoded snapshot of the daemon there. Raises NoDaemon."""
     from neurontools.rpc.ask import ask
 
     return path, ask(path, _METHOD, b"", TIMEOUT_SECONDS)
 
 
 def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -> int:
-    """Shows the dashboard or prints documents, of a daemon or a recording."""
+    """Shows the dashboard, prints documents or serves pages, from a daemon or a recording."""
     interval_seconds = options.interval_option(given)
     if "serve" in given and path is not None:
         from neurontools.cli.top.serve import serve
@@ -185,7 +185,7 @@ def _run_dashboard(
         if snapshot is not None:
             options.check_device_filter(narrowing, snapshot)
             _paint_first_frame(terminal, snapshot, narrowing, settings, theme, filter_text)
-        with DeferredSignals():  # an exception during an import may be lost
+        with DeferredSignals():  # an exception that a signal raises during an import may be lost
             import_asyncio()
             import_shutil()
             from neurontools.tui.app import NeuronTop
@@ -216,12 +216,12 @@ def _run_dashboard(
     if code > _BY_SIGNAL:
         raise EndedBySignal(code - _BY_SIGNAL)
     if not feed.is_live and feed.status.text:
-        raise UserError(feed.status.text)  # the recording is incomplete
+        raise UserError(feed.status.text)  # the text says why the recording is incomplete
     return code
 
 
 def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
-    """Applies the options over the saved settings. Returns an error text for these; "" for none."""
+    """Overrides saved settings with the options. Returns an error text if the saved theme is unknown, else ""."""
     from neurontools.views.drawing.lines import THEMES
 
     trouble = ""

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
-_PAST_SECONDS = 5.0  # time limit for the backfill
+_PAST_SECONDS = 5.0  # time limit for fetching the daemon's past
 
 
 @dataclass(slots=True)
 class SnapshotSource:
-    """Source of snapshots: a daemon, optionally recorded, or a recording.
+    """Reads snapshots from a recording, or from a daemon and optionally records them.
 
-    `exit_code` is that of the command: 1 after an incomplete recording.
+    `exit_code` is the exit code of the command: 1 after an incomplete recording.
     """
 
     socket_path: str | None
@@ -48,12 +48,12 @@ class SnapshotSource:
     exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
-        """Yields `count` snapshots; for None, all of a recording or endlessly those of a daemon."""
+        """Yields `count` snapshots. None yields all snapshots of a recording, and never ends for a daemon."""
         for number, message in enumerate(self._some_messages(count), 1):
             yield self._checked(read_snapshot(message), is_first=number == 1)
 
     def one(self) -> Iterator[Snapshot]:
-        """Yields the snapshot for a single document: the last of a recording, if it has any."""
+        """Yields one snapshot: the daemon's latest, or the recording's last. Yields none for an empty recording."""
         if self.recording is None:
             yield from self.snapshots(1)
             return
@@ -69,12 +69,12 @@ class SnapshotSource:
         return snapshot
 
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
-        """Returns the document of the filtered snapshot."""
+        """Returns the document of a snapshot, restricted to the selected devices and matching processes."""
         part = self.narrowing.filter_snapshot(snapshot)
         return top_document(part, _matching_pids(part, filter_text))
 
     def ended(self) -> tuple[EndedProcess, ...]:
-        """Returns the ended processes that the daemon or the recording knows; empty for older daemons."""
+        """Returns the ended processes from the daemon or the recording. Returns () if the daemon is too old."""
         if self.socket_path is not None:
             try:
                 with Client(self.socket_path) as client:
@@ -85,7 +85,10 @@ class SnapshotSource:
         return tuple(found)
 
     def timelines(self, count: int | None) -> Iterator[HostTimeline]:
-        """As `snapshots`, or `one` for None, with the past up to each moment. Yields one growing timeline."""
+        """Yields the same timeline `count` times, each time extended by one snapshot.
+
+        For None, yields it once: up to the daemon's latest snapshot, or the whole recording.
+        """
         from neurontools.client.backfill import backfill_all
         from neurontools.client.timeline import LIVE_BYTES, HostTimeline, MomentBuilder
 
@@ -147,12 +150,12 @@ def _record(recorder: RecordingWriter, message: bytes) -> None:
 
 
 def write_documents(kind: str, source: SnapshotSource, count: int | None, filter_text: str) -> None:
-    """Prints documents of a kind: json, json-lines or csv."""
+    """Prints documents in a format: json, json-lines or csv."""
     {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
 
 
 def schema_text(*, of_hosts: bool = False) -> str:
-    """Returns the JSON Schema of the document of one host or of many."""
+    """Returns the JSON Schema of the document for one host, or for many hosts with `of_hosts`."""
     from pydantic import TypeAdapter
 
     from neurontools.fleet.document import FleetDocument
@@ -193,12 +196,12 @@ def _write_csv(source: SnapshotSource, count: int | None, filter_text: str) -> N
     for snapshot in source.snapshots(count or default):
         write_text(header + top_csv(source.document(snapshot, filter_text)))
         header = ""
-    if header and not source.exit_code:  # a complete but empty recording
+    if header and not source.exit_code:  # prints at least the header for an empty recording
         write_text(header)
 
 
 def write_screens(given: dict[str, str], source: SnapshotSource, count: int | None) -> None:
-    """Prints a page as text `count` times; once, at the end of a recording, for None."""
+    """Prints a page as text for `count` snapshots. None prints the latest, or a recording's last snapshot."""
     from neurontools.cli.top.first_frame import line_ansi
     from neurontools.cli.top.options import chosen_theme, filter_option
 
@@ -217,7 +220,7 @@ def write_screens(given: dict[str, str], source: SnapshotSource, count: int | No
 def _snapshot_scenes(
     given: dict[str, str], source: SnapshotSource, count: int | None, filter_text: str
 ) -> Iterator[RenderContext]:
-    """Yields the contexts to print, with their past if the page shows it."""
+    """Yields one render context per screen to print, with the timeline if the page shows the past."""
     from neurontools.views.screen import page_named
 
     page = page_named(given.get("page", "overview"))
@@ -255,7 +258,7 @@ def _snapshot_scene(
         verdicts=health.verdicts(part),
         ended=narrowing.filter_ended(ended, part),
     )
-    if scene.page == "processes":  # lists every process, as the other formats do
+    if scene.page == "processes":  # unfolds all jobs to list every process, as JSON and CSV do
         scene.unfolded = frozenset(map(job_key, scene.figures.jobs))
     return scene
 
@@ -274,5 +277,5 @@ def _screen_lines(scene: RenderContext, width: int) -> list[Line]:
 
 
 def _screen_width() -> int:
-    """Returns the width of the terminal; without one, COLUMNS."""
+    """Returns the width of the terminal, or of COLUMNS without a terminal; at least 20."""
     return max(20, terminal_size(1, _USUAL_SIZE)[0])

@@ -1,4 +1,4 @@
-"""First frame: painted before Textual is imported."""
+"""First frame of the dashboard: painted before Textual is imported."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from neurontools.views.drawing.lines import THEMES, Style, TextPage
 
 _STDIN, _STDOUT = 0, 1
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-# Asks for the background colour and the device attributes. Every terminal answers the second question.
+# Asks for the background colour, then the device attributes. Every terminal answers the second request.
 _ASK_BACKGROUND = "\x1b]11;?\x1b\\\x1b[c"
-# A later answer would arrive in the dashboard as typed keys.
+# Seconds to wait for the answer. The dashboard would take a later answer for typed keys.
 _PATIENCE_SECONDS = 0.4
 _ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class FirstFrameTerminal:
-    """Terminal from the first frame on; `close` restores it.
+    """Paints the first frame on the terminal. `close` restores the terminal.
 
-    A lost terminal ends the command as SIGHUP does, because a shell may send SIGHUP late or never.
+    If the terminal is lost, the command ends as after SIGHUP, because a shell may send SIGHUP late or never.
     """
 
     def __init__(self) -> None:
@@ -41,24 +41,24 @@ class FirstFrameTerminal:
         self._is_painted = False
 
     def paint(self, page: TextPage, theme_name: str, *, ask_background: bool) -> None:
-        """Paints a page on the alternate screen without waiting for the terminal."""
+        """Paints a page on the alternate screen. With `ask_background`, asks the terminal for its background."""
         rows = "".join(f"\x1b[{row};1H{line_ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
-        # Ctrl-Z before Textual handles it would leave the alternate screen to the shell.
+        # Before Textual handles Ctrl-Z, it would return to the shell with the alternate screen still active.
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with _hangup_on_error(), defer_signals():
-            # No echo of typed characters into the frame.
+            # Turns off echo, so that typed characters do not appear in the frame.
             tty.setcbreak(_STDIN, termios.TCSANOW)
             self._is_painted = True
             os.write(_STDOUT, text.encode("utf-8", "replace"))
 
     def hand_over(self) -> None:
-        """Leaves it to Textual to restore the main screen."""
+        """Makes Textual responsible for restoring the main screen, instead of `close`."""
         self._is_painted = False
 
     def has_light_background(self) -> bool | None:
-        """Returns whether the background is light, by the terminal's answer; None without an answer."""
+        """Returns whether the terminal reports a light background; None if it did not answer or was not asked."""
         if not self._is_asked:
             return None
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -72,14 +72,14 @@ class FirstFrameTerminal:
 
     @property
     def typed(self) -> str:
-        """The printable characters that were typed before Textual started."""
+        """The printable characters that the user typed before Textual started."""
         while select.select([_STDIN], [], [], 0)[0]:
             self._typed += _ANSWER.sub(b"", _read_terminal())
         return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
 
     def close(self) -> None:
-        """Restores the terminal."""
-        with contextlib.suppress(OSError, termios.error):  # the terminal may be gone
+        """Restores the main screen unless Textual does, the terminal attributes and the SIGTSTP handler."""
+        with contextlib.suppress(OSError, termios.error):  # the terminal may be closed
             if self._is_painted:
                 os.write(_STDOUT, _LEAVE.encode())
             termios.tcsetattr(_STDIN, termios.TCSADRAIN, self.attributes_before)
@@ -108,7 +108,7 @@ def _is_complete(reply: bytes) -> bool:
 
 
 def is_light_background(reply: bytes) -> bool | None:
-    """Whether an OSC 11 reply describes a light background; None if it cannot be parsed."""
+    """Returns whether an OSC 11 reply describes a light background; None if the reply cannot be parsed."""
     start = reply.find(b"]11;rgb:")
     if start < 0:
         return None
@@ -121,7 +121,7 @@ def is_light_background(reply: bytes) -> bool | None:
 
 
 def line_ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
-    """Returns a line with the escape sequences of a theme."""
+    """Returns a line as text with escape sequences for its styles in a theme."""
     theme = THEMES[theme_name]
     return "".join(f"\x1b[{_sgr(theme.style(style))}m{escape_controls(text)}" for text, style in line)
 

@@ -1,4 +1,4 @@
-"""Many hosts in neuron-top: the dashboard, one text screen, JSON or CSV."""
+"""Shows many hosts in neuron-top: as a dashboard, one text screen, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ _HOST_OPTIONS = ("theme", "ascii", "color", "read-only", "page")
 
 
 def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: ShowHost) -> int:
-    """Shows the page until the user leaves it. Returns the exit code. `look_at` shows one host."""
+    """Shows the page of many hosts until the user leaves it. Returns the exit code.
+
+    `look_at` shows the dashboard of a host that the user opens.
+    """
     feed.start()
-    with DeferredSignals():  # an exception during an import may be lost
+    with DeferredSignals():  # an exception that a signal raises during an import may be lost
         import_asyncio()
         from neurontools.tui.fleet import FleetApp, FleetDashboard
         from neurontools.tui.terminal import TypedAhead
@@ -77,7 +80,7 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[
 
 
 def _first_message(troubles: tuple[str, ...]) -> str:
-    """Returns the first error in the names of hosts."""
+    """Returns the first error text and the number of further errors; "" for no error."""
     if not troubles:
         return ""
     more = len(troubles) - 1
@@ -88,8 +91,11 @@ _USUAL_SIZE = (120, 50)
 
 
 def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
-    """Shows or prints many hosts. Returns 12 if no host answered. `look_at` shows one host."""
-    # A filter of hosts has another syntax.
+    """Shows, serves or prints many hosts. Returns the exit code: 12 if no printed host answered.
+
+    `look_at` shows the dashboard of a host that the user opens.
+    """
+    # check_options parses a filter of processes; a filter of hosts has another syntax.
     options.check_options({name: value for name, value in given.items() if name != "filter"})
     interval = options.interval_option(given) if "interval" in given else None
     feed, troubles = open_fleet_feed(given, interval)
@@ -114,7 +120,7 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
 
 
 def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
-    """Prints `--count` screens or documents, one by default; JSON lines without end."""
+    """Prints `--count` screens or documents, by default one. JSON lines continue endlessly by default."""
     count = options.count_option(given)
     is_endless = "json-lines" in given and count is None
     before = csv_text(None) if "csv" in given else "[\n" if "json" in given and count is not None else ""
@@ -169,7 +175,7 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
 
 
 def group_by_option(given: dict[str, str], states: Sequence[HostState]) -> str:
-    """Returns the value of --group-by, "" without it. UserError if these hosts do not have the property."""
+    """Returns the value of --group-by, or "". Raises UserError if the hosts do not have that property."""
     way = given.get("group-by", "")
     if way and way not in (known := grouping_choices(states)):
         raise UserError(f"--group-by {way[:40]}: give one of {', '.join(known)}", EXIT_USAGE)

@@ -28,7 +28,7 @@ SUMMARY = (
     "Show what happens on the Neuron devices of this host, live or from a recording.\n"
     "Without a terminal, or with --once, one screen is printed as plain text."
 )
-# A copy of neurond's scenario names: no command may import neurond.
+# A copy of neurond's scenario names, because commands may not import neurond.
 LOADS = ("idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst")
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
 PAGE_NAMES = ("overview", "processes", "topology", "history", "heatmap", "health", "usage", "host")
@@ -102,17 +102,17 @@ EXIT_CODES = (
 
 
 def interval_option(given: dict[str, str]) -> float:
-    """Returns the value of --interval. UserError if it is invalid."""
+    """Returns the value of --interval in seconds. Raises UserError if it is invalid."""
     return parse_interval("--interval", given.get("interval", "1"))
 
 
 def count_option(given: dict[str, str]) -> int | None:
-    """Returns the value of --count; None if not given. UserError if it is invalid."""
+    """Returns the value of --count; None if not given. Raises UserError if it is invalid."""
     return repeat_count("--count", given.get("count"))
 
 
 def check_options(given: dict[str, str]) -> None:
-    """Raises UserError if a value is invalid."""
+    """Raises UserError if the value of an option is invalid."""
     interval_option(given)
     count_option(given)
     filter_option(given)
@@ -122,7 +122,7 @@ def check_options(given: dict[str, str]) -> None:
 
 
 def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
-    """Returns the device filter of --device and --only-visible. UserError if it is invalid."""
+    """Returns the device filter that --device and --only-visible describe. Raises UserError if it is invalid."""
     from neurontools.driver.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
     from neurontools.driver.neuron_runtime import parse_visible_cores
     from neurontools.views.drawing.figures import DeviceFilter
@@ -143,7 +143,7 @@ def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> D
 
 
 def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
-    """Raises UserError if the host lacks a selected device or all selected NeuronCores."""
+    """Raises UserError if the host lacks one of the selected devices, or all selected NeuronCores."""
     missing = narrowing_.first_missing_device(snapshot)
     if missing:
         last = max((device.index for device in snapshot.devices), default=-1)
@@ -160,7 +160,7 @@ def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
 
 
 def theme_names(wanted: str | None) -> tuple[str, ...]:
-    """Returns the names of the themes. Reads the user's file only if `wanted` is no built-in theme."""
+    """Returns the names of all themes. Reads the user's own themes only if `wanted` is no built-in theme."""
     if wanted is None or wanted in THEME_NAMES:
         return THEME_NAMES
     from neurontools.tui.settings import configuration_path, load_user_configuration, settings_path, summarize_problems
@@ -174,7 +174,7 @@ def theme_names(wanted: str | None) -> tuple[str, ...]:
 
 
 def word_option(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
-    """Returns the value of an option. UserError if it is none of these words."""
+    """Returns the value of an option, None if not given. Raises UserError if it is not in `words`."""
     value = given.get(name)
     if value is not None and value not in words:
         raise UserError(f"--{name} {value[:40]}: give one of {', '.join(words)}", EXIT_USAGE)
@@ -182,7 +182,7 @@ def word_option(given: dict[str, str], name: str, words: tuple[str, ...]) -> str
 
 
 def filter_option(given: dict[str, str]) -> str:
-    """Returns --filter, --user and --pid as one filter. UserError if it is invalid."""
+    """Joins --filter, --user and --pid to one process filter. Raises UserError if it is invalid."""
     own = [name for name in ("filter", "user", "pid") if given.get(name)]
     if not own:
         return ""
@@ -198,12 +198,15 @@ def filter_option(given: dict[str, str]) -> str:
 
 
 def chosen_theme(wanted: str, given: dict[str, str], environment: Mapping[str, str]) -> str:
-    """Returns the theme to start with: options win over NO_COLOR, that over the settings. `auto` starts dark."""
+    """Returns the initial theme. Options override NO_COLOR, which overrides the theme `wanted`.
+
+    `auto` becomes light if COLORFGBG shows a light background, else dark.
+    """
     color = word_option(given, "color", COLORS)
     if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
         return "mono"
     if wanted != "auto":
         return wanted
-    # rxvt and others set COLORFGBG to text and background colour, as in "15;0".
+    # rxvt and some other terminals set COLORFGBG to the text and background colour, such as "15;0".
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if ground in ("7", "15") else "dark"

@@ -1,4 +1,4 @@
-"""Recordings as data: the difference between two moments, and a trace for Perfetto."""
+"""Compares two moments of recordings (--diff), and exports a recording as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
 from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
 
-MOST_MOMENTS = 600  # snapshots per mean; a longer span is downsampled
+MOST_MOMENTS = 600  # maximum number of snapshots averaged for one side; a longer span is sampled evenly
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 _DAY_SECONDS = 86400.0
 _MOST_DAYS = 400
@@ -39,7 +39,7 @@ _MOST_DAYS = 400
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """One side of --diff: a file, "" for the daemon, and a moment or span as written."""
+    """One side of --diff: a recording file, or "" for the daemon, and the text of a moment or span."""
 
     text: str
     file: str
@@ -47,9 +47,9 @@ class DiffSide:
 
     @classmethod
     def of(cls, text: str) -> DiffSide:
-        """`FILE`, `FILE@MOMENT`, `FILE@FROM..TO` or the same of the daemon, without a file."""
+        """Parses `FILE`, `FILE@MOMENT` or `FILE@FROM..TO`. An empty FILE before `@` means the daemon."""
         file, at, moment = text.rpartition("@")
-        # An existing file whose name contains @ wins.
+        # A text that names an existing file is the file, even if it contains @.
         if not at or Path(text).exists():
             file, moment = text, ""
         elif not moment:
@@ -58,7 +58,7 @@ class DiffSide:
 
 
 def write_difference(given: dict[str, str]) -> int:
-    """Prints the difference. Returns exit code 1 if a recording is incomplete."""
+    """Prints the difference between the two sides of --diff. Returns 1 if a recording is incomplete."""
     chosen = filter_option(given)
     passes = parse_filter(chosen) if chosen else None
     narrowed = narrowing_option(given, os.environ)
@@ -108,7 +108,7 @@ def _read_side(
 
 
 def _moment_span(wanted: DiffSide, times: list[float]) -> tuple[int, int]:
-    """Returns the positions of the first and last moment of the span."""
+    """Returns the indices in `times` of the first and last snapshot of the requested span."""
     if not wanted.moment:
         return 0, len(times) - 1
     begin, dots, end = wanted.moment.partition("..")
@@ -125,7 +125,7 @@ def _moment_span(wanted: DiffSide, times: list[float]) -> tuple[int, int]:
 
 
 def _moment_position(wanted: DiffSide, text: str, times: list[float]) -> int:
-    """Returns the position of the latest moment at or before this time."""
+    """Returns the index in `times` of the latest snapshot at or before the time in `text`."""
     at = _unix_seconds(wanted, text, times)
     if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
         first, last = (date_text(each) for each in (times[0], times[-1]))
@@ -149,7 +149,7 @@ def _unix_seconds(wanted: DiffSide, text: str, times: list[float]) -> float:
             of_day = time.strptime(text, clock)
         except ValueError:
             continue
-        # The first day of the recording that contains this time.
+        # Takes the first day of the recording on which this time of day is within the recording.
         days = range(min(_MOST_DAYS, int((times[-1] - times[0]) / _DAY_SECONDS) + 2))
         found = [_on_day(times[0] + day * _DAY_SECONDS, of_day) for day in days]
         return next((at for at in found if times[0] - 1 < at <= times[-1] + 1), found[0])
@@ -180,7 +180,7 @@ _OPTION = "--export-perfetto"
 
 
 def write_perfetto(given: dict[str, str]) -> int:
-    """Writes the trace and reports its size. Returns exit code 1 if the recording is incomplete."""
+    """Writes a Perfetto trace of a recording and reports its size. Returns 1 if the recording is incomplete."""
     path = given["export-perfetto"]
     reader = RecordingReader(given["replay"])
     with contextlib.closing(reader), _open_trace(path, given["replay"]) as file:
@@ -213,7 +213,7 @@ def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str])
             check_device_filter(narrowed, snapshot)
         file.write(trace.add_snapshot(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
         before = neuron_pb2.Snapshot()
-        before.CopyFrom(message)  # the reader reuses its message object
+        before.CopyFrom(message)  # a copy, because the reader reuses its message object
     file.write(trace.end())
     return trace
 

@@ -34,7 +34,7 @@ _RENEWAL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Settings of --serve-config: access, and what viewers see."""
+    """Settings of the file of --serve-config: access to the pages, and what viewers see."""
 
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -45,7 +45,7 @@ class ServeSettings:
     show_users: bool = False
 
     def access(self) -> HttpAccess:
-        """Returns the access rules. UserError if a file is invalid."""
+        """Returns the rules for access to the server. Raises UserError if a file is invalid."""
         tls = None
         if self.tls_certificate is not None:
             tls = ServerTls(ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca), "--serve-config: tls_")
@@ -55,7 +55,7 @@ class ServeSettings:
 
 
 def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, troubles: tuple[str, ...] = ()) -> int:
-    """Serves the pages of many hosts, or of the daemon at a socket, until a signal."""
+    """Serves browser pages until a signal arrives. `feed` is the feed of many hosts or a daemon's socket."""
     settings = ServeSettings()
     if "serve-config" in given:
         usual = {field.name: field.default for field in fields(ServeSettings)}
@@ -86,7 +86,7 @@ async def _serve_pages(
     troubles: tuple[str, ...],
     endings: DeferredSignals,
 ) -> int:
-    """Serves until a signal arrives, and returns its number."""
+    """Serves until a signal arrives. Returns the signal number."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
 
@@ -95,7 +95,7 @@ async def _serve_pages(
             ended.set_result(number)
 
     def tell_end(number: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed already
             loop.call_soon_threadsafe(end, number)
 
     endings.on_signal(tell_end)
@@ -103,7 +103,7 @@ async def _serve_pages(
     hiding = PrivacyFilter(settings.show_commands, settings.show_users)
 
     def tell_news() -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
+        with contextlib.suppress(RuntimeError):  # the event loop may be closed already
             loop.call_soon_threadsafe(gallery.news)
 
     places = _page_router(feed, hiding, interval_seconds, tell_news, troubles)
@@ -148,7 +148,7 @@ def _page_router(
     known = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
 
     def reach(name: str) -> str | None:
-        """Returns the socket of a host. None for hosts known from Prometheus: no viewer may start SSH here."""
+        """Returns the socket of a host. None for hosts from Prometheus, because viewers must not start SSH."""
         return feed.socket_path(name) if name in known else None
 
     def open_host(name: str, base: str, path: str) -> HostView:
@@ -159,14 +159,14 @@ def _page_router(
 
 
 class _ServedFeed(LiveFeed):
-    """Feed that closes in the background."""
+    """Live feed that closes in a thread, so that `close` does not block the event loop."""
 
     def close(self) -> None:
         threading.Thread(target=super().close, daemon=True).start()
 
 
 def _redirect_to_pages(request: HttpRequest) -> HttpResponse:
-    """Redirects the root path to the pages; 404 for other paths."""
+    """Redirects the root path to the pages. Answers 404 for other paths."""
     if request.path != "/":
         return refusal(404, f"the pages are at {BASE}", close=False)
     return HttpResponse(b"", status=303, headers=(("Location", BASE),))
