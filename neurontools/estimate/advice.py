@@ -1,6 +1,6 @@
-"""Advice for training scripts: its data, the facts that rules look at, and its text. No torch, no clock, no I/O.
+"""Advice for training scripts: the `Advice` type, the facts that rules evaluate, and the text output.
 
-The rules are in `neurontools.estimate.rules`.
+The rules are in `neurontools.estimate.rules`. Imports no torch, reads no clock and does no I/O.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ IGNORED_RULES = "NEURONTOOLS_IGNORE_ADVICE"
 
 EVERY_RULE = "all"
 
-_DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"  # its peak rates are used if the summary names no instance type
+_DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"  # supplies the peak rates if the summary names no instance type
 _LINE_WIDTH = 100
 
 
 class Truth(StrEnum):
-    """Whether the measured number also holds on hardware."""
+    """Whether the number that a piece of advice reports also holds on hardware."""
 
-    SCRIPT = "script"  # a property of the script: the same on hardware
-    CPU = "this CPU"  # a time measured on this host
+    SCRIPT = "script"  # counted from the script: the same on hardware
+    CPU = "this CPU"  # a time measured on this host's CPU: may differ on hardware
 
 
 class EffectBasis(StrEnum):
-    """How the expected effect is known."""
+    """The source of the expected effect of a piece of advice."""
 
-    PUBLISHED = "published"  # measured on another model, and published
+    PUBLISHED = "published"  # a published measurement of another model
     DOCUMENTED = "documented"  # stated by the documentation of the SDK or framework
-    COUNTED = "counted"  # follows from the counters of this run
+    COUNTED = "counted"  # derived from the counters of this run
     GUESS = "to be tried"
 
 
@@ -45,8 +45,8 @@ class EffectBasis(StrEnum):
 class Advice:
     """One piece of advice: the measured number, the line of the script, the fix and its expected effect.
 
-    `place` is "file:line" of the script, or None if there is no single line. `lost_ratio` ranks advice: the estimated
-    share of the time on the device that the fix saves.
+    `place` is "file:line" of the script; None if no single line is the cause. `lost_ratio` is the estimated share of
+    device time that the fix saves; it ranks advice.
     """
 
     rule: str
@@ -66,7 +66,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A line of the script with the events counted there; `steps` is in how many training steps they happened."""
+    """The events of one kind that were counted at one line of the script.
+
+    `count` is the number of events; `steps` is the number of training steps with any.
+    """
 
     event: str
     file: str
@@ -76,15 +79,15 @@ class CallSite:
 
     @property
     def text(self) -> str:
-        """The line in the form that editors accept: "train.py:12"."""
+        """The call site as "train.py:12", which editors can open."""
         return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the rules look at: the counters and the modelled step time of the rank with the most FLOPs.
+    """The input of the rules: counters and modelled step time of the rank with the most FLOPs.
 
-    `rank` is the entry of that rank in the summary.
+    `rank` is the entry of this rank in neuron-run's JSON summary.
     """
 
     run: CountedRun
@@ -95,7 +98,7 @@ class RunFacts:
 
     @classmethod
     def from_summary(cls, document: Mapping[str, Any]) -> RunFacts | None:
-        """Parses a summary of neuron-run; returns None if it contains no training."""
+        """Parses a JSON summary of neuron-run; returns None for a run without training or an unknown instance type."""
         try:
             run = CountedRun.from_summary(document)
             hardware = InstanceHardware.from_catalog(document.get("instance_type") or _DEFAULT_INSTANCE_TYPE)
@@ -105,16 +108,16 @@ class RunFacts:
         return cls(run, rank, hardware, step_time(run, hardware), tuple(_parse_call_sites(rank.get("places"))))
 
     def counter(self, name: str) -> float:
-        """Returns a counter of the rank; 0 if the rank has none."""
+        """Returns the rank's value of a counter; 0 if it is missing."""
         value = self.rank.get(name)
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     def call_sites_of(self, event_prefix: str) -> list[CallSite]:
-        """Returns the call sites of matching events, in descending order of training steps."""
+        """Returns the call sites whose event starts with `event_prefix`, in descending order of training steps."""
         return [site for site in self.call_sites if site.event.startswith(event_prefix)]
 
     def main_call_site(self, event_prefix: str) -> str | None:
-        """Returns, as "file:line", the call site where matching events happened in most steps."""
+        """Returns "file:line" of the call site with matching events in the most steps; None without such events."""
         sites = self.call_sites_of(event_prefix)
         return sites[0].text if sites else None
 
@@ -127,7 +130,7 @@ class RunFacts:
 
 
 def _parse_call_sites(entries: Any) -> list[CallSite]:
-    """Skips entries that are malformed."""
+    """Returns the valid call sites, most training steps first; skips malformed entries."""
     sites = []
     for entry in entries if isinstance(entries, list) else ():
         try:
@@ -146,7 +149,7 @@ _TITLES = {
 
 
 def format_advice(found: Sequence[Advice], limit: int | None = None) -> str:
-    """Formats the first `limit` pieces of advice, or all of them with their sources; "" if there is none."""
+    """Formats the first `limit` pieces of advice; without a limit, all with their sources. Returns "" for no advice."""
     lines: list[str] = []
     shown = found[:limit]
     for truth, title in _TITLES.items():

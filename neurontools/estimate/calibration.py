@@ -1,4 +1,4 @@
-"""The parameters of the step-time model: published ranges for any model, or a fit to measured rows of this model."""
+"""Parameters of the step-time model: published ranges, or a fit to measured runs of the same neural network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neurontools.estimate.instances import InstanceHardware
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A range of values from `low` to `high`, both included, in one unit; `low` is at most `high`."""
+    """A closed interval from `low` to `high`."""
 
     low: float
     high: float
@@ -36,15 +36,15 @@ class Interval:
 
     @property
     def middle(self) -> float:
-        """The geometric mean of both ends."""
+        """The geometric mean of `low` and `high`."""
         return float((self.low * self.high) ** 0.5)
 
     def inverse(self, numerator: float = 1.0) -> Interval:
-        """Returns the interval of `numerator / x` for each x in this interval, which must be above 0."""
+        """Returns the interval of `numerator / x` for all x in this interval. `low` must be above 0."""
         return Interval(numerator / self.high, numerator / self.low)
 
     def text(self, unit: Callable[[float], str]) -> str:
-        """Formats both ends with `unit`, such as "1.2 ms to 3.4 ms"; only one if both look the same."""
+        """Formats the interval, such as "1.2 ms to 3.4 ms"; a single value if both ends have the same text."""
         low, high = unit(self.low), unit(self.high)
         return low if low == high else f"{low} to {high}"
 
@@ -57,30 +57,30 @@ LAUNCH_SECONDS = 0.27e-3
 """The time to launch a small graph, fitted on AWS's published inference rows."""
 
 TENSOR_SECONDS = 67e-6
-"""The most that each tensor adds to the launch of a training graph: 611 tensors took 28 to 41 ms in the ViT article.
-Nothing is published for other models, so the low end of an estimate leaves it out."""
+"""The most time that a tensor adds to the launch of a training graph: 611 tensors took 28 to 41 ms in the ViT article.
+No measurement is published for other models, so the low end of an estimate assumes 0."""
 
 BUS_BYTES_PER_SECOND = Interval(52.8e9, 103.9e9)
 """Bus bandwidth of an all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
 
 COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
-"""The time of a small all-reduce, for 2 and 16 ranks: the same guide."""
+"""The time of a small all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
 
 FAMILIES_HELD, FAMILIES = 5, 7
-"""For how many families of published training rows the interval contains the measured step: `scripts/estimate-errors`.
-"""
+"""The estimated interval contains the measured step time for 5 of 7 families of published training runs, as
+`scripts/estimate-errors` computes."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
-_LEAST_SPREAD = 0.10  # mean error of the held-out rows of the ViT article, which are all of one model
-_MOST_SPREAD = 0.5  # rows that no fit describes better than this are of different models
+_LEAST_SPREAD = 0.10  # mean error of fits on held-out rows of the ViT article, all measured on one model
+_MOST_SPREAD = 0.5  # a larger mean error means that the rows come from different models
 _MAX_FILE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """A measured training run. `batch` is per worker; `samples_per_second` is the sum of all workers.
+    """A measured training run. `batch` is per worker; `samples_per_second` is the sum over all workers.
 
-    Without `workers`, the row has as many workers as the run to estimate.
+    If `workers` is None, the worker count of the run to estimate applies.
     """
 
     instance_type: str
@@ -101,7 +101,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredStep:
-    """A row as input of the fits: its step time, the time of its compute at the peak, and its executions per step."""
+    """One measured run as input of a fit: step time, compute time at peak FLOPS, and executions per step."""
 
     seconds: float
     peak_seconds: float
@@ -110,9 +110,9 @@ class _MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class StepTimeFit:
-    """A fitted step-time model: compute takes `slowdown` times its time at the peak, an execution `host_seconds`.
+    """A fitted step-time model. Device time is `slowdown` times the compute time at peak FLOPS.
 
-    With `overlaps`, host and device work at the same time and the longer one counts; otherwise their times add up.
+    Host time is `host_seconds` per execution. A step takes the longer of both if `overlaps`, else their sum.
     """
 
     overlaps: bool
@@ -120,30 +120,30 @@ class StepTimeFit:
     host_seconds: float
 
     def seconds(self, peak_seconds: float, executions: float) -> float:
-        """Returns the modelled time of a step."""
+        """Returns the modelled step time for a compute time at peak FLOPS and a number of executions."""
         device, host = peak_seconds * self.slowdown, self.host_seconds * executions
         return max(device, host) if self.overlaps else device + host
 
     def error(self, steps: Sequence[_MeasuredStep]) -> float:
-        """Returns the geometric mean of the relative errors: 0.1 is 10% too long or too short."""
+        """Returns the mean relative error of the modelled step times: 0.1 means 10% too long or too short."""
         ratios = [self.seconds(step.peak_seconds, step.executions) / step.seconds for step in steps]
         return _geometric_mean(max(ratio, 1 / ratio) for ratio in ratios) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Two fits to the measured rows of one model: host and device overlapping, and one after the other."""
+    """Two fits to measured runs of one model: one with overlapping host and device time, one that adds both."""
 
     overlapping: StepTimeFit
     adding: StepTimeFit
-    spread: float  # a ratio: the error that remains within one model
+    spread: float  # mean relative error of the better fit, at least 0.10
     row_count: int
 
     @classmethod
     def of(cls, rows: Sequence[CalibrationRow], flops_per_sample: float, run_workers: int = 1) -> Calibration:
-        """Fits both models to rows of one training script.
+        """Fits both step-time models to measured runs of one training script.
 
-        Raises EstimateError if the rows contradict each other, or a row is faster than its hardware.
+        Raises EstimateError if no fit matches the rows, or if a row is faster than its hardware allows.
         """
         if not rows:
             raise EstimateError(
@@ -161,19 +161,19 @@ class Calibration:
 
     @property
     def eta(self) -> Interval:
-        """The share of the peak FLOPS that compute reaches."""
+        """The share of peak FLOPS that compute reaches, as the interval between both fits."""
         return _interval_between(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
 
     @property
     def execution_seconds(self) -> Interval:
-        """The host's time for one execution."""
+        """The host time per execution, as the interval between both fits."""
         return _interval_between(self.overlapping.host_seconds, self.adding.host_seconds)
 
 
 def read_rows(path: Path) -> list[CalibrationRow]:
-    """Reads rows from a TOML file with [[row]] tables, or from a `neuron-run --summary-json` of a real instance.
+    """Reads measured runs from a TOML file with [[row]] tables, or from a `neuron-run --summary-json` of real hardware.
 
-    Raises EstimateError, with the path and the cause, if the file is unusable.
+    Raises EstimateError, with path and cause, if the file is unusable.
     """
     try:
         with path.open("rb") as opened:
@@ -251,7 +251,10 @@ def _measured_step(row: CalibrationRow, flops_per_sample: float, run_workers: in
 
 
 def _fit_overlapping(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
-    """Splits the rows into compute-bound and host-bound ones in every order-preserving way; returns the best fit."""
+    """Returns the best fit over all splits of the runs into compute-bound and host-bound ones.
+
+    A split makes those runs host-bound that have the most executions per compute time.
+    """
     ordered = sorted(steps, key=lambda step: step.executions / step.peak_seconds)
     fits = []
     for count in range(1, len(ordered) + 1):
@@ -263,7 +266,7 @@ def _fit_overlapping(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
 
 
 def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
-    """Least squares of the relative errors, with a slowdown of at least 1 and host_seconds of at least 0."""
+    """Minimizes the squared relative errors, with `slowdown` of at least 1 and `host_seconds` of at least 0."""
     rows = [(step.peak_seconds / step.seconds, step.executions / step.seconds) for step in steps]
     aa = sum(a * a for a, _ in rows)
     ab = sum(a * b for a, b in rows)
@@ -271,7 +274,8 @@ def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
     if determinant <= 1e-9 * aa * bb:
-        # Rows of equal ratios can't separate compute from host: assume the fastest compute that was ever published.
+        # Equal ratios of executions to compute time can't separate host from device: assume the fastest published
+        # compute.
         slowdown = min(a1 / aa, 1 / ETA.high)
         return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
     slowdown, host = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant

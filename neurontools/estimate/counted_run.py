@@ -1,4 +1,4 @@
-"""The counters of a training run under neuron-run, per step and worker; they are the same on any device."""
+"""Counters of a training run under neuron-run, per step and worker. They do not depend on the device."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
-    """The work of one optimizer step of the worker with the most FLOPs, and the largest HBM peak of all workers.
+    """The work per optimizer step of the worker with the most FLOPs, and the largest HBM peak of all workers.
 
-    Counts steady-state steps if the run has any, which leaves out evaluations between steps. `flops_by_dtype` uses
-    torch's names of element types. `executions` counts executed graphs per step, `tensors` their inputs and outputs,
-    and `moved_bytes` the bytes of those. `batch_samples` is the loader's batch size. `samples` is per step, and larger
-    than a batch if gradients are accumulated. Both are None without a loader of torch_xla. The parts of the memory are
-    None before the first optimizer step.
+    Averages over steady-state steps if the run has any, which excludes evaluations between steps.
+    `flops_by_dtype` has torch's names of element types as keys. Per step, `executions` counts executed graphs,
+    `tensors` their inputs and outputs, and `moved_bytes` the bytes of these tensors. `batch_samples` is the batch size
+    of the loader; `samples` is larger if gradients are accumulated. Both are None without a loader of torch_xla.
+    Weight, gradient and optimizer bytes are None before the first optimizer step.
     """
 
     worker_count: int
@@ -39,7 +39,10 @@ class CountedRun:
 
     @classmethod
     def from_summary(cls, document: Mapping[str, Any]) -> CountedRun:
-        """Parses the output of `neuron-run --summary-json`; raises EstimateError if it has no training step."""
+        """Parses the output of `neuron-run --summary-json`.
+
+        Raises EstimateError if the document is malformed, or has no training step or matrix multiplication.
+        """
         ranks = document.get("ranks")
         if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
             raise EstimateError(
@@ -87,17 +90,17 @@ class CountedRun:
 
     @property
     def flops(self) -> float:
-        """The FLOPs of a step of one worker."""
+        """FLOPs of one worker per step, over all element types."""
         return sum(self.flops_by_dtype.values())
 
     @property
     def batches_per_execution(self) -> float | None:
-        """Batches per execution; None without a loader of torch_xla."""
+        """Batches per executed graph; None without a loader of torch_xla."""
         return None if self.batches is None else self.batches / self.executions
 
     @property
     def fixed_bytes(self) -> int | None:
-        """The HBM that doesn't depend on the batch size; None if unknown."""
+        """HBM of weights, gradients and optimizer state, which the batch size doesn't change; None if unknown."""
         parts = (self.weight_bytes, self.gradient_bytes, self.optimizer_state_bytes)
         known = [part for part in parts if part is not None]
         return sum(known) if len(known) == len(parts) else None
@@ -115,4 +118,4 @@ def _number(document: Mapping[str, Any], name: str) -> float:
 
 
 class EstimateError(ValueError):
-    """What was given can't be used; the text is one line with the thing, the cause and the next step."""
+    """Input of an estimate is unusable. The message is one line: the input, the cause and the next step."""

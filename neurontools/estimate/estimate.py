@@ -27,17 +27,17 @@ NOT_PREDICTED = (
 """Changes whose effect the model can't predict, with the reasons."""
 
 _SECONDS_PER_HOUR = 3600.0
-_BATCHES_PER_EXECUTION = 10  # the ViT article measured this number
+_BATCHES_PER_EXECUTION = 10  # the value that the ViT article measured
 _ACCUMULATED_BATCHES = 4
-_NOTABLE_COLLECTIVE_RATIO = 0.1  # of a step
+_NOTABLE_COLLECTIVE_RATIO = 0.1  # as a share of the step time
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The HBM use of the fullest core, in bytes, and the number of cores; None is unknown.
+    """Whether a run fits an instance: HBM use of the fullest core, and core counts. None means unknown.
 
-    `rest_bytes` are activations, temporaries, inputs and programs. `largest_batch` is per worker, and assumes that only
-    the rest grows with the batch.
+    `rest_bytes` covers activations, temporaries, inputs and programs. `largest_batch` is per worker; it assumes that
+    only `rest_bytes` grows with the batch.
     """
 
     core_memory_bytes: int
@@ -52,17 +52,17 @@ class Fit:
 
     @property
     def headroom_bytes(self) -> int:
-        """The unused HBM of the core; below 0 if the run doesn't fit."""
+        """Unused HBM of the fullest core; negative if the run doesn't fit."""
         return self.core_memory_bytes - self.peak_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether HBM and cores suffice."""
+        """Whether the instance has enough HBM per core and enough cores."""
         return self.headroom_bytes >= 0 and self.worker_count <= self.core_count
 
 
 def memory_fit(run: CountedRun, hardware: InstanceHardware) -> Fit:
-    """Compares the counted HBM with that of the hardware, for one core per worker."""
+    """Compares the counted HBM peak of a worker with the HBM of one core."""
     rest = largest = None
     if run.fixed_bytes is not None and run.peak_bytes > run.fixed_bytes:
         rest = run.peak_bytes - run.fixed_bytes
@@ -83,12 +83,13 @@ def memory_fit(run: CountedRun, hardware: InstanceHardware) -> Fit:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The modelled time of an optimizer step, in seconds, in parts and as a whole.
+    """The modelled time of an optimizer step in seconds: its parts, and the total of each scenario.
 
-    `host` is the time to launch executions, `compute` to multiply matrices, and `collectives` to wait for other
-    workers. `memory_seconds` is the least time to move the inputs and outputs of the graphs. `scenarios` are step
-    times, one for each combination of the ends of the unknowns. Their order is fixed, so a changed run can be compared
-    scenario by scenario.
+    `host` is the time to launch executions, `compute` the time to multiply matrices, and `collectives` the time of
+    all-reduces. `memory_seconds` is the least time to move the inputs and outputs of the graphs.
+
+    Each of `scenarios` is the step time under one combination of assumptions. Their order is fixed, so that two runs
+    can be compared scenario by scenario.
     """
 
     host: Interval
@@ -96,16 +97,16 @@ class StepTime:
     memory_seconds: float | None
     collectives: Interval
     scenarios: tuple[float, ...]
-    spread: float  # a ratio: how far a measured step may be from the nearest scenario
+    spread: float  # relative error of the calibration, which widens the range of scenarios; 0 without calibration
 
     @property
     def total(self) -> Interval:
-        """The shortest and the longest step time of all scenarios, with the spread."""
+        """The range of step times over all scenarios, widened by `spread`."""
         return Interval(min(self.scenarios) * (1 - self.spread), max(self.scenarios) * (1 + self.spread))
 
     @property
     def parts(self) -> dict[str, float]:
-        """The middle of each part in seconds, the longest first."""
+        """Seconds of each part of a step by name, longest first; the middle of its interval."""
         middle = {"host launches": self.host.middle, "compute": self.compute.middle}
         if self.memory_seconds is not None:
             middle["memory"] = self.memory_seconds
@@ -115,12 +116,12 @@ class StepTime:
 
     @property
     def binds(self) -> str:
-        """The name of the longest part, which limits the step."""
+        """The name of the longest part, which is the bottleneck of the step."""
         return next(iter(self.parts))
 
 
 def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibration | None = None) -> StepTime:
-    """Models the time of one optimizer step: from parts that overlap fully to parts that run one after the other."""
+    """Models the time of one optimizer step, with host, compute and collectives overlapping or one after the other."""
     peak_seconds = hardware.seconds_at_peak(run.flops_by_dtype)
     memory_seconds = None
     if hardware.memory_bytes_per_second is not None:
@@ -160,7 +161,7 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
 
 
 def _collective_seconds(run: CountedRun) -> Interval:
-    """The time of ring all-reduces that nothing else delays: a latency for each, and the transfer of their bytes."""
+    """Returns the time of a step's ring all-reduces: the latency of each, plus the transfer of all bytes."""
     if run.worker_count < 2 or not run.collectives:
         return Interval(0.0, 0.0)
     latency = COLLECTIVE_SECONDS * run.collectives
@@ -170,7 +171,10 @@ def _collective_seconds(run: CountedRun) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCost:
-    """The cost of training at one price of the whole instance, in US dollars; None if samples are unknown."""
+    """Training cost in US dollars at one price of an instance.
+
+    `million_samples_usd` is None if the run counted no samples; `epoch_usd` also if the epoch's size is unknown.
+    """
 
     price: Price
     thousand_steps_usd: Interval
@@ -179,14 +183,14 @@ class TrainingCost:
 
 
 def instance_usd(usd_per_hour: float, seconds: float) -> float:
-    """Returns the US dollars for so many seconds of an instance."""
+    """Returns the cost in US dollars of using an instance for `seconds`."""
     return usd_per_hour * seconds / _SECONDS_PER_HOUR
 
 
 def training_cost(
     price: Price, step_seconds: Interval, samples_per_step: float | None, epoch_samples: int | None
 ) -> TrainingCost:
-    """Computes the cost from the step time; `samples_per_step` is the sum of all workers."""
+    """Computes the training cost from the step time; `samples_per_step` is the sum over all workers."""
     step_usd = step_seconds * instance_usd(price.usd_per_hour, 1.0)
     sample_usd = step_usd * (1 / samples_per_step) if samples_per_step else None
     return TrainingCost(
@@ -199,26 +203,26 @@ def training_cost(
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The predicted effect of one change.
+    """The predicted effect of one change to a training script.
 
-    `speedup` is the ratio of samples per second after and before; None if the change affects only memory.
+    `speedup` is the throughput after the change divided by the throughput before; None if only memory changes.
     """
 
     change: str
     speedup: Interval | None
-    peak_bytes: int | None  # None: unknown
+    peak_bytes: int | None  # HBM peak after the change; None: unknown
     why: str
 
 
 def what_ifs(run: CountedRun, hardware: InstanceHardware, calibration: Calibration | None) -> list[WhatIf]:
-    """Predicts all changes that apply to this run on this hardware."""
+    """Predicts the effect of each change that applies to this run on this hardware."""
     baseline = _Baseline(run, hardware, calibration, step_time(run, hardware, calibration))
     return [effect for predict in _CHANGES if (effect := predict(baseline)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
-    """The run without changes."""
+    """The unchanged run, with which changes are compared."""
 
     run: CountedRun
     hardware: InstanceHardware
@@ -226,9 +230,9 @@ class _Baseline:
     step: StepTime
 
     def speedup(self, changed: CountedRun, work: float = 1.0) -> Interval:
-        """Returns the ratio of samples per second of a changed run, whose steps take `work` times the samples.
+        """Returns the throughput of the changed run divided by that of this run.
 
-        Compares scenario by scenario, because the unknowns are the same in both runs.
+        `work` is the ratio of samples per step. Compares equal scenarios, because unknowns are the same in both runs.
         """
         after = step_time(changed, self.hardware, self.calibration)
         ratios = [work * before / now for before, now in zip(self.step.scenarios, after.scenarios, strict=True)]
@@ -310,14 +314,15 @@ def _checkpointing_effect(baseline: _Baseline) -> WhatIf | None:
 
 
 def _larger_batch_effect(baseline: _Baseline) -> WhatIf | None:
-    """Applies only if compute binds: the time of a batch is then proportional to its samples."""
+    """Predicts no speedup if compute is the bottleneck, because compute time is proportional to samples."""
     step = baseline.step
     if baseline.calibration is None or step.host.high >= step.compute.low or baseline.run.samples is None:
         return None
     return WhatIf("a larger batch", Interval(1.0, 1.0), None, "compute binds, so a sample takes as long: no effect")
 
 
-_CHANGES: tuple[Callable[[_Baseline], WhatIf | None], ...] = (  # only changes whose predicted sign is certain
+# The model predicts reliably for each of these changes whether it is a gain or a loss.
+_CHANGES: tuple[Callable[[_Baseline], WhatIf | None], ...] = (
     _bfloat16_effect,
     _batches_per_execution_effect,
     _all_cores_effect,
@@ -331,8 +336,8 @@ _CHANGES: tuple[Callable[[_Baseline], WhatIf | None], ...] = (  # only changes w
 class Estimate:
     """The memory fit, speed and cost of a run on one instance type.
 
-    `fit` is counted, the prices in `costs` are list prices, everything else is estimated. `mfu` is relative to the
-    bfloat16 peak. `costs` is empty if no price is published.
+    `fit` is counted, the prices in `costs` are list prices, and all other fields are estimated. `mfu` is relative to
+    the bfloat16 peak. `costs` is empty if no price is known.
     """
 
     instance_type: str
@@ -355,9 +360,9 @@ def estimate(
     prices: Sequence[Price] = (),
     epoch_samples: int | None = None,
 ) -> Estimate:
-    """Estimates a run on an instance type; raises EstimateError for an unknown type.
+    """Estimates memory fit, speed and cost of a run on an instance type.
 
-    `prices` of this type precede those of the catalog.
+    The given `prices` come before the catalog's in `costs`. Raises EstimateError for an unknown instance type.
     """
     hardware = InstanceHardware.from_catalog(instance_type)
     step = step_time(run, hardware, calibration)

@@ -1,4 +1,4 @@
-"""Instance types: their cores, peak rates and prices, from the catalog or from a file of the user."""
+"""Instance types: cores and peak rates from the catalog; prices from the catalog or a file of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neurontools.estimate.counted_run import EstimateError
 ON_DEMAND = "on demand"
 
 _SOURCES = Path(__file__).with_name("price_sources.toml")
-_CATALOG_FIELDS = {  # kind of price: its field in the catalog
+_CATALOG_FIELDS = {  # maps a kind of price to the name of its catalog field
     ON_DEMAND: "on_demand_usd_per_hour",
     "3 years reserved": "reserved_effective_usd_per_hour",
     "Capacity Block": "capacity_block_usd_per_hour",
@@ -26,7 +26,7 @@ _CATALOG_FIELDS = {  # kind of price: its field in the catalog
 _PRICE_KEYS = frozenset({"instance_type", "kind", "usd_per_hour", "region", "date", "source"})
 _OLD_DAYS = 365
 _MAX_FILE_BYTES = 2**20
-_CATALOG_RATES = {  # for each of torch's element types: the catalog's peak rates that apply, the best match first
+_CATALOG_RATES = {  # maps torch's element types to the catalog's peak rates that apply, best match first
     "float32": ("fp32",),
     "bfloat16": ("bf16",),
     "float16": ("fp16", "bf16"),
@@ -38,17 +38,17 @@ _CATALOG_RATES = {  # for each of torch's element types: the catalog's peak rate
 
 @dataclass(frozen=True, slots=True)
 class InstanceHardware:
-    """The hardware of an instance type. A core is a logical NeuronCore at the family's default LNC."""
+    """The hardware of an instance type. A "core" is a logical NeuronCore under the default LNC of the device family."""
 
     name: str
     core_count: int
     core_memory_bytes: int
-    peak_flops: Mapping[str, float]  # per core and second, by torch's element types
-    memory_bytes_per_second: float | None  # per core
+    peak_flops: Mapping[str, float]  # FLOPs per second of one core, by torch's element types
+    memory_bytes_per_second: float | None  # HBM bandwidth of one core
 
     @classmethod
     def from_catalog(cls, name: str) -> InstanceHardware:
-        """Looks up an instance type; raises EstimateError if it is unknown or unfit for training."""
+        """Looks up an instance type. Raises EstimateError if it is unknown or has no published float32 rate."""
         try:
             entry = catalog.load(name)
         except catalog.UnknownInstanceType as error:
@@ -72,24 +72,27 @@ class InstanceHardware:
         )
 
     def seconds_at_peak(self, flops_by_dtype: Mapping[str, float]) -> float:
-        """Returns the time of one core for these FLOPs at its peak; types without a peak rate count as float32."""
+        """Returns the seconds that one core takes at peak rate; types without a rate use the float32 rate."""
         slowest = self.peak_flops["float32"]
         return sum(flops / self.peak_flops.get(dtype, slowest) for dtype, flops in flops_by_dtype.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per hour of one instance with Linux. `region`, and the day when it was read, are None if unknown."""
+    """The price of one Linux instance in US dollars per hour.
+
+    `region` and `read_on`, the day when the price was looked up, are None if unknown.
+    """
 
     instance_type: str
-    kind: str  # "on demand", or a name from the user's file of prices
+    kind: str  # kind of price, such as "on demand", or a name from the user's file of prices
     usd_per_hour: float
     region: str | None
     read_on: date | None
     source: str
 
     def is_old(self, today: date) -> bool:
-        """Whether the price was read more than a year ago."""
+        """Whether the price was looked up more than a year ago."""
         return self.read_on is not None and (today - self.read_on).days > _OLD_DAYS
 
     def text(self) -> str:
@@ -99,7 +102,7 @@ class Price:
 
 
 def list_prices(instance_type: str) -> list[Price]:
-    """Returns the catalog's prices of an instance type, on demand first; empty if none is published."""
+    """Returns the catalog's prices of an instance type, the on-demand price first; [] if none is published."""
     entry = catalog.load(instance_type)
     price_sources = tomllib.loads(_SOURCES.read_text("utf-8"))
     source_names = catalog.sources()
@@ -116,9 +119,9 @@ def list_prices(instance_type: str) -> list[Price]:
 
 
 def read_prices(path: Path) -> list[Price]:
-    """Reads prices from a TOML file with [[price]] tables.
+    """Reads instance prices from a TOML file with [[price]] tables.
 
-    Raises EstimateError, with the path and the cause, if the file is unusable.
+    Raises EstimateError, with path and cause, if the file is unusable.
     """
     try:
         with path.open("rb") as opened:

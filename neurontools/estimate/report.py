@@ -1,4 +1,4 @@
-"""Estimates as text for people, and as data for --summary-json."""
+"""Formats estimates as text for the terminal and as JSON data for --summary-json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def format_estimates(estimates: Sequence[Estimate], today: date) -> str:
-    """Formats one estimate in full, several as a table; `today` tells which prices are old."""
+    """Formats one estimate in full, several as a table. Warns of prices more than a year older than `today`."""
     if not estimates:
         return ""
     first = estimates[0]
@@ -212,7 +212,7 @@ _COLUMNS: tuple[Column[Estimate], ...] = (
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:
-    """Returns one estimate as JSON data; an interval is a list of its two ends, and None is unknown."""
+    """Returns one estimate as JSON data. An interval is a list of its two ends; None means unknown."""
     fit, step = estimate.fit, estimate.step
     return {
         "instance_type": estimate.instance_type,

@@ -1,6 +1,6 @@
-"""The rules of advice. A rule is a function from `RunFacts` to `Advice` or None, and a line in the table at the end.
+"""The rules of advice. A rule is a function from `RunFacts` to `Advice`, or to None if it does not apply.
 
-Each docstring states when its rule applies. docs/advice.md lists the rules for users.
+Each docstring states when the rule applies. `_RULES` at the end lists all rules; docs/advice.md explains them to users.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ from neurontools.util.units import bytes_text, duration_text
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice: too short to show a steady state."""
 
-_HALF_OF_STEPS = 0.5  # an event in more than every second step belongs to training, not to an evaluation
+_HALF_OF_STEPS = 0.5  # evaluations cause events in fewer steps than this share; more frequent events belong to training
 
 _RECOMPILE_LEAST_GRAPHS = 3
 _RECOMPILE_STEPS_PER_GRAPH = 50
 _MOST_EXECUTIONS_PER_BATCH = 1.5
 _MOST_BATCHES_PER_EXECUTION = 1.5
-_SHORT_EXECUTION_SECONDS = 40e-3  # the measured host time of one execution of a training graph
+_SHORT_EXECUTION_SECONDS = 40e-3  # measured host time to execute one training graph
 _HOST_BOUND_RATIO = 0.3
 _FALLBACK_PREFIX = "fallback "
 _FLOAT32_LEAST_SHARE = 0.5
 _FLOAT32_LEAST_COMPUTE_RATIO = 0.3
 _LOADER_WAIT_RATIO = 0.1
-_LOADER_WAIT_LEAST_SECONDS = 20e-3  # per step; a busy CPU alone can cause shorter waits
+_LOADER_WAIT_LEAST_SECONDS = 20e-3  # wait for batches per step; a busy CPU alone can cause shorter waits
 _MOST_COLLECTIVES_PER_STEP = 20
 _SMALL_COLLECTIVE_BYTES = 2**20
 _MEMORY_GROWTH_RATIO = 0.05
-_MEMORY_GROWTH_LEAST_BYTES = 1 << 20  # a few kept scalars are no leak
+_MEMORY_GROWTH_LEAST_BYTES = 1 << 20  # smaller HBM growth, such as a few retained scalars, is no leak
 _HBM_PEAK_RATIO = 0.9
 _CHECKPOINT_RATIO = 0.05
 _CHECKPOINT_LEAST_SECONDS = 1.0
 _OUTSIDE_LOOP_RATIO = 0.5
-_OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # imports and loading a model take this long
+_OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # imports and loading a model can take this long
 
 
 def _recompile(facts: RunFacts) -> Advice | None:
-    """At least three new graphs at one line, and more than one in 50 steps; evaluations have graphs of their own."""
+    """Applies if one line causes at least three new graphs, and more than one per 50 steps.
+
+    The threshold tolerates the few graphs that evaluations add.
+    """
     site = max(facts.call_sites_of("graph"), key=lambda each: each.count, default=None)
     late_graphs = 0 if site is None else site.count
     if late_graphs < _RECOMPILE_LEAST_GRAPHS or late_graphs * _RECOMPILE_STEPS_PER_GRAPH <= facts.run.steps_total:
@@ -62,9 +65,9 @@ def _recompile(facts: RunFacts) -> Advice | None:
 
 
 def _host_read(facts: RunFacts) -> Advice | None:
-    """The host reads values (.item(), print, an if on a tensor) in more than every second step.
+    """Applies if the host reads tensor values (.item(), print, if) in more than half of the steps.
 
-    All reads of an evaluation between two steps count for one step.
+    All reads of an evaluation between two steps count as reads in one step.
     """
     sites = facts.call_sites_of("read")
     if sum(site.steps for site in sites) <= _HALF_OF_STEPS * facts.run.steps_total:
@@ -84,10 +87,10 @@ def _host_read(facts: RunFacts) -> Advice | None:
 
 
 def _two_executions(facts: RunFacts) -> Advice | None:
-    """More than 1.5 executions per batch, explained by no read or fallback: one mark_step too many.
+    """Applies to more than 1.5 executions per batch that reads and fallbacks do not explain: a surplus mark_step.
 
-    Without a count of batches, the line of the loop with the most mark_steps counts as one per batch, because a script
-    may accumulate gradients.
+    If batches were not counted, assumes one mark_step per batch at the line with the most calls. A batch need not be a
+    step, because a script may accumulate gradients.
     """
     run = facts.run
     explained = sum(site.count for site in (*facts.call_sites_of("read"), *facts.call_sites_of("fallback")))
@@ -100,7 +103,7 @@ def _two_executions(facts: RunFacts) -> Advice | None:
     is_explained = explained > _HALF_OF_STEPS * run.steps_total
     if run.executions <= _MOST_EXECUTIONS_PER_BATCH * batches or is_explained or not marks:
         return None
-    # A loop over an MpDeviceLoader calls mark_step at its own line, so another line has the surplus call.
+    # MpDeviceLoader calls mark_step at the line of the loop, so the surplus call is at another line.
     surplus = in_loop[-1] if in_loop else marks[0]
     return Advice(
         rule="two-executions",
@@ -116,9 +119,9 @@ def _two_executions(facts: RunFacts) -> Advice | None:
 
 
 def _batches_per_execution(facts: RunFacts) -> Advice | None:
-    """One batch per execution, which is short at the bfloat16 peak or keeps the host busy for 30% of the step.
+    """Applies if an execution has one batch, and takes under 40 ms at the bfloat16 peak or leaves the step host-bound.
 
-    Executions shorter than the launch of a small graph are toys, and nothing is published about them.
+    Does not apply to executions shorter than the launch of a small graph, for which no measurement is published.
     """
     run = facts.run
     batches = run.batches_per_execution
@@ -142,7 +145,7 @@ def _batches_per_execution(facts: RunFacts) -> Advice | None:
 
 
 def _fallback(facts: RunFacts) -> Advice | None:
-    """An operator that the device can't run falls back to the host in more than every second step."""
+    """Applies if an operator that the device can't run falls back to the host in more than half of the steps."""
     least_steps = _HALF_OF_STEPS * facts.run.steps_total
     sites = [site for site in facts.call_sites_of(_FALLBACK_PREFIX) if site.steps > least_steps]
     if not sites:
@@ -164,7 +167,7 @@ def _fallback(facts: RunFacts) -> Advice | None:
 
 
 def _float32(facts: RunFacts) -> Advice | None:
-    """More than half of the FLOPs are float32, at a quarter of the bfloat16 peak, and compute takes 30% of a step."""
+    """Applies if more than half of the FLOPs are float32, and compute takes at least 30% of a step."""
     run = facts.run
     float32_share = run.flops_by_dtype.get("float32", 0.0) / run.flops
     if float32_share <= _FLOAT32_LEAST_SHARE or 1 - facts.host_ratio < _FLOAT32_LEAST_COMPUTE_RATIO:
@@ -184,7 +187,7 @@ def _float32(facts: RunFacts) -> Advice | None:
 
 
 def _optimizer_on_host(facts: RunFacts) -> Advice | None:
-    """Any parameter with a gradient is on the host."""
+    """Applies if an optimizer has parameters with gradients on the host."""
     count = facts.counter("host_parameters")
     if not count:
         return None
@@ -202,7 +205,7 @@ def _optimizer_on_host(facts: RunFacts) -> Advice | None:
 
 
 def _loader_wait(facts: RunFacts) -> Advice | None:
-    """Steps wait for batches for 10% of the training time on this CPU, and for 20 ms per step."""
+    """Applies if steps wait for batches for 10% of the training time on this CPU, and for 20 ms per step."""
     waited, training = facts.counter("loader_wait_seconds"), facts.counter("training_seconds")
     least_seconds = max(_LOADER_WAIT_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
     if not training or waited < least_seconds:
@@ -221,7 +224,7 @@ def _loader_wait(facts: RunFacts) -> Advice | None:
 
 
 def _small_collectives(facts: RunFacts) -> Advice | None:
-    """More than 20 collectives per step, of less than 1 MiB on average: their latency dominates."""
+    """Applies to more than 20 collectives per step of less than 1 MiB on average, whose latency dominates."""
     run = facts.run
     if run.collectives <= _MOST_COLLECTIVES_PER_STEP:
         return None
@@ -243,9 +246,9 @@ def _small_collectives(facts: RunFacts) -> Advice | None:
 
 
 def _memory_growth(facts: RunFacts) -> Advice | None:
-    """HBM reaches a new maximum in more than half of the steps, and ends 5% above its level after the warm-up.
+    """Applies if HBM use has a new maximum in more than half of the steps, and ends 5% above its level after warm-up.
 
-    Usual causes are a loss that keeps its graph alive, and lists of results.
+    Usual causes are lists of results, or a summed loss that keeps its autograd graph alive.
     """
     first, last = facts.counter("hbm_warm_bytes"), facts.counter("hbm_latest_bytes")
     rises, steps = facts.counter("hbm_rises_total"), facts.run.steps_total
@@ -266,7 +269,7 @@ def _memory_growth(facts: RunFacts) -> Advice | None:
 
 
 def _hbm_headroom(facts: RunFacts) -> Advice | None:
-    """The peak is above 90% of a core's HBM."""
+    """Applies if the peak HBM use is above 90% of a core's HBM."""
     limit, peak = facts.counter("hbm_limit_bytes"), facts.run.peak_bytes
     if not limit or peak <= _HBM_PEAK_RATIO * limit:
         return None
@@ -284,7 +287,7 @@ def _hbm_headroom(facts: RunFacts) -> Advice | None:
 
 
 def _compile_cache(facts: RunFacts) -> Advice | None:
-    """Graphs were compiled, and none was stored in the compile cache."""
+    """Applies if graphs were compiled, but none was stored in the compile cache."""
     graphs = int(facts.counter("graphs_compiled_total"))
     if facts.rank.get("compile_cache_stored_total") != 0 or not graphs:
         return None
@@ -302,7 +305,7 @@ def _compile_cache(facts: RunFacts) -> Advice | None:
 
 
 def _checkpoint_cost(facts: RunFacts) -> Advice | None:
-    """Saving checkpoints takes 5% of the training time, and a second."""
+    """Applies if saving checkpoints takes at least 5% of the training time, and at least a second."""
     saving, training = facts.counter("save_seconds"), facts.counter("training_seconds")
     if not training or saving < max(_CHECKPOINT_RATIO * training, _CHECKPOINT_LEAST_SECONDS):
         return None
@@ -320,7 +323,7 @@ def _checkpoint_cost(facts: RunFacts) -> Advice | None:
 
 
 def _outside_loop(facts: RunFacts) -> Advice | None:
-    """Half of the run, and at least 30 s, is before the first training step or after the last."""
+    """Applies if at least half of the run, and 30 s, is before the first training step or after the last."""
     wall, training = facts.counter("wall_seconds"), facts.counter("training_seconds")
     outside = wall - training
     if not training or outside < max(_OUTSIDE_LOOP_RATIO * wall, _OUTSIDE_LOOP_LEAST_SECONDS):
@@ -339,7 +342,7 @@ def _outside_loop(facts: RunFacts) -> Advice | None:
 
 
 def _nan(facts: RunFacts) -> Advice | None:
-    """Any execution had NaN in its results."""
+    """Applies if any execution had NaN in its results."""
     count = facts.counter("numerical_errors_total")
     if not count:
         return None
@@ -358,7 +361,7 @@ def _nan(facts: RunFacts) -> Advice | None:
 
 
 def _idle_cores(facts: RunFacts) -> Advice | None:
-    """Any NeuronCore of the process executed nothing."""
+    """Applies if any NeuronCore that the process holds executed nothing."""
     idle = int(facts.counter("cores_without_work"))
     held = len(facts.rank.get("cores") or ())
     if not idle or not held:
@@ -377,7 +380,7 @@ def _idle_cores(facts: RunFacts) -> Advice | None:
 
 
 def _deprecated_variable(facts: RunFacts) -> Advice | None:
-    """XLA_USE_BF16 or XLA_DOWNCAST_BF16 is set."""
+    """Applies if the environment variable XLA_USE_BF16 or XLA_DOWNCAST_BF16 is set."""
     names = facts.rank.get("deprecated_variables") or []
     if not names:
         return None
@@ -418,7 +421,7 @@ RULES = tuple(_RULES)
 
 
 def find_advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> list[Advice]:
-    """Applies the rules to a summary of neuron-run, and returns their advice in descending order of `lost_ratio`.
+    """Applies the rules to a JSON summary of neuron-run; returns their advice in descending order of `lost_ratio`.
 
     Skips the rules named in `ignored`. Returns no advice for a run of fewer than `LEAST_STEPS` steps.
     """

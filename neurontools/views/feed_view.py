@@ -1,6 +1,6 @@
-"""Feed view: chooses what of a feed to show, and makes the render context that pages draw from.
+"""View of a feed: holds the user's selections and builds the render context that pages are drawn from.
 
-The dashboard in a terminal and the pages in a browser both build on it.
+The terminal dashboard and the browser pages share this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neurontools.views.processes_page import process_rows
 from neurontools.views.screen import page_named
 from neurontools.views.time_cursor import TimeCursor
 
-# A recording may hold anything: one moment that makes no sense must not take the others with it.
+# Errors while drawing a corrupt moment of a recording; callers skip that moment and keep the others.
 SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
 DEVICE_PAGES = ("topology", "history")
 JOB_PAGES = ("overview", "processes")
@@ -38,9 +38,9 @@ _LONGEST_APART_SECONDS = 60.0
 
 
 class AuxiliaryData:
-    """Data that is in no single snapshot: ended processes, vCPU use, own cost and process context.
+    """Data that a snapshot lacks: ended processes, vCPU use, neuron-top's own cost, and environments of processes.
 
-    Reads each only when a page asks for it. For one thread.
+    Reads each kind only when a page needs it. Not thread-safe.
     """
 
     def __init__(self, feed: Feed) -> None:
@@ -54,7 +54,7 @@ class AuxiliaryData:
         self._own_at_seconds = float("-inf")
 
     def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
-        """Returns the processes that had ended at the time of a snapshot. Asks the daemon once."""
+        """Returns the processes that ended before a snapshot. Fetches earlier ones from the daemon once."""
         if self._fetch is None and isinstance(self._feed, LiveFeed):
             self._fetch = EndedProcessFetch(self._feed.socket_path)
         if self._fetch is not None:
@@ -63,7 +63,7 @@ class AuxiliaryData:
         return self._book.until(snapshot.taken_at_unix_seconds)
 
     def vcpus(self, snapshot: Snapshot, index: int) -> tuple[VcpuUsage, ...]:
-        """Returns the use of each vCPU since the previous snapshot. `index` is the position in the timeline."""
+        """Returns the use of each vCPU since the previous snapshot. `index` is the timeline index of `snapshot`."""
         at_seconds = snapshot.taken_at_seconds
         if self._vcpus[0] == at_seconds:
             return self._vcpus[1]
@@ -77,7 +77,7 @@ class AuxiliaryData:
         return self._vcpus[1]
 
     def own_cost(self) -> ProcessCost | None:
-        """Returns the CPU and memory use of this process over the last second; None for a recording."""
+        """Returns the CPU and memory use of neuron-top itself over the last second; None for a recording."""
         if not isinstance(self._feed, LiveFeed):
             return None
         now_seconds = time.monotonic()
@@ -87,7 +87,7 @@ class AuxiliaryData:
         return ProcessCost(self._own.vcpu_ratio, self._own.resident_bytes)
 
     def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
-        """Returns environment and process tree of a process, as this user may read them. Refreshed every 5 s."""
+        """Returns environment and process tree of a process, with what this user may read; re-reads them every 5 s."""
         of = figures.by_pid.get(pid) if pid is not None else None
         if of is None or pid is None:
             return None
@@ -106,7 +106,7 @@ class AuxiliaryData:
 
 @dataclass(slots=True)
 class ListState:
-    """Cursor and scroll position of a list."""
+    """Cursor and scroll position of a list: selected row, first visible row, visible rows and all rows."""
 
     cursor: int = 0
     top: int = 0
@@ -116,7 +116,7 @@ class ListState:
 
 @dataclass
 class DashboardSettings:
-    """Settings of the dashboard, which are saved between runs."""
+    """Settings of the dashboard that are saved between runs."""
 
     theme: str = "auto"
     ascii: bool = False
@@ -127,31 +127,31 @@ class DashboardSettings:
     is_descending: bool = False
     window_seconds: float = 60.0
     colour_by: str = "utilization"
-    then_sort: str = ""  # the column that decides where the first is alike; "" for none
+    then_sort: str = ""  # key of the secondary sort column; "": none
     is_then_descending: bool = False
-    columns: tuple[str, ...] = ()  # those of the process list, in this order; none: those that there is room for
-    start_page: str = ""  # to begin with; "" for the one that was looked at last
-    idle_below_percent: float = 2.0  # a held core that is less busy is shown as idle
-    late_after_seconds: float = 30.0  # since the last execution ended; longer is marked
+    columns: tuple[str, ...] = ()  # keys of the columns of the process list, in order; empty: all that fit
+    start_page: str = ""  # page to start with; "": the last page of the previous run
+    idle_below_percent: float = 2.0  # a held core below this utilization is shown as idle
+    late_after_seconds: float = 30.0  # time since the last execution ended; longer times are highlighted
 
     @property
     def first_page(self) -> str:
-        """The page to start with."""
+        """Name of the page to start with: that of the command line, else `start_page`, else the last one."""
         return self.page if "page" in self.__dict__.get("_stored", {}) else self.start_page or self.page
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Marks every assigned setting as one to save."""
+        """Assigns a setting, and forgets the stored value that `show` set aside, so that the new value is saved."""
         object.__setattr__(self, name, value)
         self.__dict__.get("_stored", {}).pop(name, None)
 
     def show(self, name: str, value: object) -> None:
-        """Sets a setting for this run only, as a command-line option does. The stored value stays."""
+        """Overrides a setting for this run only, as a command-line option does. The stored value stays."""
         stored = self.__dict__.setdefault("_stored", {})
         stored.setdefault(name, getattr(self, name))
         object.__setattr__(self, name, value)
 
     def sort_by(self, key: str) -> None:
-        """Sorts by this column first. The same column again reverses the order."""
+        """Makes a column the primary sort column; reverses its order if it already is."""
         if self.sort == key:
             self.is_descending = not self.is_descending
             return
@@ -160,7 +160,7 @@ class DashboardSettings:
             self.then_sort = ""
 
     def then_sort_by(self, key: str) -> None:
-        """Sorts by this column second. The same column again reverses the order; a third time removes the column."""
+        """Makes a column the secondary sort column. A second call reverses its order, a third call removes it."""
         if self.then_sort != key:
             self.then_sort, self.is_then_descending = key, _starts_descending(key)
         elif self.is_then_descending is _starts_descending(key):
@@ -169,13 +169,13 @@ class DashboardSettings:
             self.then_sort = ""
 
     def kept(self) -> dict[str, object]:
-        """Returns the values to save."""
+        """Returns the settings to save, without the overrides for this run."""
         stored: dict[str, object] = self.__dict__.get("_stored", {})
         return asdict(self) | stored
 
 
 def _starts_descending(key: str) -> bool:
-    """Whether the first sort by a column shows the largest value first; true for quantities."""
+    """Whether a column initially sorts in descending order: True for quantities."""
     from neurontools.views.process_table import BY_KEY
 
     return not BY_KEY[key].is_text and key not in ("pid", "cores", "device")
@@ -183,7 +183,7 @@ def _starts_descending(key: str) -> bool:
 
 @dataclass
 class FeedView:
-    """Selection of what to show of a feed, and the render context made from it. For one thread."""
+    """The user's selections in the view of a feed; builds the render context from them. Not thread-safe."""
 
     feed: Feed
     settings: DashboardSettings
@@ -195,10 +195,10 @@ class FeedView:
     unfolded: frozenset[str] = frozenset()
     filter_text: str = ""
     searches: dict[str, str] = field(default_factory=dict)  # search text by list
-    selected_rows: dict[str, str] = field(default_factory=dict)  # keys of selected jobs and processes, by page
+    selected_rows: dict[str, str] = field(default_factory=dict)  # key of the selected job or process, by page
     details_pid: int | None = None
-    are_surroundings_shown: bool = False  # details: environment and tree instead of plots
-    is_time_shown: bool = False  # details: time breakdown instead of plots
+    are_surroundings_shown: bool = False  # process details have environment and process tree instead of plots
+    is_time_shown: bool = False  # process details have the time breakdown instead of plots
     device_index: int = 0
     core_index: int | None = None
     narrowing: DeviceFilter = DeviceFilter()
@@ -233,29 +233,29 @@ class FeedView:
 
     @property
     def is_surroundings_list(self) -> bool:
-        """Whether the details show the environment and tree of a process."""
+        """Whether the visible list is the environment and process tree of a process."""
         are_shown = self.are_surroundings_shown and not self.is_time_shown
         return self.page == "processes" and self.details_pid is not None and are_shown
 
     @property
     def current_filter(self) -> str:
-        """The filter to apply; the dashboard overrides it while the user types one."""
+        """The filter to apply. The dashboard overrides this property while the user types a filter."""
         return self.filter_text
 
     @property
     def current_search(self) -> str:
-        """The search to apply; the dashboard overrides it while the user types one."""
+        """The search to apply. The dashboard overrides this property while the user types a search."""
         return self.search_text
 
     def recording_name(self) -> str:
-        """The file name of the recording in progress; "" if there is none."""
+        """Returns the file name of the recording in progress; "" if no recording is written."""
         return ""
 
     def show_message(self, text: str) -> None:
-        """Shows a line of text for some seconds. Browser pages ignore it."""
+        """Shows a message for some seconds. Overridden by the dashboard; browser pages ignore messages."""
 
     def render_context(self) -> RenderContext | None:
-        """Returns the context to draw from; None before the first snapshot."""
+        """Returns the render context of the shown moment; None before the first snapshot."""
         timeline = self.feed.timeline
         index = self.time.index
         if index is None:
@@ -321,7 +321,7 @@ class FeedView:
 
     @property
     def _hidden(self) -> frozenset[int]:
-        """The devices that the user has hidden."""
+        """Indices of the devices that are not shown."""
         return self._figures.hidden_devices if self._figures is not None else frozenset()
 
     def _shown_events(self, index: int) -> tuple[HostEvent, ...]:
@@ -329,18 +329,18 @@ class FeedView:
         return tuple(each for each in events if each.device_index not in hidden) if hidden else events
 
     def hide_devices(self, indices: frozenset[int]) -> None:
-        """Hides these devices."""
+
         self.hidden_devices = indices
         self._shown = None
 
     def rows(self, scene: RenderContext) -> Sequence[JobRow] | None:
-        """Returns the jobs and processes that the page lists; None if it lists something else."""
+        """Returns the rows of jobs and processes on the current page; None if the page lists something else."""
         if scene.page == "processes":
             return process_rows(scene) if scene.surroundings is None else None
         return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
 
     def _follow_selected(self, scene: RenderContext) -> None:
-        """Keeps the cursor on the selected job or process when rows come, go or move."""
+        """Moves the cursor to the row of the selected job or process, because rows come, go and move."""
         rows = self.rows(scene)
         if rows is None:
             return

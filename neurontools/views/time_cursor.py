@@ -1,4 +1,4 @@
-"""Time cursor: the moment of a feed that is shown, live, paused or replayed."""
+"""Time cursor: selects the moment of a feed that is shown; live, paused or replayed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from neurontools.client.feed import Feed, FeedState, ReplayFeed
 from neurontools.views.drawing.render_context import ShownMoment
 
-_SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent
+_SILENT_INTERVALS = 3.5  # intervals without data after which the daemon counts as silent
 _SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _EVENT_TIMES = 400
 
 
 class TimeCursor:
-    """The moment that is shown. `at` is None for the latest, else a time on the timeline, in seconds."""
+    """Position of the shown moment in a feed. `at` is its time on the timeline in seconds; None follows the latest."""
 
     def __init__(self, feed: Feed, now: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
@@ -24,11 +24,11 @@ class TimeCursor:
         self.at: float | None = None
         self.is_playing = not feed.is_live
         self._has_moved = False
-        self._seeks_end = False  # of a recording that is still being loaded
+        self._seeks_end = False  # stays at the end of a recording while more of it is loaded
 
     @property
     def index(self) -> int | None:
-        """The position of the moment in the timeline; None if the timeline is empty."""
+        """The index of the shown moment in the timeline; None if the timeline is empty."""
         timeline = self._feed.timeline
         if not timeline.moments:
             return None
@@ -36,11 +36,11 @@ class TimeCursor:
 
     @property
     def speed(self) -> float:
-        """The replay speed, 1.0 for real time."""
+        """The replay speed; 1.0 is real time."""
         return _SPEEDS[self._speed]
 
     def advance(self) -> bool:
-        """Advances a replay. Returns True if another moment is shown now."""
+        """Advances a replay by the elapsed time. Returns whether the screen must be redrawn."""
         now = self._now()
         elapsed, self._advanced_at = now - self._advanced_at, now
         moments = self._feed.timeline.moments
@@ -61,7 +61,7 @@ class TimeCursor:
         return self.index != before or not self.is_playing
 
     def toggle_pause(self) -> None:
-        """Pauses, or resumes the live view or the replay."""
+        """Pauses the live view or the replay; resumes it if it is paused."""
         self._seeks_end = False
         if not self._feed.is_live:
             self.is_playing = not self.is_playing
@@ -72,14 +72,14 @@ class TimeCursor:
             self.at = None
 
     def step(self, count: int) -> None:
-        """Moves by some moments; negative is back."""
+        """Moves by `count` moments of the timeline; a negative count moves back."""
         index = self.index
         if index is None:
             return
         self._show(index + count)
 
     def leap(self, seconds: float) -> None:
-        """Moves by some seconds; negative is back."""
+        """Moves by `seconds` on the timeline; a negative value moves back."""
         index = self.index
         if index is None:
             return
@@ -87,14 +87,14 @@ class TimeCursor:
         self._show(timeline.index_at(timeline.moments[index].at_seconds + seconds))
 
     def seek(self, share: float) -> None:
-        """Moves to a fraction of the timeline, 0 to 1."""
+        """Moves to a position on the timeline: 0 is its start, 1 its end."""
         moments = self._feed.timeline.moments
         if moments:
             first, last = moments[0].at_seconds, moments[-1].at_seconds
             self._show(self._feed.timeline.index_at(first + share * (last - first)))
 
     def to_event(self, step: int) -> bool:
-        """Moves to the next (1) or previous (-1) event. Returns False if there is none."""
+        """Moves to the next (`step` 1) or previous (-1) event. Returns False if there is no such event."""
         index = self.index
         found = None if index is None else self._feed.timeline.next_event(index, step)
         if found is not None:
@@ -102,7 +102,7 @@ class TimeCursor:
         return found is not None
 
     def go_live(self) -> None:
-        """Follows the latest moment. Of a recording, shows the last moment once it is loaded."""
+        """Follows the latest moment of a live feed, or goes to the end of a recording."""
         if self._feed.is_live:
             self.at = None
         elif self._feed.timeline.moments:
@@ -122,7 +122,7 @@ class TimeCursor:
         return "loading" if ratio is None else f"loading, {int(ratio * 100)} % so far"
 
     def change_speed(self, step: int) -> float:
-        """Changes the replay speed by some steps and returns it."""
+        """Moves `step` entries along the list of replay speeds; returns the new speed."""
         self._speed = min(len(_SPEEDS) - 1, max(0, self._speed + step))
         return self.speed
 
@@ -139,7 +139,7 @@ class TimeCursor:
         self._has_moved = True
 
     def clock(self, recording: str) -> ShownMoment:
-        """Returns the state for the title and the scrubber."""
+        """Returns the shown moment and the state of the feed, for the title and the scrubber."""
         moments = self._feed.timeline.moments
         is_past = self.at is not None
         badge, style, trouble = self._badge()
@@ -166,7 +166,7 @@ class TimeCursor:
         )
 
     def is_restless(self) -> bool:
-        """Whether the screen shows an age that grows."""
+        """Returns whether the screen shows the growing age of stale data, so that it must be redrawn."""
         if not self._feed.is_live:
             return False
         age = self._now() - self._feed.status.since_seconds

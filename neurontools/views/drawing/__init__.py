@@ -1,1 +1,1 @@
-"""Drawing primitives of the pages: lines, styles, glyphs, bars, plots, and the render context."""
+"""Drawing primitives of neuron-top's pages: lines, styles, glyphs, bars, plots, and the render context."""

@@ -23,19 +23,19 @@ from neurontools.views.drawing.lines import (
 from neurontools.views.drawing.render_context import RenderContext, heading
 
 _LABEL_CELLS = 5  # "ND15 "
-_BAR_CELL = 14  # cells of a core; at least so many show a bar and the figure in brackets
+_BAR_CELL = 14  # terminal cells per core; with fewer, a core has a number but no bar
 _TEXT_CELL = 5  # "100% "
 _FIGURE_CELLS = 7  # "100.00%"
-_SPARK_CELL = 40  # cells of a core; at least so many show a sparkline too
+_SPARK_CELL = 40  # terminal cells per core; with fewer, a core has no sparkline
 _LEAST_SPARK = 8
-_HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # (cells of a device, cells for its memory), widest first
+_HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # (least terminal cells of a device, cells of its memory bar), widest first
 _HBM_TEXT_CELLS = 14
 _TAG_CELLS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class GridLayout:
-    """Layout of the core grid: entries per line, cells per core, cells for a device's memory, and lines."""
+    """Layout of the core grid: entries per line, cells per core, cells of a memory bar, and number of lines."""
 
     across: int
     core_cells: int
@@ -45,7 +45,7 @@ class GridLayout:
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """One entry of the grid: a device, or a range of devices with the same status word."""
+    """One entry of the core grid: a device, or adjacent devices that share a status word such as "free"."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class GridRow:
 
 
 def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> GridLayout:
-    """Returns the roomiest layout of `count` entries that fits in `height` lines, else the tightest one."""
+    """Returns the layout with the widest cores whose `count` entries fit in `height` lines, else the narrowest."""
     best = None
     for across in range(1, max(1, count) + 1):
         column_cells = width // across
@@ -73,7 +73,7 @@ def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> G
 
 
 def grid_rows(context: RenderContext) -> list[GridRow]:
-    """Returns the entries of the grid. Neighbouring idle devices with the same status share an entry."""
+    """Returns the entries of the core grid. Adjacent devices with the same status word share an entry."""
     rows: list[GridRow] = []
     for device, cores in enumerate(_cores_by_device(context)):
         if device in context.figures.hidden_devices:
@@ -96,7 +96,7 @@ def _cores_by_device(context: RenderContext) -> list[list[LogicalNeuronCore]]:
 
 
 def _status_word(context: RenderContext, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
-    """Returns a word that replaces the bars of an idle device, and its style; "" if the bars must be drawn."""
+    """Returns the word that replaces the bars of a device, such as "free", and its style; "" to draw the bars."""
     if device in context.figures.missing_devices:
         return "missing", "bad"
     if not cores:
@@ -119,14 +119,14 @@ def core_grid(
     selected_device: int | None = None,
     lit_devices: frozenset[int] = frozenset(),
 ) -> TextPage:
-    """Draws the grid and its heading in at most `height` lines. `places` comes from `grid_rows`."""
+    """Draws the core grid with its heading in at most `height` lines. `places` are the entries from `grid_rows`."""
     by_device = _cores_by_device(context)
     cores_per_device = max(map(len, by_device), default=0)
     plan = grid_layout(len(places), cores_per_device, width, max(1, height - 1))
     page = TextPage([_grid_heading(context, width, plan)])
     column_cells = width // plan.across
     rows = min(plan.rows, max(1, height - 1))
-    # A grid that is taller than its room scrolls to the selected device.
+    # A grid with more rows than fit scrolls to the selected device.
     first = 0
     looked_at = selected_device if selected_device is not None else min(lit_devices, default=None)
     if plan.rows > rows and looked_at is not None:
@@ -194,7 +194,7 @@ def _row_runs(
 
 
 def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
-    """Draws the device memory in use, of all processes or of the current tab's process."""
+    """Draws the memory bar of a device, for all processes or for the current tab's process."""
     used = context.figures.device_used_bytes[device]
     if context.pid is not None:
         parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == context.pid]
@@ -269,7 +269,7 @@ def _level_glyph(context: RenderContext, core: LogicalNeuronCore, ratio: float |
 
 
 def _core_style(context: RenderContext, core: LogicalNeuronCore, ratio: float | None) -> str:
-    """Returns a busy core's style by its load. Held idle cores stand out; free idle cores are dim."""
+    """Returns the style of a core: by its load if busy, "held" if idle but held, "dim" if free or unknown."""
     style = "dim" if ratio is None else load_style(ratio, context.thresholds.idle_below_ratio)
     return style if style != "held" or core.owner_pids else "dim"
 
@@ -283,9 +283,10 @@ def _severity_style(grave: Severity) -> str:
 
 
 def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:
-    """Returns the tags of a core's owners. "(inferred)" marks inferred owners, "?" marks candidates.
+    """Returns the tags of the processes that own a core, separated by commas.
 
-    Returns "free" for a free core and "-" if the owner is unknown.
+    Marks inferred owners with "(inferred)" and possible owners with "?". Returns "free" for a free core, and "-" if the
+    owner is unknown.
     """
 
     def name(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Figures derived from one snapshot, and the filter that limits them to some devices or NeuronCores."""
+"""Figures derived from one snapshot, and the filter that limits a snapshot to some devices or NeuronCores."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
 
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
-    """Figures of one process, summed over its cores. None means unknown."""
+    """Usage figures of one process, combined over its cores. None means unknown."""
 
     process: Process
-    core_count: int  # logical cores, under the process's own LNC
-    utilization_ratio: float | None  # mean over its cores
+    core_count: int  # number of logical cores held, under the LNC of this process
+    utilization_ratio: float | None  # mean utilization of the process's cores
     flops_per_second: float | None
-    mfu_ratio: float | None  # share of the peak for PEAK_DTYPE of the cores it holds
+    mfu_ratio: float | None  # FLOPS relative to the peak of the held cores for PEAK_DTYPE
     device_memory_bytes: int | None
     host_memory_bytes: int | None
     errors_total: int | None
@@ -49,8 +49,9 @@ class ProcessFigures:
     since_last_execution_seconds: float | None
     steps_per_second: float | None
     since_last_step_seconds: float | None
-    compiling_for_seconds: float | None  # None: not compiling, or not reported
-    in_collective_for_seconds: float | None = None  # None: not in a collective, not reported, or a whole job
+    compiling_for_seconds: float | None  # duration of the running compilation; None: none runs, or not reported
+    # Time since the running collective began. None: no collective runs, not reported, or figures of a whole job.
+    in_collective_for_seconds: float | None = None
 
     @property
     def pid(self) -> int:
@@ -58,10 +59,10 @@ class ProcessFigures:
 
 
 class Figures:
-    """Values derived from one snapshot. Each is computed at first use and shared by all pages.
+    """Values derived from one snapshot, computed at first use and cached for all pages.
 
-    Pages look devices up by index. So `snapshot` has a placeholder for each missing device, without memory, links and
-    cores. A device in `hidden` is present but not shown; its placeholder keeps its links.
+    Pages look up devices by index, so `snapshot` has a placeholder for each missing or hidden device. A placeholder has
+    no memory and no cores; a hidden device keeps its NeuronLink connections.
     """
 
     def __init__(self, snapshot: Snapshot, hidden: Sequence[Device] = ()) -> None:
@@ -79,17 +80,17 @@ class Figures:
     @cached_property
     def cores(self) -> tuple[LogicalNeuronCore, ...]:
         """All logical cores under the host's default LNC."""
-        # A recording may hold an LNC of 0.
+        # A recording may contain an invalid LNC of 0.
         return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 
     @cached_property
     def free(self) -> dict[int, bool | None]:
-        """Maps each logical core's index to whether it is free; None if that is unknown."""
+        """Whether each logical core is free, by core index; None if unknown."""
         return {core.index: core.is_free for core in self.cores}
 
     @cached_property
     def jobs(self) -> tuple[RunningJob, ...]:
-        """The jobs on this host. A process without a job is a job of its own."""
+        """The jobs on this host. A process outside any job counts as a job with one process."""
         return running_jobs(self.snapshot)
 
     @cached_property
@@ -100,7 +101,7 @@ class Figures:
 
     @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
-        """The figures of all processes, by PID. For one process, `process_figures` is cheaper."""
+        """The figures of all processes that hold cores or use the runtime, by PID."""
         return {pid: self._figures(rank) for pid, rank in self.ranks.items()}
 
     def process_figures(self, pid: int | None) -> ProcessFigures | None:
@@ -114,7 +115,7 @@ class Figures:
         marked: dict[int, Severity] = {}
         lnc = max(1, self.snapshot.instance.logical_neuroncore_config)
         for finding in self._findings():
-            # In a stuck job only the straggler is marked: the other ranks wait for it.
+            # In a stuck job, only the straggler is at fault: the other ranks wait for it.
             pids = {finding.pid} if finding.kind == FindingKind.STUCK else {finding.pid, *finding.pids}
             for process in (self.ranks[pid].process for pid in pids if pid in self.ranks):
                 own_lnc = process.logical_neuroncore_config or lnc
@@ -125,7 +126,7 @@ class Figures:
 
     @cached_property
     def marked_devices(self) -> dict[int, Severity]:
-        """The highest severity of the findings on each device itself, by device index."""
+        """The highest severity of the findings on each device that concern no process, by device index."""
         marked: dict[int, Severity] = {}
         for finding in self._findings():
             for index in finding.device_indices if finding.pid is None else ():
@@ -139,45 +140,45 @@ class Figures:
 
     @cached_property
     def peak_flops_per_core(self) -> float | None:
-        """The peak of one physical core for PEAK_DTYPE; None if the catalog has no value."""
+        """The peak FLOPS of one physical core for PEAK_DTYPE; None if the catalog has no value."""
         return catalog.peak_flops_per_core(self.snapshot.instance.instance_type)
 
     def held_cores(self, pid: int | None) -> tuple[NeuronCore, ...]:
-        """Returns the physical cores of a process, or of the whole host for None."""
+        """Returns the physical cores that a process holds; all cores of the host if `pid` is None."""
         if pid is None:
             return self.snapshot.cores
         rank = self.ranks.get(pid)
         return () if rank is None else rank.cores
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
-        """Returns the device memory by category, of a process or of the whole host."""
+        """Returns the device memory of a process by category; that of the whole host if `pid` is None."""
         held = self.held_cores(pid)
         return sum_device_memory(core.memory for core in held) if held or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
-        """Returns the host memory by category, of a process or of the whole host."""
-        if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver counts host memory by device
+        """Returns the host memory of a process by category; that of the whole host if `pid` is None."""
+        if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver reports host memory per device
             return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
         return sum_host_memory(process.host_memory for process in self.tab_processes(pid))
 
     def tab_processes(self, pid: int | None) -> tuple[Process, ...]:
-        """Returns the processes of a tab: one, or all for None."""
+        """Returns the processes of a tab: the one with this PID, or all if `pid` is None."""
         ranks = self.ranks.values() if pid is None else [self.ranks[pid]] if pid in self.ranks else ()
         return tuple([rank.process for rank in ranks])
 
     def tab_figures(self, pid: int | None) -> tuple[ProcessFigures, ...]:
-        """Returns the figures of the processes of a tab: one, or all for None."""
+        """Returns the figures of a tab's processes: of the one with this PID, or of all if `pid` is None."""
         if pid is None:
             return tuple(self.by_pid.values())
         figures = self.process_figures(pid)
         return (figures,) if figures is not None else ()
 
     def average_utilization(self, pid: int | None) -> float | None:
-        """Returns the mean utilization over the cores of a tab; None if all are unknown."""
+        """Returns the mean utilization of a process's cores, or of all cores if `pid` is None; None if unknown."""
         return mean_known(core.utilization_ratio for core in self.held_cores(pid))
 
     def flops(self, pid: int | None) -> float | None:
-        """Returns the FLOPS of the cores of a tab; None if all are unknown."""
+        """Returns the total FLOPS of a process's cores, or of all cores if `pid` is None; None if unknown."""
         return known_sum(core.flops_per_second for core in self.held_cores(pid))
 
     def memory_ratio(self, device_index: int) -> float | None:
@@ -188,7 +189,7 @@ class Figures:
 
     @cached_property
     def device_used_bytes(self) -> tuple[int | None, ...]:
-        """The device memory in use, by device."""
+        """Bytes of device memory in use, by device index."""
         used: list[int | None] = [None] * len(self.snapshot.devices)
         for core in self.snapshot.cores:
             value = core.memory.total_bytes
@@ -198,7 +199,7 @@ class Figures:
 
     @cached_property
     def device_utilization(self) -> tuple[float | None, ...]:
-        """The mean utilization of each device's cores; None if all are unknown."""
+        """The mean utilization of each device's cores, by device index; None for a device without known utilization."""
         sums = [0.0] * len(self.snapshot.devices)
         known = [0] * len(sums)
         for core in self.snapshot.cores:
@@ -240,7 +241,7 @@ def _absent_device(index: int) -> Device:
 
 
 def sum_counters(counters: object) -> int:
-    """Returns the sum of all fields of a dataclass of counters."""
+    """Returns the sum of all fields of a dataclass whose fields are counters."""
     return sum([getattr(counters, name) for name in counters.__slots__])  # type: ignore[attr-defined]
 
 
@@ -253,8 +254,8 @@ def known_sum(values: Iterable[float | None]) -> float | None:
 class DeviceFilter:
     """Selects devices or NeuronCores of a host; the default selects everything.
 
-    Selects the devices in `device_indices` and `bdfs`; if both are empty, all devices. `first_core` and `core_count`
-    are logical NeuronCores under `logical_neuroncore_config` (None: the host's LNC).
+    Selects devices by index or PCI address; all devices if `device_indices` and `bdfs` are empty. Selects `core_count`
+    logical NeuronCores from `first_core` on, under `logical_neuroncore_config` (None: the host's LNC).
     """
 
     device_indices: frozenset[int] = frozenset()
@@ -267,14 +268,17 @@ class DeviceFilter:
         return bool(self.device_indices or self.bdfs or self.core_count is not None)
 
     def first_missing_device(self, snapshot: Snapshot) -> str:
-        """Returns the first selected device that the host lacks; "" if it has them all."""
+        """Returns the index or PCI address of the first selected device that the host lacks; "" if none is missing."""
         present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
         known = {device.bdf for device in snapshot.devices}
         lost = [str(index) for index in sorted(self.device_indices - present)]
         return next(iter([*lost, *sorted(self.bdfs - known)]), "")
 
     def has_cores(self, snapshot: Snapshot) -> bool:
-        """Returns whether the host has any selected NeuronCore; True as well while a device is missing."""
+        """Returns whether the host has any of the selected NeuronCores.
+
+        Returns True while an expected device is missing, because the cores may be on that device.
+        """
         present = {device.index for device in snapshot.devices}
         return (
             self.core_count is None
@@ -283,12 +287,12 @@ class DeviceFilter:
         )
 
     def _visible_core_range(self, snapshot: Snapshot) -> range:
-        """Returns the selected physical NeuronCores. Requires `core_count`."""
+        """Returns the indices of the selected physical NeuronCores. Valid only if `core_count` is set."""
         size = self.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
         return range(self.first_core * size, (self.first_core + (self.core_count or 0)) * size)
 
     def filtered_figures(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Figures:
-        """Returns the figures of the selected part of a snapshot, without the devices in `hidden`."""
+        """Returns the figures of the selected devices and cores, without the devices in `hidden`."""
         if not self and not hidden:
             return Figures(snapshot)
         part = self.filter_snapshot(snapshot, hidden)
@@ -325,7 +329,7 @@ class DeviceFilter:
     def filter_ended(
         self, ended: tuple[EndedProcess, ...], part: Snapshot, hidden: frozenset[int] = frozenset()
     ) -> tuple[EndedProcess, ...]:
-        """Returns the ended processes that held a device of `part`, a filtered snapshot."""
+        """Returns the ended processes that used any device of `part`, the filtered snapshot."""
         if not self and not hidden:
             return ended
         return _ended_on_devices(ended, {device.index for device in part.devices})
@@ -336,7 +340,7 @@ def _ended_on_devices(ended: tuple[EndedProcess, ...], shown: set[int]) -> tuple
 
 
 def _health_without(health: Health | None, hidden: set[int]) -> Health | None:
-    """Drops the findings that are only about hidden devices. Findings about no device stay."""
+    """Removes the findings that concern only hidden devices. Keeps findings that concern no device."""
     if health is None:
         return None
     return replace(

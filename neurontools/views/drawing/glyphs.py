@@ -1,4 +1,4 @@
-"""The characters that pages are drawn with, and bars, sparklines and dialogs drawn from them."""
+"""Character sets of the pages, and the bars, sparklines and dialogs drawn with them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _LEAST_CELLS = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Glyphs:
-    """A character set to draw with; `levels` and `fractions` go from empty to full.
+    """A character set for drawing pages; `levels` and `fractions` are ordered from empty to full.
 
-    Compares and hashes by identity: bars are cached by it, and hashing its characters took longer than drawing a bar.
+    Compares by identity: the cache of bars has it in its key, and hashing all fields took longer than drawing a bar.
     """
 
     full: str
     track: str  # the empty part of a bar
-    fractions: str  # the last cell of a bar, from 1/8 to 7/8; "": whole cells only
-    levels: str  # the cells of a sparkline, from lowest to highest
-    thin_full: str  # for thin bars, which show memory
-    thin_half: str  # "": whole cells only
+    fractions: str  # characters for the last cell of a bar, from 1/8 to 7/8 full; "": bars have whole cells only
+    levels: str  # characters of a sparkline, from lowest to highest value
+    thin_full: str  # filled part of a thin bar, which shows memory
+    thin_half: str  # half a cell of a thin bar; "": thin bars have whole cells only
     thin_track: str
     rule: str
     opened: str
     closed: str
     leaf: str
-    left: str  # marks around the current tab
+    left: str  # opening mark of the current tab
     right: str
-    position: str  # position of the scrubber
-    mark: str  # a tagged row
+    position: str  # the shown moment on the scrubber
+    mark: str  # mark of a tagged row
     ellipsis: str
-    good: str  # health marks, readable without colour
+    good: str  # mark of good health; `warn` and `bad` differ from it in shape, too
     warn: str
     bad: str
     ascending: str
@@ -46,12 +46,12 @@ class Glyphs:
     neighbour: str
     horizontal: str
     vertical: str
-    tick: str  # position of a label on a time axis
-    info: str  # an event of severity info on a time axis
-    heat: str  # a core in a heat map, from low to full utilization
-    held: str  # a core that is held and idle
+    tick: str  # tick mark before a label of a time axis
+    info: str  # mark of an event with severity info on a time axis
+    heat: str  # characters for a core in a heat map, from low to full utilization
+    held: str  # a core in a heat map that is held but idle
     free: str
-    is_dotted: bool = False  # plots use braille dots: two by four dots in a cell
+    is_dotted: bool = False  # plots draw with braille characters of 2 by 4 dots
 
 
 UNICODE = Glyphs(
@@ -128,14 +128,14 @@ ASCII = Glyphs(
 
 
 def glyphs_for(*, is_ascii: bool, terminal: str) -> Glyphs:
-    """Returns the character set for a terminal of type `terminal` (the value of TERM)."""
+    """Returns the character set that a terminal can show; `terminal` is the value of TERM."""
     if is_ascii:
         return ASCII
     return BLOCKS if terminal.startswith(_WITHOUT_BRAILLE) else UNICODE
 
 
 def memory_style(ratio: float | None) -> str:
-    """Returns the style for a ratio of memory in use."""
+    """Returns the style of a memory bar: a warning style from 80% use on, another from 95% on."""
     if ratio is None:
         return "dim"
     return "bad" if ratio >= _FULL_MEMORY_RATIO else "warn" if ratio >= _NEARLY_FULL_MEMORY_RATIO else "memory"
@@ -153,7 +153,7 @@ def _filled_and_track(filled_eighths: int, width: int, glyphs: Glyphs) -> tuple[
 
 
 def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") -> tuple[Run, ...]:
-    """Draws a bar of `width` cells, filled by a ratio of 0..1; empty if the ratio is unknown."""
+    """Draws a bar of `width` cells, filled in proportion to `ratio` (0..1); an empty bar if the ratio is unknown."""
     if width <= 0:
         return ()
     known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
@@ -162,7 +162,7 @@ def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") ->
 
 
 def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memory") -> tuple[Run, ...]:
-    """Draws a thin bar for memory. Any ratio above 0 fills at least half a cell."""
+    """Draws the thin bar that shows memory use. Any ratio above 0 fills at least half a cell."""
     if width <= 0:
         return ()
     known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
@@ -174,7 +174,7 @@ def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memo
 
 
 def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
-    """Draws a bar of several parts, in whole cells. Each part is a ratio of the whole and a style."""
+    """Draws a bar of several parts in whole cells. Each part is given as its ratio of the bar and its style."""
     runs: list[Run] = []
     used, reached = 0, 0.0
     for ratio, style in ratios:
@@ -189,7 +189,7 @@ def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: 
 
 
 def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highest: float = 1.0) -> str:
-    """Draws the last `width` values as one line, newest at the right. An unknown value leaves a gap."""
+    """Draws the last `width` values as a sparkline, newest at the right. An unknown value leaves a gap."""
     top = len(glyphs.levels) - 1
     scale = top / highest if highest > 0 else 0.0
     shown = values[-width:] if width > 0 else ()
@@ -199,14 +199,14 @@ def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highes
             cells.append(" ")
         else:
             level = math.ceil(value * scale - 1e-9)
-            # A value of 0 is drawn as the lowest level, so that it differs from a gap.
+            # Draws 0 as the lowest visible level, so that it differs from a gap.
             cells.append(glyphs.levels[max(1, min(top, level))])
     return " " * (width - len(cells)) + "".join(cells)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialog:
-    """The content of a dialog. A dialog without options scrolls its text; `top` is the first visible line."""
+    """The content of a dialog. `top` is the first visible line of the text; a dialog without options can scroll."""
 
     title: str
     text: tuple[str, ...] = ()
@@ -266,7 +266,7 @@ def _head(line: Line, width: int) -> Line:
 
 
 def _cells_from(line: Line, start: int, width: int) -> Line:
-    """Returns the cells of a line from `start` on. Spaces replace a wide character that is cut in two."""
+    """Returns the part of a line from cell `start` on. Replaces a two-cell character cut at `start` with spaces."""
     kept: list[tuple[str, str]] = []
     position = 0
     for text, style in line:
@@ -277,7 +277,7 @@ def _cells_from(line: Line, start: int, width: int) -> Line:
             head = clip(text, start - position)
             rest = text[len(head) :]
             gap = position + width_of(head)
-            if gap < start and rest:  # the cut goes through a wide character
+            if gap < start and rest:  # the cut splits a two-cell character
                 rest = " " * (width_of(rest[0]) - (start - gap)) + rest[1:]
             kept.append((rest, style))
         position += cells

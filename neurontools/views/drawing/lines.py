@@ -1,7 +1,7 @@
-"""Lines of styled text, the styles and themes that show them, and tables of them.
+"""Lines of styled text, the styles and themes for them, and tables made of such lines.
 
-A line is a sequence of runs; a run is a text and the name of a style. Nothing here depends on a terminal:
-the same lines become Textual strips, ANSI sequences, HTML or plain text."""
+A line is a sequence of runs; a run is a text and the name of a style. The lines do not depend on a terminal: callers
+convert them to Textual strips, ANSI sequences, HTML or plain text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Line = tuple[Run, ...]
 BLANK: Line = ()
 _ELLIPSIS = "…"
 width_of = lru_cache(8192)(cell_width)
-"""Returns the terminal cells of a text. Cached: the same bars and labels return every second."""
+"""Returns the number of terminal cells of a text. Cached, because pages draw the same bars and labels every second."""
 RowType = TypeVar("RowType")
 _LEAST_REST_CELLS = 12
 FOUND, SELECTED = "+found", "+selected"
@@ -49,7 +49,7 @@ class TextPage:
 
     lines: list[Line] = field(default_factory=list)
     targets: list[ClickTarget] = field(default_factory=list)
-    list_count: int = 0  # the page's list: number of rows, visible rows, first visible row
+    list_count: int = 0  # number of rows of the page's list; `list_height` of them are visible, from row `list_top` on
     list_height: int = 0
     list_top: int = 0
 
@@ -57,7 +57,7 @@ class TextPage:
         self.lines.extend(lines)
 
     def append_page(self, other: TextPage) -> None:
-        """Appends another page below this one, and takes over its list if it has one."""
+        """Appends another page below this one. A list of the other page replaces this page's list."""
         offset = len(self.lines)
         self.lines.extend(other.lines)
         for target in other.targets:
@@ -68,14 +68,14 @@ class TextPage:
             self.list_count, self.list_height, self.list_top = other.list_count, other.list_height, other.list_top
 
     def add_list(self, rows: list[Line], count: int, height: int, top: int) -> None:
-        """Adds the visible rows of a list. Each is a target "row" with its position in the whole list."""
+        """Adds the visible rows of a list. A click on a row triggers the action "row" with its position in the list."""
         for position, row in enumerate(rows):
             self.targets.append(ClickTarget(len(self.lines), 0, 10_000, "row", str(top + position)))
             self.lines.append(row)
         self.list_count, self.list_height, self.list_top = count, height, top
 
     def target_at(self, column: int, row: int) -> ClickTarget | None:
-        """Returns the clickable area at a cell; the one added last if several overlap."""
+        """Returns the clickable area at a cell, the one added last if several overlap; None if there is none."""
         for target in reversed(self.targets):
             if target.row == row and target.left <= column < target.right:
                 return target
@@ -83,12 +83,12 @@ class TextPage:
 
 
 def line_width(line: Iterable[Run]) -> int:
-    """Returns the terminal cells of a line."""
+    """Returns the number of terminal cells of a line."""
     return sum(width_of(text) for text, _ in line)
 
 
 def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
-    """Cuts or pads a line to exactly `width` cells."""
+    """Cuts a line, or pads it with spaces, to exactly `width` terminal cells."""
     used = 0
     for position, (text, _) in enumerate(line):
         cells = width_of(text)
@@ -103,20 +103,23 @@ def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
 
 
 def fit_marked(line: Sequence[Run], width: int) -> Line:
-    """Cuts or pads a line to exactly `width` cells; a cut line ends in an ellipsis."""
+    """Cuts or pads a line to exactly `width` terminal cells, and ends a cut line in an ellipsis."""
     if line_width(line) <= width or width <= 0:
         return fit(line, width)
     return (*fit(line, width - 1), (_ELLIPSIS, "dim"))
 
 
 def labelled_line(name: str, text: str, width: int, name_cells: int, style: str = "text") -> Line:
-    """Returns a line of a label, padded to `name_cells`, and its value."""
+    """Returns a line with a label, padded to `name_cells` terminal cells, and a value."""
     label = f" {name:<{name_cells}} "
     return fit(((label, "label"), (clip(text, width - width_of(label), mark=True), style)), width)
 
 
 def clip(text: str, width: int, *, mark: bool = False) -> str:
-    """Cuts a text to at most `width` cells, never through a wide character. `mark` ends a cut text in an ellipsis."""
+    """Cuts a text to at most `width` terminal cells, never through a wide character.
+
+    With `mark`, a cut text ends in an ellipsis.
+    """
     if width <= 0:
         return ""
     if width_of(text) <= width:
@@ -135,24 +138,24 @@ def clip(text: str, width: int, *, mark: bool = False) -> str:
 
 
 def pad(text: str, width: int) -> str:
-    """Appends spaces up to `width` cells; longer texts stay."""
+    """Pads a text with spaces to `width` terminal cells. Returns longer texts unchanged."""
     return text + " " * (width - width_of(text))
 
 
 def cell(text: str, width: int, *, right: bool = False) -> str:
-    """Returns `text` as a table cell of exactly `width` cells."""
+    """Cuts or pads a text to exactly `width` terminal cells, and ends a cut text in an ellipsis."""
     text = clip(text, width, mark=True)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
 def printable(text: str, longest: int = 400) -> str:
-    """Makes text from outside, such as a command or tag, safe to print, and cuts it to `longest` characters."""
+    """Escapes control characters of untrusted text, such as a command or tag; cuts the text to `longest` characters."""
     return escape_controls(text[:longest])
 
 
 def ascii_only(line: Line) -> Line:
-    """Replaces each non-ASCII character of a line with as many question marks as it has cells."""
+    """Replaces each non-ASCII character of a line with question marks of the same width, and an ellipsis with "~"."""
     return tuple((text if text.isascii() else "".join(map(_ascii_cells, text)), style) for text, style in line)
 
 
@@ -163,19 +166,20 @@ def _ascii_cells(character: str) -> str:
 
 
 def styled(line: Line, suffix: str) -> Line:
-    """Appends a suffix such as "+selected" to every style of a line."""
+    """Appends a suffix such as "+selected" to the style name of every run of a line."""
     return tuple((text, style + suffix) for text, style in line)
 
 
 def plain_text(line: Iterable[Run]) -> str:
-    """Returns the text of a line without styles and trailing spaces."""
+    """Returns the text of a line, without its styles and without trailing spaces."""
     return "".join(text for text, _ in line).rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[RowType]):
-    """A column of a table. Narrow screens drop the columns of the highest `rank` first. A column with 0 `cells` gets
-    the remaining width.
+    """A column of a table. Narrow screens drop columns with the highest `rank` first.
+
+    `cells` is the width of the column; a column of width 0 gets the remaining width.
     """
 
     title: str
@@ -193,12 +197,12 @@ def count_column(
     count: Callable[[RowType], int | None],
     style: Callable[[RowType], str] = lambda _row: "text",
 ) -> TableColumn[RowType]:
-    """Returns a column of counts. A count too wide for the column is shortened (12.3k), never cut."""
+    """Returns a table column of counts. Abbreviates counts that are too wide for the column, such as 12.3k."""
     return TableColumn(title, cells, rank, lambda row: short_count_text(count(row), cells), False, style)
 
 
 def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list[tuple[TableColumn[RowType], int]]:
-    """Returns the columns that fit in `width` cells, each with its cells."""
+    """Returns the columns that fit in `width` terminal cells, each with its width."""
     kept: list[TableColumn[RowType]] = []
     used = 1
     for column in sorted(columns, key=lambda column: column.rank):
@@ -216,7 +220,7 @@ def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list
 
 
 def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) -> Line:
-    """Returns the line of column titles."""
+    """Returns the title line of a table."""
     runs: list[Run] = [(" ", "column")]
     for column, cells in columns:
         runs.append((cell(column.title, cells, right=not column.is_text) + " ", "column"))
@@ -224,7 +228,7 @@ def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) 
 
 
 def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, width: int) -> Line:
-    """Returns the line of one row."""
+    """Returns the line of one row of a table."""
     runs: list[Run] = [(" ", "text")]
     for column, cells in columns:
         text = column.text(row)
@@ -234,13 +238,13 @@ def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, 
 
 
 def load_style(ratio: float, idle_below_ratio: float) -> str:
-    """Returns the style of a held core by its utilization, 0..1; below `idle_below_ratio` it is idle."""
+    """Returns the style of a held core by its utilization (0..1); "held" below `idle_below_ratio`."""
     return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= idle_below_ratio else "held"
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colours as "#rrggbb" (None: the terminal's default) and text attributes."""
+    """How text looks: colours as "#rrggbb" (None: the terminal's default) and attributes such as bold."""
 
     color: str | None = None
     background: str | None = None
@@ -252,7 +256,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Maps style names to styles; a missing name looks like `text`."""
+    """A colour theme: maps style names to styles. Unlisted names get the style `text`."""
 
     name: str
     is_dark: bool
@@ -260,7 +264,7 @@ class Theme:
     selected_background: str | None
 
     def style(self, name: str) -> Style:
-        """Returns the style of a name, with the suffixes `+found` and `+selected` applied."""
+        """Returns the style of a name, which may have the suffixes `+found` and `+selected`."""
         return _resolve_style(self.name, name)
 
 
@@ -356,8 +360,7 @@ LIGHT = _make_theme(
 )
 
 
-# The Okabe-Ito palette, safe for common colour blindness: blue, orange and vermilion replace
-# green, yellow and red.
+# The Okabe-Ito palette is safe for common colour blindness: blue, orange and vermilion replace green, yellow and red.
 COLOUR_BLIND = _make_theme(
     "colour-blind",
     is_dark=True,
@@ -443,15 +446,15 @@ def _resolve_style(theme_name: str, name: str) -> Style:
 
 
 class InvalidTheme(ValueError):
-    """A table that is not a valid theme. The message names the key and the accepted values."""
+    """A theme definition is invalid. The message names the key and the accepted values."""
 
 
 def parse_theme(name: str, table: object) -> Theme:
-    """Parses a theme from a table, for example of a TOML file.
+    """Parses a colour theme from a table, for example of a TOML file. Raises InvalidTheme.
 
-    Starts from the styles of the theme `base` (default: dark) and replaces those that the table names. A style is a
+    The key `base` names the theme to start from (default: dark); every other key replaces one style. A style is a
     colour (`"#rrggbb"`, or `""` for the terminal's default), or a table of `color`, `background`, `bold`, `dim`,
-    `reverse` and `underline`. `selected` is the background of the selected row. Raises InvalidTheme.
+    `reverse` and `underline`. The key `selected` is the background of the selected row.
     """
     if not _NAME_PATTERN.fullmatch(name) or name in THEMES or name == "auto":
         taken = ", and not the name of a built-in theme"

@@ -15,13 +15,13 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.lines import Line, Run, cell, fit
 from neurontools.views.drawing.render_context import RenderContext, heading, shown_events
 
-_LEAST_PLOT = 4  # lines, heading included
-_LEFT_DOTS = (0, 0x40, 0x44, 0x46, 0x47)  # bits of a braille cell, filled from below
+_LEAST_PLOT = 4  # least lines of a plot, including its heading
+_LEFT_DOTS = (0, 0x40, 0x44, 0x46, 0x47)  # bits of the left half of a braille character, with 0 to 4 dots from below
 _RIGHT_DOTS = (0, 0x80, 0xA0, 0xB0, 0xB8)
 _BRAILLE = 0x2800
-_MIDDLE_ROWS = 5  # rows; taller plots label the middle of the scale too
+_MIDDLE_ROWS = 5  # plots with at least this many rows also label the middle of the scale
 _TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
-_LABEL_GAP = 4  # cells between two labels
+_LABEL_GAP = 4  # terminal cells between two clock times
 _NO_DATA = "no data"
 _SEVERITY_RANKS = {EventSeverity.INFO: 0, EventSeverity.WARNING: 1, EventSeverity.CRITICAL: 2}
 _SEVERITY_STYLES = ("label", "warn", "bad")
@@ -29,7 +29,10 @@ _SEVERITY_STYLES = ("label", "warn", "bad")
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of one quantity. `highest` is the top of the scale (None: fits the values); `text` formats a value."""
+    """A plot of one quantity over time. `text` formats a value.
+
+    `highest` is the top of the scale; None scales the plot to its values.
+    """
 
     title: str
     quantity: HostQuantity
@@ -39,7 +42,7 @@ class Plot:
 
 
 def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: TimeAxis, width: int, height: int) -> list[Line]:
-    """Stacks as many plots as fit in `height` lines, then the event line and the clock line."""
+    """Draws as many plots as fit in `height` lines one below the other, then the event line and the clock line."""
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height > _LEAST_PLOT + 1 else []
     room = height - len(foot)
     count = max(1, min(len(plots), room // _LEAST_PLOT))
@@ -51,25 +54,25 @@ def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: TimeAxis, wi
 
 
 def percent_label(value: float) -> str:
-    """Formats a ratio for a scale."""
+    """Formats a ratio as a whole percentage, for the scale of a plot."""
     return units.percent_text(value, 0)
 
 
 def bytes_label(value: float) -> str:
-    """Formats bytes for a scale."""
+    """Formats a number of bytes for the scale of a plot."""
     return units.bytes_text(int(value))
 
 
 def window_text(seconds: float) -> str:
-    """Formats a time window, such as `last 15 min`."""
+    """Formats the time window of a plot, such as `last 15 min`."""
     return f"last {seconds / 60:.0f} min" if seconds < 3600 else f"last {seconds / 3600:.0f} h"
 
 
 def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, highest: float) -> list[str]:
-    """Draws a filled curve as lines of text: two values per cell with braille, else one. Gaps stay empty."""
+    """Draws a filled curve as lines of text. A braille cell shows two values, other cells one; None leaves a gap."""
     unit = 4 if glyphs.is_dotted else len(glyphs.levels) - 1
     scale = rows * unit / highest if highest > 0 else 0.0
-    # A value of 0 is drawn as a line at the bottom, so that it differs from a gap.
+    # Draws 0 with the lowest dot or block, so that it differs from a gap.
     heights = [-1 if value is None else max(1, min(rows * unit, round(value * scale))) for value in values]
     if glyphs.is_dotted:
         found = [_braille_column(left, right, rows) for left, right in zip(heights[::2], heights[1::2], strict=True)]
@@ -80,7 +83,7 @@ def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, high
 
 @lru_cache(4096)
 def _braille_column(left: int, right: int, rows: int) -> str:
-    """Returns a column of cells, top first, with both halves filled to a number of dots."""
+    """Returns one column of a plot in braille, top first. `left` and `right` are the heights of its halves in dots."""
     floors = range(4 * (rows - 1), -1, -4)
     cells = (_LEFT_DOTS[max(0, min(4, left - at))] + _RIGHT_DOTS[max(0, min(4, right - at))] for at in floors)
     return "".join(chr(_BRAILLE + dots) if dots else " " for dots in cells)
@@ -88,7 +91,7 @@ def _braille_column(left: int, right: int, rows: int) -> str:
 
 @lru_cache(4096)
 def _block_column(height: int, rows: int, levels: str) -> str:
-    """Returns a column of cells, top first, filled to a number of block levels."""
+    """Returns one column of a plot in block characters, top first. `height` is in block levels."""
     unit = len(levels) - 1
     return "".join(levels[max(0, min(unit, height - at))] for at in range(unit * (rows - 1), -1, -unit))
 
@@ -127,7 +130,7 @@ def _plot_heading(context: RenderContext, plot: Plot, curve: Curve, width: int) 
 
 
 def _round_up_scale(value: float, *, is_binary: bool) -> float:
-    """Returns a round number at or above the value, so that the scale rarely changes."""
+    """Rounds the top of a scale up, so that the scale rarely changes: to a power of two, or 1, 2 or 5 times 10^n."""
     if value <= 0:
         return 1.0
     base = 1.0
@@ -143,12 +146,12 @@ def _round_up_scale(value: float, *, is_binary: bool) -> float:
 
 
 def scale_cells(width: int) -> int:
-    """Returns the cells left of the axis, the same for all plots of a page."""
+    """Returns the terminal cells for scale labels left of a plot, the same for all plots of a page."""
     return 20 if width >= 60 else 10 if width >= 30 else 0
 
 
 def time_axis(context: RenderContext, width: int) -> TimeAxis | None:
-    """Returns the time axis of a page; None while there is no history."""
+    """Returns the time axis for the plots of a page; None while there is no history."""
     series = context.series
     if series is None or not len(series):
         return None
@@ -157,12 +160,12 @@ def time_axis(context: RenderContext, width: int) -> TimeAxis | None:
 
 
 def backfill_text(context: RenderContext) -> str:
-    """Returns a note while history is being loaded, else ""."""
+    """Returns a note such as "loading history…" while a backfill runs, else ""."""
     return f"loading history{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
 
 
 def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
-    """Draws clock times at round intervals."""
+    """Draws the line below plots that labels the time axis with clock times at round intervals."""
     cells = [" "] * axis.cells
     step = next((step for step in _TICK_SECONDS if _label_cells(step) <= step / axis.cell_seconds), 86_400)
     form = "%H:%M:%S" if step < 60 else "%H:%M"
@@ -185,7 +188,7 @@ def _label_cells(step: int) -> int:
 
 
 def event_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
-    """Draws a mark for the most severe event of each cell, and "no data" in gaps."""
+    """Draws the event line of a time axis: a mark for the most severe event per cell, and "no data" in gaps."""
     marks = event_severities(
         shown_events(context, context.pid if context.details_pid is None else context.details_pid), axis
     )
@@ -206,7 +209,7 @@ def event_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
 
 
 def event_severities(events: tuple[HostEvent, ...], axis: TimeAxis) -> dict[int, int]:
-    """Returns the highest severity of the events in each cell, 0 to 2, by cell."""
+    """Returns the highest severity (0 to 2) of the events in each cell of a time axis, by cell."""
     found: dict[int, int] = {}
     for event in reversed(events):
         if event.at_seconds < axis.begins_seconds:
@@ -218,17 +221,17 @@ def event_severities(events: tuple[HostEvent, ...], axis: TimeAxis) -> dict[int,
 
 
 def event_mark(glyphs: Glyphs, gravity: int) -> str:
-    """Returns the mark for an event severity of 0 to 2."""
+    """Returns the character that marks an event: `gravity` is 0 for info, 1 for warning, 2 for critical."""
     return (glyphs.info, glyphs.warn, glyphs.bad)[gravity]
 
 
 def event_style(gravity: int) -> str:
-    """Returns the style for an event severity of 0 to 2."""
+    """Returns the style name of an event: `gravity` is 0 for info, 1 for warning, 2 for critical."""
     return _SEVERITY_STYLES[gravity]
 
 
 def _gap_labels(axis: TimeAxis) -> str:
-    """Returns a text as wide as the axis with "no data" in each gap that has room for it."""
+    """Returns a text as wide as the time axis, with "no data" in each gap that is wide enough."""
     steps = axis.steps()
     words = [" "] * axis.cells
     begin: int | None = None

@@ -1,4 +1,4 @@
-"""The input of every page: a snapshot, its history and what the user has selected."""
+"""The input of every page: a snapshot, its history and the user's selections."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DisplayThresholds:
-    """Thresholds of colours on the pages. The daemon's rules decide about findings; these do not."""
+    """Thresholds for colours on the pages. They do not affect findings, which the daemon's rules produce."""
 
     idle_below_ratio: float = 0.02  # a held core below this utilization is idle
-    late_after_seconds: float = 30.0  # since the last execution ended
+    late_after_seconds: float = 30.0  # time since the last execution ended; longer times are highlighted
 
 
 @dataclass(frozen=True, slots=True)
 class ShownMoment:
-    """The moment on the screen, for the title and the scrubber. Times are seconds of the timeline."""
+    """The moment that the page shows, for the title and the scrubber.
 
-    badge: str = ""  # "STARTING", then "LIVE", "PAUSED", "REPLAY" or "LOST"
+    `first`, `last` and `shown` are seconds on the timeline: of its two ends and of the shown moment.
+    """
+
+    badge: str = ""  # state in the title, such as "LIVE", "PAUSED", "REPLAY 2x" or "LOST, data 5 s old"
     style: str = "title_dim"
-    trouble: str = ""  # what is wrong with the data source, in one line
-    is_past: bool = False  # shows the scrubber
+    trouble: str = ""  # problem of the data source, in one line
+    is_past: bool = False  # shows a past moment, so the page has a scrubber
     first: float = 0.0
     last: float = 0.0
     shown: float = 0.0
@@ -41,60 +44,62 @@ class ShownMoment:
     event_times: tuple[float, ...] = ()
     recording: str = ""
     is_loading_past: bool = False  # a backfill is running
-    first_at_unix_seconds: float | None = None  # start of the known history
+    first_at_unix_seconds: float | None = None  # time at which the known history starts
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
-    """CPU and memory use of this program; None: unknown."""
+    """CPU and memory use of neuron-top itself; None means unknown."""
 
-    vcpu_ratio: float | None  # 1.0 is one busy vCPU
+    vcpu_ratio: float | None  # CPU use; 1.0 is one busy vCPU
     resident_bytes: int | None
 
 
 @dataclass(slots=True)
 class RenderContext:
-    """Everything a page is drawn from. One per drawing; the contexts of a snapshot may share `figures`."""
+    """All input for drawing a page once. Contexts of the same snapshot may share `figures`."""
 
     snapshot: Snapshot
     figures: Figures
     series: Series | None = None  # history up to the shown moment; None: no history
-    events: tuple[HostEvent, ...] = ()  # up to the shown moment, oldest first
+    events: tuple[HostEvent, ...] = ()  # events up to the shown moment, oldest first
     verdicts: tuple[Verdict, ...] = ()
     ended: tuple[EndedProcess, ...] = ()  # processes that ended by the shown moment
     vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU since the previous snapshot; empty: unknown
-    own_cost: ProcessCost | None = None  # of this program; None: not measured
+    own_cost: ProcessCost | None = None  # CPU and memory use of neuron-top itself; None: not measured
     clock: ShownMoment = ShownMoment()
     glyphs: Glyphs = UNICODE
     page: str = "overview"
     pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
-    is_compact: bool = False  # overview: show the most jobs, the other sections in few lines
-    is_tree_shown: bool = False  # overview: show the memory tree instead of the summary
-    opened: frozenset[str] = frozenset()  # open nodes of the memory tree
-    unfolded: frozenset[str] = frozenset()  # jobs whose processes are listed
+    is_compact: bool = False  # on the overview page: other sections shrink to leave room for jobs
+    is_tree_shown: bool = False  # on the overview page: show the memory tree instead of the memory totals
+    opened: frozenset[str] = frozenset()  # keys of the unfolded nodes of the memory tree
+    unfolded: frozenset[str] = frozenset()  # keys of the unfolded jobs, whose processes are listed
     cursor: int = 0  # selected row of the page's list
     top: int = 0  # first visible row of the page's list
     sort: str = "pid"
     is_descending: bool = False
-    then_sort: str = ""  # the secondary sort column
+    then_sort: str = ""  # key of the secondary sort column; "": none
     is_then_descending: bool = False
-    columns: tuple[str, ...] = ()  # of the process list; empty: those that fit
+    columns: tuple[str, ...] = ()  # keys of the columns of the process list; empty: all that fit
     filter_text: str = ""
-    search_text: str = ""  # the search in the page's list
-    found: frozenset[int] = frozenset()  # positions of the matching rows
-    found_text: str = ""  # the current match and the number of matches, as text
+    search_text: str = ""  # text to search for in the page's list
+    found: frozenset[int] = frozenset()  # positions of the list rows that match the search
+    found_text: str = ""  # position among the matches of the search, such as "match 2 of 5"
     thresholds: DisplayThresholds = DisplayThresholds()
-    key_texts: Mapping[str, str] = field(default_factory=dict)  # rebound keys as text, by default key
+    key_texts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # maps the default key of an action to the text of the key that the user bound
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
-    is_time_shown: bool = False  # show where the time of the process goes instead of its details
-    surroundings: ProcessContext | None = None  # environment and process tree, shown instead of the plots
-    colour_by: str = "utilization"  # topology: utilization or memory
-    device_index: int = 0  # selected device of topology and history
-    core_index: int | None = None  # history: a logical core; None: the whole device
-    window_seconds: float = 60.0  # of the plots
-    message: str = ""  # result of the last key, in one line
+    is_time_shown: bool = False  # show the time breakdown of a process instead of its details
+    surroundings: ProcessContext | None = None  # environment and process tree, which replace the plots of a process
+    colour_by: str = "utilization"  # colours on the topology page: by "utilization" or "memory"
+    device_index: int = 0  # selected device on the topology and history pages
+    core_index: int | None = None  # logical core that the history page plots; None: the whole device
+    window_seconds: float = 60.0  # time window of the plots
+    message: str = ""  # message for the key bar, such as the result of the last key
     is_read_only: bool = False
     has_keys: bool = True  # a keyboard is attached, so pages show key hints
     notes: list[str] = field(default_factory=list)
@@ -103,17 +108,17 @@ class RenderContext:
     def from_snapshot(
         cls, snapshot: Snapshot, narrowing: DeviceFilter | None = None, **choices: object
     ) -> RenderContext:
-        """Returns a context of one snapshot, or of the part that a filter selects."""
+        """Returns a render context for one snapshot, or for the devices and cores that the filter selects."""
         figures = Figures(snapshot) if narrowing is None else narrowing.filtered_figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
     def key_hint(self, text: str) -> str:
-        """Returns `text`, or "" without a keyboard."""
+        """Returns `text`, the hint for a key; "" if no keyboard is attached, as in a browser."""
         return text if self.has_keys else ""
 
 
 def heading(context: RenderContext, text: str, width: int, right: str = "") -> Line:
-    """Draws the heading of a section: its text in a rule of the whole width."""
+    """Draws the heading of a section: `text` at the left of a horizontal rule, and `right` at its end."""
     rule = context.glyphs.rule
     text = clip(text, max(1, width - 3), mark=True)
     runs: list[Run] = [(rule + " ", "rule"), (text, "heading"), (" ", "rule")]
@@ -126,7 +131,7 @@ def heading(context: RenderContext, text: str, width: int, right: str = "") -> L
 
 
 def visible_top(cursor: int, top: int, height: int, count: int) -> int:
-    """Returns the first visible row of a list, scrolled as little as possible to show the selected row."""
+    """Returns the first visible row of a list after scrolling just far enough to show the selected row."""
     height = max(1, height)
     top = min(max(0, top), max(0, count - height))
     if cursor < top:
@@ -137,7 +142,7 @@ def visible_top(cursor: int, top: int, height: int, count: int) -> int:
 
 
 def shown_devices(context: RenderContext, pid: int | None) -> set[int] | None:
-    """Returns the devices of a process; None, for all devices, if `pid` is None."""
+    """Returns the indices of a process's devices; None, which stands for all devices, if `pid` is None."""
     if pid is None:
         return None
     return {device for figures in context.figures.tab_figures(pid) for device in figures.process.device_indices}
@@ -155,9 +160,9 @@ def shown_events(context: RenderContext, pid: int | None) -> tuple[HostEvent, ..
 
 @dataclass(frozen=True, slots=True)
 class SearchEntry:
-    """A row of a list as the search sees it. It matches by its text, or by a filter on one of its processes."""
+    """A searchable row of a list. A search matches the text of the row, or is a filter that matches a process of it."""
 
-    key: str  # unique in the list and stable between snapshots
+    key: str  # identifies the row; unique in the list and stable between snapshots
     text: str = ""
     processes: tuple[ProcessFigures, ...] = ()
-    within: tuple[str, ...] = ()  # keys of the rows that must be unfolded to show it
+    within: tuple[str, ...] = ()  # keys of the rows to unfold to show this row
