@@ -298,6 +298,15 @@ def test_health_verdicts() -> None:
     assert one(samples, "neurontools_neuroncore_execution_in_flight_seconds", neuroncore="0") == 390
 
 
+def test_a_logical_core_executes_since_the_first_of_its_physical_cores() -> None:
+    now = ScenarioHost("trn2.3xlarge").at(11)
+    started = {0: 1000.0, 1: 1300.0}
+    cores = tuple(replace(c, execution_started_at_unix_seconds=started.get(c.index)) for c in now.cores)
+    _, samples = parsed(exposed(replace(now, cores=cores)))
+    in_flight = one(samples, "neurontools_neuroncore_execution_in_flight_seconds", neuroncore="0")
+    assert in_flight == now.taken_at_unix_seconds - 1000
+
+
 def test_what_a_training_does_not_tell_has_no_sample() -> None:
     now = ScenarioHost("inf2.xlarge").at(1)
     first, *others = now.processes

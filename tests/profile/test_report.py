@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.profile import ColumnTable, Engine, ProfileState, TrainingStep
+from neurontools.profile import ColumnTable, Engine, ProfileState, SpanKind, SpanTotal, TrainingStep
 from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.memory import levels_over_time
@@ -54,10 +54,12 @@ def test_a_profile_of_later_steps_leaves_none_out_and_without_steps_the_whole_ti
     (rank,) = build_report([replace(profile, steps=profile.steps[4:])]).ranks
     assert rank.first_step is None
     assert len(rank.steps) == 6
-    (rank,) = build_report([replace(profile, steps=ColumnTable(TrainingStep))]).ranks
+    waited = SpanTotal(SpanKind.COLLECTIVE, 1, 10, 30_000, 0)
+    spans = ColumnTable.from_rows(SpanTotal, [*profile.span_totals, waited])
+    (rank,) = build_report([replace(profile, steps=ColumnTable(TrainingStep), span_totals=spans)]).ranks
     assert rank.times is None
     assert rank.split.compute_seconds == pytest.approx(10 * COMPUTE_NS / 1e9)
-    assert rank.split.collective_seconds == pytest.approx(10 * COLLECTIVE_NS / 1e9)
+    assert rank.split.collective_seconds == pytest.approx((10 * COLLECTIVE_NS + 30_000) / 1e9)
     assert rank.split.transfer_seconds == pytest.approx(10 * 50_000 / 1e9)
     whole = profile.state.ended_ns - profile.metadata.began_ns
     assert rank.split.total_seconds == pytest.approx(whole / 1e9)

@@ -99,6 +99,10 @@ def test_several_ranks_stand_beside_each_other_and_the_slow_one_is_named() -> No
     ranks = [line for line in shown if re.match(r" +[012] +trn ", line)]
     assert len(ranks) == 3
     assert any("straggler: rank 1" in line for line in shown)
+    one, other = trained(1, 2)
+    assert ", 2 ranks, 1 step" in lines([one, other])[0]
+    other = replace(other, metadata=replace(other.metadata, host="another"))
+    assert ", 2 ranks on 2 hosts, 1 step" in lines([one, other])[0]
 
 
 def test_what_comes_from_a_profile_is_harmless_and_no_line_is_wider_than_the_screen() -> None:
