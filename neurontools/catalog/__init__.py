@@ -1,7 +1,7 @@
-"""Neuron instance types and device families: what is known about each, how surely, and from where.
+"""Facts about Neuron instance types and device families, each with its certainty and source.
 
-The facts are the TOML files in `data/`. To add an instance type, add its table to the file of its family and its line
-to `data/index.toml`; no code changes.
+The TOML files in `data/` hold the facts. To add an instance type, add its table to the file of its family and its
+line to `data/index.toml`; no code changes.
 """
 
 from neurontools.catalog.facts import (

@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class FactStatus(StrEnum):
-    """How a fact is known."""
+    """The evidence for a fact."""
 
-    DOCUMENTED = "documented"  # AWS documentation or blog post
-    DRIVER = "driver"  # source code of the Neuron driver
-    OBSERVED = "observed"  # output of a real host, or of a public API
-    INFERRED = "inferred"  # derived from other facts, stated nowhere
-    UNKNOWN = "unknown"  # searched for and not found
-    NOT_APPLICABLE = "n/a"  # does not exist on this hardware
+    DOCUMENTED = "documented"  # stated in AWS documentation or an AWS blog post
+    DRIVER = "driver"  # stated in the source code of the Neuron driver
+    OBSERVED = "observed"  # seen in the output of a real host or of a public API
+    INFERRED = "inferred"  # derived from other facts; no source states it
+    UNKNOWN = "unknown"  # searched for, but no source found
+    NOT_APPLICABLE = "n/a"  # this hardware lacks the part or property
 
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T]):
-    """One value and how it is known. `value` is None exactly if the status is unknown or n/a.
+    """One value and its evidence. `value` is None exactly if the status is unknown or n/a.
 
-    `source` has IDs of `catalog.sources()`; empty if the origin was not recorded.
+    `source` lists IDs from `catalog.sources()`. It is empty if nobody recorded the origin.
     """
 
     value: T | None
@@ -51,7 +51,7 @@ _HZ_PER_GHZ = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PciIds:
-    """PCI IDs as four lower-case hexadecimal digits. A family may have several device IDs."""
+    """PCI vendor and device IDs, each four lower-case hexadecimal digits. A family may have several device IDs."""
 
     vendor_id: str
     device_ids: tuple[str, ...]
@@ -60,7 +60,7 @@ class PciIds:
 
 @dataclass(frozen=True, slots=True)
 class SysfsStrings:
-    """Names of the family in the driver's sysfs tree, which numbers generations differently from the tools."""
+    """Names of a device family in the driver's sysfs tree. The tree and the tools number generations differently."""
 
     arch_type_device: str  # "NDv2"
     arch_type_core: str  # "NCv2"
@@ -71,9 +71,10 @@ class SysfsStrings:
 
 @dataclass(frozen=True, slots=True)
 class PeakTflops:
-    """Peak rates by data type, in units of 10^12 operations per second; types are spelled as AWS does: "bf16", "cfp8".
+    """Peak rates by data type, in 10^12 operations per second. Type names have AWS's spelling: "bf16", "cfp8".
 
-    Rates per core are per physical core. On Trainium2 and later their sum is below the device's rate; AWS states both.
+    A core's rates are those of a physical core. On Trainium2 and later, the sum over all cores is below the device's
+    rate; AWS states both.
     """
 
     dense: tuple[tuple[str, float], ...]
@@ -83,7 +84,7 @@ class PeakTflops:
     note: str
 
     def flops(self, dtype: str, sparse: bool = False) -> float | None:
-        """Returns operations per second. None if AWS states no rate for the type."""
+        """Returns the rate in operations per second. None if AWS states no rate for the data type."""
         tflops = dict(self.sparse if sparse else self.dense).get(dtype)
         return None if tflops is None else tflops * _FLOPS_PER_TFLOPS
 
@@ -93,14 +94,14 @@ class DeviceFamily:
     """One chip family, such as Trainium. Cores are physical unless a name says logical."""
 
     name: str  # "trainium"
-    generation: int  # of the driver's hardware layer: 1 to 4
+    generation: int  # hardware generation in the driver: 1 to 4
     pci: PciIds
     sysfs: SysfsStrings
-    device_type: Fact[str]  # neuron_device_type of neuron-monitor
-    device_version: Fact[str]  # neuron_device_version of neuron-monitor
-    neuroncore_version_by_lnc: tuple[Fact[str], ...]  # in the order of lnc_supported
-    physical_core_count: Fact[int]  # per device; always known
-    lnc_supported: tuple[int, ...]  # physical cores per logical core that can be configured
+    device_type: Fact[str]  # as neuron-monitor prints it in neuron_device_type
+    device_version: Fact[str]  # as neuron-monitor prints it in neuron_device_version
+    neuroncore_version_by_lnc: tuple[Fact[str], ...]  # one version per element of lnc_supported
+    physical_core_count: Fact[int]  # cores of one device; never unknown
+    lnc_supported: tuple[int, ...]  # configurable numbers of physical cores per logical core
     lnc_default: int
     device_memory_bytes: Fact[int]  # always known
     hbm_kind: str
@@ -120,27 +121,27 @@ class DeviceFamily:
 
     @property
     def physical_cores_per_device(self) -> int:
-        """Physical NeuronCores of one device, at any LNC."""
+        """Number of physical NeuronCores of one device. The LNC does not change it."""
         return known_value(self.physical_core_count)
 
     @property
     def hbm_stack_bytes(self) -> int:
-        """Capacity of one HBM stack; all stacks of a device are equal."""
+        """Bytes of one HBM stack. All stacks of a device have the same size."""
         return known_value(self.device_memory_bytes) // self.hbm_stack_count
 
     @property
     def cores_per_hbm_stack(self) -> int:
-        """Physical cores that share a memory stack."""
+        """Number of physical cores that share one HBM stack."""
         return self.physical_cores_per_device // self.hbm_stack_count
 
     @property
     def sbuf_bytes_per_partition(self) -> int | None:
-        """Size of one partition of a core's state buffer (SBUF)."""
+        """Bytes of one partition of a core's state buffer (SBUF)."""
         total, count = self.sbuf_bytes_per_core.value, self.sbuf_partition_count.value
         return None if total is None or count is None else total // count
 
     def checked_lnc(self, lnc: int | None = None) -> int:
-        """Returns `lnc`, or the default for None. Raises ValueError if the hardware does not support it."""
+        """Returns `lnc`, or the family's default LNC for None. Raises ValueError for an LNC that the hardware lacks."""
         if lnc is None:
             return self.lnc_default
         if lnc not in self.lnc_supported:
@@ -150,25 +151,28 @@ class DeviceFamily:
         return lnc
 
     def neuroncore_version(self, lnc: int | None = None) -> Fact[str]:
-        """Returns the version that the tools print at this LNC: on Trainium2 "v3" or "v3d". Raises as `checked_lnc`."""
+        """Returns the NeuronCore version that the tools print at this LNC, such as "v3" or "v3d" on Trainium2.
+
+        Raises ValueError for an unsupported LNC.
+        """
         return self.neuroncore_version_by_lnc[self.lnc_supported.index(self.checked_lnc(lnc))]
 
     def peak_flops_per_device(self, dtype: str, sparse: bool = False) -> float | None:
-        """Returns peak operations per second of a device. None if AWS states none for the type."""
+        """Returns the peak operations per second of a device. None if AWS states no rate for the data type."""
         return self.peak_per_device.flops(dtype, sparse)
 
     def peak_flops_per_physical_core(self, dtype: str, sparse: bool = False) -> float | None:
-        """Returns peak operations per second of a physical core. None if AWS states none for the type."""
+        """Returns the peak operations per second of a physical core. None if AWS states no rate for the data type."""
         return self.peak_per_physical_core.flops(dtype, sparse)
 
     def engine_clock_hz(self, engine: str) -> float | None:
-        """Returns the clock of an engine ("tensor", "vector", "scalar", "gpsimd"). None: unknown."""
+        """Returns the clock rate of an engine ("tensor", "vector", "scalar" or "gpsimd"). None if unknown."""
         ghz = dict(self.engine_clock_ghz.value or ()).get(engine)
         return None if ghz is None else ghz * _HZ_PER_GHZ
 
 
 def known_value(fact: Fact[int]) -> int:
-    """Returns the value of a fact that the reader required to be known."""
+    """Returns the value of a fact. Raises ValueError if it is unknown, which the catalog's reader prevents."""
     if fact.value is None:
         msg = f"a fact that must be known has status {fact.status}"
         raise ValueError(msg)
@@ -176,16 +180,16 @@ def known_value(fact: Fact[int]) -> int:
 
 
 def simulated_serial_number(family: DeviceFamily, device_index: int) -> str | None:
-    """Returns 16 hexadecimal digits. They start with ffffffff to distinguish them from real serial numbers.
+    """Returns a serial number of 16 hexadecimal digits; None for Inferentia, which has no serial numbers.
 
-    None for Inferentia, which has no serial numbers.
+    The number starts with ffffffff to distinguish it from real ones.
     """
     return f"ffffffff{device_index:08x}" if family.generation > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """Location of one device in the host, in the kernel's format."""
+    """PCI address, CPU affinity and NUMA node of one device, each in the kernel's format."""
 
     index: int
     bdf: Fact[str]  # PCI address with domain, "0000:10:1c.0"
@@ -195,15 +199,15 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class UltraServer:
-    """The UltraServer that hosts of an instance type can be part of."""
+    """The kind of UltraServer that hosts of an instance type can belong to."""
 
-    kind: str  # the driver's platform: pod, pds, max
+    kind: str  # platform name in the driver: pod, pds or max
     name: str
     node_count: int
     device_count: int  # of all nodes together
     node_links: Fact[
         str
-    ]  # how NeuronLink joins the nodes: ring (of the devices of one index) or switched (all with all)
+    ]  # NeuronLink between nodes: "ring" of the devices with the same index, or "switched" (all to all)
     node_link_bytes_per_second_per_device: Fact[int]
     note: str
 
@@ -212,18 +216,18 @@ class UltraServer:
 class InstanceType:
     """One instance type. Prices are for Linux, in US dollars per hour; some types have no published price.
 
-    `physical_core_map[device]` holds the physical core at each logical position of the device, for LNC 1; at LNC n, a
-    logical core takes n positions that follow each other. Nodes 1 and 3 of a Trn2 UltraServer use position XOR 6.
+    `physical_core_map[device]` lists the physical core at each logical position of the device, for LNC 1. At LNC n, a
+    logical core takes n consecutive positions. Nodes 1 and 3 of a Trn2 UltraServer use position XOR 6.
     """
 
     name: str  # "trn1.32xlarge"
     family: DeviceFamily
     device_count: int
-    devices: tuple[DeviceFacts, ...]  # by index, device_count of them
+    devices: tuple[DeviceFacts, ...]  # one item per device, in index order
     topology: Topology
-    topology_standing: Fact[str]  # how `topology` is known; the value is its name in topologies.toml
+    topology_standing: Fact[str]  # evidence for `topology`; its value is the name in topologies.toml
     physical_core_map: tuple[tuple[int, ...], ...]
-    device_index_by_routing_id: tuple[int, ...]  # the driver's table; empty where it has none (Inferentia: probe order)
+    device_index_by_routing_id: tuple[int, ...]  # table in the driver; empty if it has none (Inferentia: probe order)
     vcpu_count: Fact[int]
     host_memory_bytes: Fact[int]
     numa_node_count: Fact[int]
@@ -236,25 +240,28 @@ class InstanceType:
     spot_example_usd_per_hour: Fact[float]
     sagemaker_usd_per_hour: Fact[float]
     ultraserver: UltraServer | None
-    other_names: tuple[str, ...]  # product names that the driver treats as this type
+    other_names: tuple[str, ...]  # product names that the driver treats as this instance type
     note: str
 
     @property
     def physical_core_count(self) -> int:
-        """Physical NeuronCores of the whole host."""
+        """Number of physical NeuronCores of the whole host."""
         return self.device_count * self.family.physical_cores_per_device
 
     @property
     def device_memory_bytes_total(self) -> int:
-        """Device memory of the whole host."""
+        """Bytes of device memory of the whole host."""
         return self.device_count * known_value(self.family.device_memory_bytes)
 
     def logical_cores_per_device(self, lnc: int | None = None) -> int:
-        """Logical NeuronCores of a device at this LNC (default: the family's); ValueError for an impossible LNC."""
+        """Returns the number of logical NeuronCores of a device. Raises ValueError for an unsupported LNC."""
         return self.family.physical_cores_per_device // self.family.checked_lnc(lnc)
 
     def logical_core_count(self, lnc: int | None = None) -> int:
-        """Logical NeuronCores of the host: what neuron-ls counts; ValueError for an impossible LNC."""
+        """Returns the number of logical NeuronCores of the host, as neuron-ls counts them.
+
+        Raises ValueError for an unsupported LNC.
+        """
         return self.device_count * self.logical_cores_per_device(lnc)
 
 
@@ -265,9 +272,9 @@ _HEXADECIMAL_DIGITS = 16
 def ultraserver_node(
     ultraserver: UltraServer | None, index: int | None, node_count: int | None = None
 ) -> UltraServerNode:
-    """Builds the node with this index. `node_count`, if read from the host, overrides the catalog.
+    """Builds the UltraServer node with this index. A `node_count` read from the host overrides the catalog's.
 
-    No source states that a ring connects nodes in index order, so its links are inferred.
+    The links of a ring are marked as inferred, because no source states that a ring connects nodes in index order.
     """
     if ultraserver is None:
         return UltraServerNode(index, node_count)
@@ -278,7 +285,7 @@ def ultraserver_node(
     concluded = {name for name, fact in named.items() if fact.value is not None and not fact.certain}
     if ultraserver.node_links.value == "ring":
         concluded.add("links")
-    if not ultraserver.node_links.certain:  # the membership of the type is inferred
+    if not ultraserver.node_links.certain:  # AWS does not state the UltraServer of this instance type
         concluded |= {"name"} if node_count is not None else {"name", "node_count"}
     return UltraServerNode(
         index=index,
@@ -291,7 +298,7 @@ def ultraserver_node(
 
 
 def parse_ultraserver_place(text: str) -> tuple[str, int]:
-    """Parses NAME:INDEX into name and index. Raises ValueError."""
+    """Splits NAME:INDEX into the name of an UltraServer and the index of a node. Raises ValueError for other text."""
     name, _, position = text.rpartition(":")
     if not (_is_name(name) and position.isascii() and position.isdigit() and len(position) < 5):
         raise ValueError(
@@ -302,7 +309,10 @@ def parse_ultraserver_place(text: str) -> tuple[str, int]:
 
 
 def check_ultraserver_place(text: str, instance_type: InstanceType) -> tuple[str, int]:
-    """Parses NAME:INDEX and checks that the instance type supports it. Raises ValueError with a one-line reason."""
+    """Parses NAME:INDEX and checks that the instance type's UltraServer has a node with this index.
+
+    Raises ValueError with a one-line reason.
+    """
     name, index = parse_ultraserver_place(text)
     ultraserver = instance_type.ultraserver
     if ultraserver is None:
@@ -319,9 +329,9 @@ def check_ultraserver_place(text: str, instance_type: InstanceType) -> tuple[str
 
 
 def simulated_server_id(name: str) -> str:
-    """Returns the driver's server ID for a simulated UltraServer: 16 hexadecimal digits.
+    """Returns a server ID for a simulated UltraServer, in the driver's format of 16 hexadecimal digits.
 
-    Generated IDs start with ffffffff to distinguish them from real ones.
+    Returns the name unchanged if it is a server ID. Generated IDs start with ffffffff, unlike real ones.
     """
     if is_server_id(name):
         return name
@@ -331,7 +341,7 @@ def simulated_server_id(name: str) -> str:
 
 
 def is_server_id(text: str) -> bool:
-    """Whether the text is a server ID of the driver: 16 hexadecimal digits, not all zero."""
+    """Returns whether the text has the driver's format of a server ID: 16 hexadecimal digits, not all zero."""
     is_hexadecimal = len(text) == _HEXADECIMAL_DIGITS and all(digit in "0123456789abcdef" for digit in text)
     return is_hexadecimal and bool(text.strip("0"))
 

@@ -46,54 +46,54 @@ class Table:
 
     @property
     def remaining(self) -> tuple[str, ...]:
-        """The keys not taken yet, in the order of the file."""
+        """The keys that were not consumed yet, in file order."""
         return tuple(self._left)
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and not taken yet."""
+        """Returns whether the table has the key and it was not consumed yet."""
         return key in self._left
 
     def take(self, key: str, kind: type[T]) -> T:
-        """The value of a key that must be there and be of this kind; an integer serves as a float."""
+        """Consumes a required key and returns its value, which must have the type `kind`; an integer may be a float."""
         if key not in self._left:
             raise self.error(key, "is missing")
         return self._as(kind, self._left.pop(key), key)
 
     def take_text(self, key: str) -> str:
-        """A text that may be left out: then it is empty."""
+        """Consumes an optional key and returns its text; empty if the key is missing."""
         return self.take(key, str) if self.has(key) else ""
 
     def take_all(self, key: str, kind: type[T]) -> tuple[T, ...]:
-        """An array whose elements are of this kind."""
+        """Consumes a required array and returns its elements, which must have the type `kind`."""
         return tuple(self._as(kind, element, key) for element in self.take(key, list))
 
     def take_rows(self, key: str) -> tuple[tuple[int, ...], ...]:
-        """An array of arrays of integers."""
+        """Consumes a required array of arrays of integers."""
         return tuple(tuple(self._as(int, n, key) for n in row) for row in self.take_all(key, list))
 
     def take_tables(self, key: str) -> Iterator[Table]:
-        """The tables of an array, each read to the end before the next."""
+        """Yields the tables of a required array. The caller must consume all keys of a table before the next table."""
         for position, data in enumerate(self.take_all(key, dict)):
             with open_table(data, self._file_name, f"{self._under(key)}[{position}]") as table:
                 yield table
 
     def take_rates(self, key: str) -> tuple[tuple[str, float], ...]:
-        """A table of numbers, as pairs in the order of the file."""
+        """Consumes a required table of numbers. Returns (name, number) pairs in file order."""
         rates = self.take(key, dict)
         return tuple((name, self._as(float, rate, f"{key}.{name}")) for name, rate in rates.items())
 
     def take_fact(self, key: str, kind: type[T]) -> Fact[T]:
-        """A fact that must be there: {value, status, source, note}, without a value when unknown or n/a."""
+        """Consumes a required fact {value, status, source, note}. Unknown and n/a facts have no `value`."""
         with self.inner(key) as table:
             value = table.take("value", kind) if table.has("value") else None
             return table.take_standing(value)
 
     def take_fact_or_unknown(self, key: str, kind: type[T]) -> Fact[T]:
-        """A fact that may be left out: then it is unknown."""
+        """Consumes an optional fact. Returns an unknown fact if the key is missing."""
         return self.take_fact(key, kind) if self.has(key) else Fact(None, FactStatus.UNKNOWN)
 
     def take_standing(self, value: T | None) -> Fact[T]:
-        """The fact made of `value` and this table's status, source and note."""
+        """Returns a Fact with `value` and this table's status, source and note."""
         text = self.take("status", str)
         if text not in list(FactStatus):
             raise self.error("status", f"{text!r} is none of {', '.join(FactStatus)}")
@@ -103,11 +103,11 @@ class Table:
         return Fact(value, status, self.take_all("source", str), self.take_text("note"))
 
     def inner(self, key: str) -> open_table:
-        """Read the table under a key; at the end, nothing may be left in it."""
+        """Opens the table under a required key. The caller must consume all its keys."""
         return open_table(self.take(key, dict), self._file_name, self._under(key))
 
     def finish(self) -> None:
-        """Refuse what was not taken."""
+        """Raises CatalogDataError if a key of this table was not consumed."""
         for key in self._left:
             raise self.error(key, "is not a key of this table")
 
@@ -117,14 +117,17 @@ class Table:
     def _as(self, kind: type[T], value: object, key: str) -> T:
         if kind is float and type(value) is int:
             value = float(value)
-        # type() and not isinstance(): a TOML boolean must not pass for an integer.
+        # isinstance() would accept a TOML boolean as an integer.
         if type(value) is not kind:
             raise self.error(key, f"{value!r} is not of type {kind.__name__}")
         return value
 
 
 class open_table:  # noqa: N801 - reads like a function; contextlib takes longer to import than the catalog to read
-    """Opens one table. `path` is its path in the file. Raises CatalogDataError if keys are left at the end."""
+    """Opens one TOML table. Raises CatalogDataError if the `with` block leaves keys unconsumed.
+
+    `path` is the dotted path of the table in its file.
+    """
 
     def __init__(self, data: Mapping[str, object], file_name: str, path: str = "") -> None:
         self._table = Table(data, file_name, path)
@@ -139,7 +142,7 @@ class open_table:  # noqa: N801 - reads like a function; contextlib takes longer
 
 @cache
 def load_tables(file_name: str) -> dict[str, dict[str, object]]:
-    """Returns a parsed data file of the catalog. Cached, so do not modify it."""
+    """Parses a data file of the catalog. Callers share the cached result and must not modify it."""
     with open(f"{_DATA_DIRECTORY}/{file_name}", "rb") as file:  # noqa: PTH123 - pathlib is slow
         content = file.read()
     tables = _compiled(file_name, zlib.crc32(content))
@@ -154,9 +157,9 @@ def load_tables(file_name: str) -> dict[str, dict[str, object]]:
 
 
 def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None:
-    """Returns the tables compiled by scripts/compile-catalog. None if missing or older than the data."""
+    """Returns the tables that scripts/compile-catalog wrote. None if they are missing or the data file has changed."""
     try:
-        # importlib does the same, but its import is slow.
+        # __import__, because importlib takes long to import.
         module = __import__(f"neurontools.catalog.compiled.{file_name.removesuffix('.toml')}", fromlist=["TABLES"])
     except ImportError:
         return None
@@ -165,7 +168,7 @@ def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None
 
 
 def read_family(name: str, table: Table) -> DeviceFamily:
-    """Reads the family from the table `family` of its file."""
+    """Reads a device family from the `family` table of its file."""
     if table.take("name", str) != name:
         raise table.error("name", f"must be {name!r}, as the file is called")
     lnc_supported = table.take_all("lnc_supported", int)
@@ -238,7 +241,7 @@ _UNKNOWN_TEXT: Fact[str] = Fact(None, FactStatus.UNKNOWN)
 
 
 def read_instance_type(name: str, family: DeviceFamily, table: Table) -> InstanceType:
-    """Reads an instance type, with the tables of topologies.toml that it refers to."""
+    """Reads an instance type, and the tables of topologies.toml that it names."""
     device_count = table.take("device_count", int)
     topology, topology_standing = _topology(table, device_count)
     return InstanceType(
@@ -268,7 +271,7 @@ def read_instance_type(name: str, family: DeviceFamily, table: Table) -> Instanc
 
 
 def _devices(table: Table, device_count: int) -> tuple[DeviceFacts, ...]:
-    """Reads one row per device. Without rows, all facts of the devices are unknown."""
+    """Reads the facts of each device. Without a `devices` array, all of them are unknown."""
     if not table.has("devices"):
         return tuple(DeviceFacts(i, _UNKNOWN_TEXT, _UNKNOWN_TEXT, _UNKNOWN_TEXT) for i in range(device_count))
     devices = []
@@ -307,7 +310,7 @@ def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
 
 
 def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[int, ...], ...]:
-    """Reads the physical core of each logical position, per device; the identity if the driver has no map."""
+    """Reads the physical core at each logical position of each device. Without a map, both numbers are equal."""
     if not table.has("core_map"):
         return (tuple(range(core_count)),) * device_count
     name = table.take("core_map", str)
@@ -359,16 +362,19 @@ PEAK_DTYPE = "bf16"
 
 
 class UnknownInstanceType(ValueError):
-    """There is no such instance type. The message suggests similar names and the command that lists all."""
+    """The catalog lacks an instance type. The message suggests similar names and the command that lists all."""
 
 
 def names() -> tuple[str, ...]:
-    """Returns all instance types in the order of index.toml: inf1, inf2, trn1, trn1n, trn2, trn3, by size."""
+    """Returns the names of all instance types in the order of index.toml: inf1, inf2, trn1, trn1n, trn2, trn3.
+
+    Within each of them, the order is by size.
+    """
     return tuple(_family_by_instance_type())
 
 
 def family_names() -> tuple[str, ...]:
-    """Returns all device families, in the order of `names`."""
+    """Returns the names of all device families, in the order of index.toml."""
     return tuple(dict.fromkeys(_family_by_instance_type().values()))
 
 
@@ -379,7 +385,7 @@ def load(name: str) -> InstanceType:
     if family_name is None:
         raise UnknownInstanceType(_unknown_text(name))
     file_name = f"{family_name}.toml"
-    # The file has the whole family; only this table is checked here.
+    # The file has all instance types of the family; only the requested one is read and checked.
     table = {key: value for key, value in load_tables(file_name).get("instance_types", {}).items() if key == name}
     with open_table(table, file_name, "instance_types") as instance_types:
         with instance_types.inner(name) as data:
@@ -388,7 +394,7 @@ def load(name: str) -> InstanceType:
 
 @cache
 def load_family(name: str) -> DeviceFamily:
-    """Loads a device family. Raises ValueError if there is none, CatalogDataError for invalid data."""
+    """Loads a device family. Raises ValueError for an unknown name, CatalogDataError for invalid data."""
     if name not in family_names():
         msg = f'no device family "{name}" is known: there are {", ".join(family_names())}'
         raise ValueError(msg)
@@ -400,15 +406,18 @@ def load_family(name: str) -> DeviceFamily:
 
 @lru_cache(maxsize=8)
 def peak_flops_per_core(instance_type: str) -> float | None:
-    """Returns the peak operations per second of a physical core for PEAK_DTYPE. None: unknown."""
+    """Returns the peak operations per second of a physical core for PEAK_DTYPE. None if unknown."""
     try:
         return load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
-    except UnknownInstanceType:  # reported by a newer daemon
+    except UnknownInstanceType:  # a newer daemon may report a type that this catalog lacks
         return None
 
 
 def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
-    """Returns the peak of a logical core at this LNC (default: the family's). None: unknown or unsupported LNC."""
+    """Returns the peak operations per second of a logical core for PEAK_DTYPE, at this LNC or the family's default.
+
+    None if the peak is unknown or the hardware does not support the LNC.
+    """
     physical = peak_flops_per_core(instance_type)
     if physical is None:
         return None
@@ -419,7 +428,7 @@ def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> f
 
 
 def sources() -> Mapping[str, str]:
-    """Returns the description of each source ID in the facts."""
+    """Returns the descriptions of all sources, by the IDs in `Fact.source`."""
     from types import MappingProxyType
 
     return MappingProxyType(dict(_texts("sources.toml", "sources")))
@@ -431,7 +440,7 @@ def _family_by_instance_type() -> dict[str, str]:
 
 
 def _texts(file_name: str, key: str) -> list[tuple[str, str]]:
-    """Returns the pairs of a file with a single table of texts, in file order."""
+    """Reads a file that has a single table of strings. Returns its (key, string) pairs in file order."""
     with open_table(load_tables(file_name), file_name) as file, file.inner(key) as table:
         return [(name, table.take(name, str)) for name in table.remaining]
 

@@ -1,9 +1,9 @@
 """The graph of NeuronLink links between the devices of an instance. No I/O.
 
-The driver doesn't detect links on Trainium and Inferentia2: it looks up the neighbours by the total number of devices.
-A multiple of 16 gets the 4x4 torus table, 12 the ring and 6 the line of Inf2. With any other count, every neighbour
-list is empty, for example if one device failed to probe or is hidden. Only Inferentia reads its links from firmware.
-The driver's order within a list differs between Trn1 and Trn2, so the lists are never sorted.
+On Trainium and Inferentia2, the driver doesn't detect links: it looks up the neighbours by the total number of devices.
+A multiple of 16 devices is a 4x4 torus, 12 are the ring of Inf2, and 6 the line of Inf2. With any other count, every
+neighbour list is empty, for example if one device failed to probe or is hidden. Only on Inferentia, the driver reads
+the links from firmware. Its order within a list differs between Trn1 and Trn2, so the lists are never sorted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-# Up to this many candidate groups, the search is exhaustive (16 devices give at most 12,870).
+# The search for the closest group is exhaustive up to this number of groups (16 devices give at most 12,870).
 _EXACT_SEARCH_GROUPS = 20_000
 
 
 class TopologyKind(StrEnum):
-    """The shape of the links."""
+    """The shape of the NeuronLink graph of a host."""
 
     SINGLE = "single"
     LINE = "line"
@@ -32,8 +32,8 @@ class TopologyKind(StrEnum):
 class Topology:
     """The links of one host: `connected_to[i]` lists the neighbours of device i, in the driver's order.
 
-    In a switched fabric the driver lists no neighbours. Every device reaches every other through the switch, in one
-    hop. Raises ValueError for a neighbour that is out of range, listed twice, or the device itself.
+    In a switched fabric, the driver lists no neighbours, and every device reaches every other device in one hop.
+    Raises ValueError for a neighbour that is out of range, listed twice, or the device itself.
     """
 
     kind: TopologyKind
@@ -58,7 +58,7 @@ class Topology:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether every link is listed at both its ends."""
+        """Whether both devices of every link list the link."""
         return _is_mutual(self.connected_to)
 
     def neighbours(self, device: int) -> tuple[int, ...]:
@@ -100,9 +100,9 @@ class Topology:
         return _torus_shape(self.connected_to) if self.kind is TopologyKind.TORUS_2D else None
 
     def rings(self) -> tuple[tuple[int, ...], ...]:
-        """Returns the rings: the rows and then the columns of a torus, or the one ring from device 0, or nothing.
+        """Returns the rings of a topology: the rows, then the columns of a torus, or the single ring from device 0.
 
-        Consecutive devices of a ring are linked, and so are the last and the first.
+        Consecutive devices of a ring are linked, and so are the last and the first. Other topologies have no rings.
         """
         shape = self.grid_shape()
         if shape is not None:
@@ -116,8 +116,9 @@ class Topology:
     def compact_group(self, group_size: int, free: Collection[int]) -> tuple[int, ...] | None:
         """Returns the `group_size` devices of `free` closest to each other, ascending. None if too few are free.
 
-        The closest group has the least sum of hops over all pairs, and the lowest indices among equals. A pair without
-        a path counts as `device_count` hops. Exact for up to 16 free devices, and greedy from every start beyond that.
+        The closest group has the least sum of hops over all pairs and, among equal sums, the lowest indices. A pair
+        without a path counts as `device_count` hops. The search is exact for up to 16 free devices. Beyond that, it
+        extends a group from each device greedily.
         """
         if group_size < 0:
             msg = f"a group can't have {group_size} devices"
@@ -127,7 +128,7 @@ class Topology:
             return None
         far = self.device_count
         costs = [[far if hops is None else hops for hops in row] for row in _distance_table(self)]
-        from math import comb  # imported late: drawing a topology doesn't need it
+        from math import comb  # imported here, because drawing a topology doesn't need it
 
         if comb(len(candidates), group_size) <= _EXACT_SEARCH_GROUPS:
             return _closest_group(group_size, candidates, costs)
@@ -143,7 +144,7 @@ class Topology:
         return tuple(walk)
 
     def _checked(self, device: int) -> int:
-        """Returns the index. Raises IndexError also for negative ones, which Python would count from the end."""
+        """Returns the device index. Raises IndexError if it is out of range or negative."""
         if not 0 <= device < self.device_count:
             msg = f"no device {device}: there are {self.device_count} devices"
             raise IndexError(msg)
@@ -153,8 +154,8 @@ class Topology:
 def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
     """Returns the shape of links read from a host, or None for an unknown shape, such as devices without links.
 
-    Also None if a list names devices beyond the end, as in a container, or if only one end lists a link. Never returns
-    SWITCHED, because a switched fabric looks like devices without links.
+    Also None if a list names a device beyond the last index, as in a container, or if only one end lists a link.
+    Never returns SWITCHED, because a switched fabric looks like devices without links.
     """
     degrees = [len(links) for links in connected_to]
     if degrees == [0]:
@@ -169,13 +170,13 @@ def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
 
 
 def _is_mutual(connected_to: Sequence[Collection[int]]) -> bool:
-    """Whether the other end of every link exists and lists the link too."""
+    """Returns whether the other end of every link exists and lists the link too."""
     count = len(connected_to)
     return all(0 <= b < count and a in connected_to[b] for a, links in enumerate(connected_to) for b in links)
 
 
 def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
-    """Whether all devices can be reached from device 0."""
+    """Returns whether device 0 has a path to every other device."""
     seen = {0} if connected_to else set()
     pending = list(seen)
     while pending:
@@ -186,7 +187,10 @@ def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
 
 
 def _torus_shape(connected_to: Sequence[Collection[int]]) -> tuple[int, int] | None:
-    """Returns the squarest (rows, columns) of a row-major torus with exactly these neighbours. Sides are at least 3."""
+    """Returns (rows, columns) of the row-major torus with exactly these links, or None. Both are at least 3.
+
+    Of several shapes, returns the one closest to a square.
+    """
     count = len(connected_to)
     for row_count in range(int(count**0.5), 2, -1):
         if count % row_count:
@@ -213,7 +217,7 @@ def _reached_from(topology: Topology, device: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _distance_table(topology: Topology) -> tuple[tuple[int | None, ...], ...]:
-    """Returns the hops between all pairs. Runs a breadth-first search from each device."""
+    """Returns the hops between all pairs of devices. Runs a breadth-first search from each device."""
     table = []
     for start in range(topology.device_count):
         distance: list[int | None] = [None] * topology.device_count
@@ -233,7 +237,7 @@ def _distance_table(topology: Topology) -> tuple[tuple[int | None, ...], ...]:
 
 
 def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
-    """Returns the best group, by branch and bound in index order."""
+    """Returns the group with the least sum of hops, by branch and bound in index order."""
     from math import comb, inf
 
     pair_count = comb(group_size, 2)
@@ -257,7 +261,10 @@ def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]
 
 
 def _grown_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
-    """Returns a good group: grows one from every start by adding the nearest device, and takes the best of them."""
+    """Returns a group with few hops, not always the fewest.
+
+    Starts a group at each device, repeatedly adds the nearest device, and returns the best of these groups.
+    """
     groups = []
     for start in candidates:
         group, total = [start], 0

@@ -1,1 +1,1 @@
-"""The background process that builds machine code of a graph with torch's inductor and a C++ compiler."""
+"""The background process that compiles a graph to machine code with torch's inductor and a C++ compiler."""

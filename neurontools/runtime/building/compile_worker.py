@@ -1,4 +1,4 @@
-"""Compiles the segments of one program with inductor, in a separate process."""
+"""Compiles the segments of one program, runs of its instructions, with inductor in a separate process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 def main() -> None:
-    """Entry point `compile_worker REQUEST RESULT` (descriptors): writes the archive to RESULT and the compile cache."""
+    """Entry point: `compile_worker REQUEST RESULT`. Reads a build request and writes an archive of machine code.
+
+    Both arguments are file descriptors. The compile cache gets a copy of the archive.
+    """
     given, result = map(int, sys.argv[1:3])
     if not set_parent_death_signal(os.getppid(), signal.SIGKILL):
         return
@@ -55,7 +58,7 @@ def main() -> None:
 
 
 def _is_complete(data: bytes, compiled: CompiledGraph, request: dict[str, Any]) -> bool:
-    """Returns whether a cached archive serves this request: another rank may have built it meanwhile."""
+    """Returns whether a cached archive, which another rank may have built meanwhile, satisfies this request."""
     try:
         archive = Archive.from_bytes(data, compiled.module, request["key"])
     except (InvalidArchive, ValueError, KeyError, TypeError):
@@ -72,7 +75,7 @@ def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
     key = request["key"]
     try:
         objects = [shared_object(program, segment, scalars) for segment in segments]
-    except Exception as error:  # any error of the compiler: the training goes on without machine code
+    except Exception as error:  # after any compiler error, the training continues without machine code
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:_LONGEST_REASON]
         return Archive(compiled.module, key, refusal=f"torch's compiler refused it ({reason})")
     fixed = sorted({index for segment in segments for index in segment.fixed})
@@ -87,7 +90,7 @@ def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
 
 
 _OPTIONS: dict[str, Any] = {
-    # Rounds like the CPU's kernels: a bfloat16 result between two operators is rounded to bfloat16.
+    # Rounds a bfloat16 result between two operators to bfloat16, as the CPU's kernels do.
     "emulate_precision_casts": True,
     "layout_optimization": False,
     "fallback_random": True,
@@ -100,9 +103,9 @@ _OPTIONS: dict[str, Any] = {
 
 
 def shared_object(program: Program, segment: Segment, scalars: Sequence[Any]) -> bytes:
-    """Returns the machine code of a segment. Passes on any error of the compiler.
+    """Compiles a segment and returns the bytes of its shared object. Any error of the compiler propagates.
 
-    `scalars` are those of one execution.
+    `scalars` has the values of all scalars in one execution.
     """
     import torch._inductor as inductor
 
@@ -122,7 +125,7 @@ def _example(program: Program, number: int) -> Tensor:
 
 
 def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Callable[..., list[Tensor]]:
-    """Returns the instructions as a function of the segment's inputs, and of the changing scalars as one tensor."""
+    """Returns a function that executes a segment. It takes the inputs, and the changing scalars as one tensor."""
     positions = {index: position for position, index in enumerate(segment.changing)}
     instructions = program.compiled.instructions
 
@@ -161,7 +164,7 @@ def _changes(instruction: Instruction, changing: dict[int, int]) -> bool:
 
 
 def _as(number: Any, like: Tensor) -> Any:
-    """Converts a scalar tensor to the type in which the CPU's kernels compute with it. Keeps other numbers."""
+    """Converts a 0-dimensional tensor to the type that the CPU's kernels use for scalars. Keeps other values."""
     if not isinstance(number, Tensor) or number.dim():
         return number
     return number.to(torch.float64 if like.dtype is torch.float64 else torch.float32)
@@ -213,7 +216,7 @@ _FORMULAS: dict[str, Callable[..., Any]] = {
 def formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]:
     """Returns a function that computes an instruction whose scalars may be tensors.
 
-    Raises KeyError for an operator without such a function.
+    Raises KeyError if the operator has no such function.
     """
     name = instruction.operator.name
     formula = _FORMULAS[base_name(name)]
@@ -223,7 +226,7 @@ def formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]
 
 
 def _on_lists(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Applies a formula to each tensor of a list. A single number is used for each of them."""
+    """Returns a function that applies a formula to each tensor of a list. A single number applies to all tensors."""
 
     def run(first: Sequence[Tensor], *others: Any, **keywords: Any) -> list[Any]:
         def at(value: Any, position: int) -> Any:

@@ -1,7 +1,7 @@
 """Starts the process that builds machine code, and kills its process group when the training ends.
 
-The training holds the other end of standard input, so the supervisor notices any kind of end. The compiler writes to a
-temporary directory, which the supervisor removes at its own end.
+The training process holds the write end of the supervisor's standard input. So the supervisor reads end-of-file however
+the training ends. It removes the compiler's temporary directory before it exits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 
 
 def main() -> int:
-    """Entry point `supervisor REQUEST RESULT`: passes these descriptors to the worker. Returns the worker's status."""
+    """Entry point: `supervisor REQUEST RESULT`. Passes both file descriptors to the worker. Returns its exit status."""
     descriptors = tuple(map(int, sys.argv[1:3]))
     directory = tempfile.mkdtemp(prefix="neurontools-machine-code-")
     try:
@@ -29,7 +29,7 @@ def main() -> int:
             start_new_session=True,
         )
         ended = os.pidfd_open(worker.pid)
-        select.select([ended, sys.stdin.fileno()], [], [])  # standard input gets no data, only its end
+        select.select([ended, sys.stdin.fileno()], [], [])  # standard input gets no data, only end-of-file
         if worker.poll() is None:
             os.killpg(worker.pid, signal.SIGKILL)
         return worker.wait()

@@ -1,1 +1,1 @@
-"""Operators on their way into a graph, or at once onto the host."""
+"""Records operators into graphs, replays recorded steps, and runs other operators eagerly on the host."""

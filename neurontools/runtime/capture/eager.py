@@ -1,4 +1,4 @@
-"""Runs operators eagerly on the host, on the bytes of the device, if they can't wait in a graph."""
+"""Runs operators that can't be recorded in a graph eagerly on the host, on the memory of device tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neurontools.runtime.tensors.device import device
 
 
 def host_alias(tensor: Tensor) -> Tensor:
-    """Returns a CPU tensor that shares the bytes of a device tensor. Its core must have no pending graph."""
+    """Returns a CPU tensor that shares a device tensor's memory. The core must have no pending graph."""
     value = alias(buffers.of(tensor), layouts.layout_of(tensor), int(tensor.storage_offset()))
     if layouts.has_complex:
         if tensor.is_conj():
@@ -28,7 +28,7 @@ def host_alias(tensor: Tensor) -> Tensor:
 
 
 def host_value(tensor: Tensor) -> Tensor:
-    """Executes the pending graph, then returns the value of a device tensor as a CPU tensor of its visible type."""
+    """Executes the pending graph. Returns a device tensor's value as a CPU tensor of the dtype that the script sees."""
     with buffers.lock:
         device.flush(device.core_of(tensor), "Read")
         value = host_alias(tensor)
@@ -36,9 +36,9 @@ def host_value(tensor: Tensor) -> Tensor:
 
 
 def device_tensor(value: Tensor, core: Core) -> Tensor:
-    """Returns a device tensor that takes over the bytes of an unshared CPU tensor.
+    """Moves a CPU tensor to the device, without a copy if its layout allows that. No other tensor may share its memory.
 
-    NotImplementedError for one that has no strides: sparse, quantized, of oneDNN.
+    Raises NotImplementedError for a tensor without strides: sparse, quantized or of oneDNN.
     """
     refuse_unstrided(value)
     layout = layouts.layout_of(value)
@@ -58,7 +58,7 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
 
 
 def refuse_unstrided(value: Tensor) -> None:
-    """NotImplementedError for a tensor without strides: sparse, quantized, of oneDNN."""
+    """Raises NotImplementedError for a tensor without strides: sparse, quantized or of oneDNN."""
     if value.layout is not torch.strided or value.is_quantized:
         kind = "quantized" if value.is_quantized else str(value.layout)
         raise NotImplementedError(
@@ -68,7 +68,7 @@ def refuse_unstrided(value: Tensor) -> None:
 
 
 def reserve(core: Core, nbytes: int) -> None:
-    """Allocates HBM for a tensor. If HBM is short, first executes the pending graph to free its dead inputs."""
+    """Allocates HBM for a tensor. If HBM is short, first executes the pending graph, which frees unused inputs."""
     buffers.drain()
     memory = core.memory
     if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes and _dead_bytes(core) * 8 > memory.limit_bytes:
@@ -81,18 +81,18 @@ def reserve(core: Core, nbytes: int) -> None:
 
 
 def check_room(core: Core, nbytes: int) -> None:
-    """Raises OutOfDeviceMemory for a size above the limit of the core, before the host allocates it."""
+    """Raises OutOfDeviceMemory for a size above the core's HBM limit, before the host allocates that memory."""
     if nbytes > core.memory.limit_bytes:
         raise core.memory.refusal(Category.TENSORS, nbytes)
 
 
 def _dead_bytes(core: Core) -> int:
-    """Returns the bytes that only the pending graph still holds."""
+    """Returns the bytes of tensors that only the pending graph still uses."""
     return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and not b.is_alive)
 
 
 def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target: torch.device) -> Any:
-    """Runs a factory whose result is on another device, such as torch.zeros_like(x, device="cpu")."""
+    """Runs a tensor factory whose result is on another device, such as torch.zeros_like(x, device="cpu")."""
     host = [_map_tensors(a, host_value) for a in arguments]
     return operator.op(*host, **{name: _map_tensors(a, host_value) for name, a in keywords.items()}, device=target)
 
@@ -100,9 +100,9 @@ def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target:
 def run_eager(
     operator: DeviceOperator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
 ) -> Any:
-    """Runs an operator that depends on values, or whose meta kernel is wrong. Counted as a fallback.
+    """Runs an operator eagerly on the host and counts a fallback.
 
-    `results` gets what the CPU returned, one entry a result.
+    Such an operator has layouts that depend on values, or a wrong meta kernel. `results` receives the CPU's results.
     """
     with buffers.lock:
         tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
@@ -111,7 +111,7 @@ def run_eager(
         for tensor in tensors:
             device.flush(device.core_of(tensor), "Fallback")
         written = _written_tensors(operator, arguments, keywords)
-        # Under XLA_USE_BF16 the host computes in the visible type and writes back what it changed.
+        # Under XLA_USE_BF16, the host computes in the dtype that the script sees, and then copies changed values back.
         host: dict[int, Tensor] = {}
 
         def on_host(tensor: Tensor) -> Tensor:
@@ -149,7 +149,10 @@ def run_eager(
 
 
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
-    """Runs an `out=` call that may resize its target: computes a new result, then copies it or re-points the target."""
+    """Runs an `out=` call that may resize its target.
+
+    Computes a new result. Copies the result into a target of the same shape, or else makes the target a view of it.
+    """
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
         core = device.core_of(next(iter(targets.values())))
@@ -171,7 +174,7 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
 
 def _view_of(owner: Tensor, value: Tensor) -> Tensor:
     """Returns a view of a device tensor's storage with the size, strides and offset of a CPU tensor."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the CPU kernel reads no tensor data
     view: Tensor = torch.ops.aten.as_strided.default.redispatch(
         keys, owner, list(value.shape), list(value.stride()), value.storage_offset()
     )
@@ -179,8 +182,8 @@ def _view_of(owner: Tensor, value: Tensor) -> Tensor:
 
 
 def point_at(target: Tensor, source: Tensor) -> Tensor:
-    """Makes `target` a view of all of `source`."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
+    """Makes `target` a view of the whole tensor `source`."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the CPU kernel reads no tensor data
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         keys, target, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
     )
@@ -192,7 +195,7 @@ def _host_or_same(tensor: Tensor) -> Tensor:
 
 
 def _shared_storages(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
-    """Maps host addresses of the arguments' storages to their device tensors."""
+    """Maps host addresses of the arguments' storages to device tensors. A CPU argument's address maps to None."""
     shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
     for tensor in tensors:
         value = buffers.of(tensor).value
@@ -212,7 +215,7 @@ def _device_results(
         owner = shared[where]
         if owner is None or owner.dtype is not value.dtype or layouts.narrowed:
             return device_tensor(value.clone(), core)
-        return _view_of(owner, value)  # a view of an argument on the host is one on the device
+        return _view_of(owner, value)  # a result that views an argument is a view on the device too
 
     if operator.in_place:
         results: list[Any] = [

@@ -1,4 +1,4 @@
-"""Records operators on device tensors into the pending graph of their core; the graph computes them later."""
+"""Records operators on device tensors into the pending graph of their core, for later execution."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
-# What a graph holds as it is.
+# Types of arguments that are part of a call's key without conversion.
 _PLAIN = frozenset({type(None), torch.dtype, torch.layout, torch.memory_format, str, torch.device, complex})
 _Parameter = torch.nn.Parameter
 _BOOLEAN = (object(), object())
 _LIST, _LIST_END, _FLOAT, _INT, _HOST, _OFFSET = (object() for _ in range(6))
 
-# Looked up without a method call in between; all are the same objects for the life of the process.
+# Module globals, because attribute look-ups cost time in each operator call. These objects are never replaced.
 _lock = buffers.lock
 _by_address = buffers.by_address
 _young_layouts = layouts.young
 
 
 class _CallKey:
-    """The key of an operator call, which identifies its signature, and the inputs of the call.
+    """Collects the key of an operator call, which identifies its signature, and the inputs of the call.
 
     This is the hot path of training: `add_tensor` runs for each tensor of each operator.
     """
@@ -110,7 +110,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
-        if replayer.ahead is not None:  # since another thread has executed what was there
+        if replayer.ahead is not None:  # another thread has executed a graph, which started a replay
             replayer.bail_out()
         try:
             core, signature = record(operator, arguments, keywords, core)
@@ -167,7 +167,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
             try:
                 return recorded(arguments, keywords, given, core)
             except BaseException:
-                # A signal's handler may have raised anywhere in there.
+                # A signal handler may have raised an exception at any point of the recording.
                 replayer.stop_observing()
                 for each in device.taken:
                     each.pending.mend()
@@ -179,7 +179,10 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
 def _verify(
     first: Unverified, operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
 ) -> Any:
-    """Runs a call eagerly. If its meta kernel was right, later calls of this signature are recorded."""
+    """Runs a call eagerly and compares the layouts of its results with those of the meta kernel.
+
+    If they agree, later calls of this signature are recorded. Otherwise the operator always runs eagerly.
+    """
     results: list[Any] = []
     result = eager.run_eager(operator, arguments, keywords, core, results)
     if first.signature.agrees_with(results):
@@ -194,7 +197,7 @@ def record(
 ) -> tuple[Core, OperatorSignature]:
     """Adds a call to the pending graph of its core. The caller holds the lock and creates the results.
 
-    Raises NotRecordable or NeedsResize when the call has to run at once; then nothing is recorded.
+    Raises NotRecordable or NeedsResize, without recording anything, if the call must run eagerly.
     """
     call = _CallKey(operator.id)
     lifted = operator.lifted_positions

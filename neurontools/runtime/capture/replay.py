@@ -1,9 +1,10 @@
 """Replays the trace of an earlier step instead of recording the step again.
 
-After a known graph was executed, the replayer expects the graph that came next the last time. The first time, it
-observes the calls while the recorder records them, and makes a Trace of them. From then on it compares each call with
-the trace; the pending graph of the core stays empty meanwhile. On a different call, or when other code needs the graph,
-it bails out: it writes the graph as if all calls had been recorded, and recording continues.
+After each execution, the replayer expects the graph that followed the same program last time. If this graph has no
+trace, the replayer observes its calls while the recorder records them, and makes a Trace of them. If it has one, the
+replayer compares each call with the trace, and the pending graph of the core stays empty. On a different call, or when
+other code needs the graph, the replayer bails out: it writes the graph as if all calls had been recorded, and recording
+continues.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class TraceCacheEntry:
 
 
 class TraceReplayer:
-    """The state of the replay in this process. The caller holds the lock of the buffers.
+    """The state of the replay in this process. Callers hold the lock of the buffers.
 
-    `ahead` is the next expected call, or None. `observed` has the calls of a step that will be replayed later; it is
-    None while nothing is observed.
+    `ahead` is the next expected call, or None. `observed` lists the calls of a step from which a trace will be made;
+    it is None while no step is observed.
     """
 
     __slots__ = ("_entries", "_known_count", "_last", "_observed_core", "ahead", "observed", "trace")
@@ -53,7 +54,7 @@ class TraceReplayer:
         self._entries: deque[TraceCacheEntry] = deque()
 
     def bind(self, trace: Trace, number: int, address: int) -> bool:
-        """Binds the storage at an address to an input of the graph. Returns whether it matches that input."""
+        """Binds the storage at an address to input `number` of a trace. Returns False if the storage does not match."""
         buffer = buffers.by_address.get(address)
         core = trace.core
         if (
@@ -67,11 +68,11 @@ class TraceReplayer:
         buffer.index = number
         trace.addresses[number] = address
         trace.buffers[number] = buffer
-        buffer.graph = core.pending  # last: whoever writes the graph looks for it among the trace's buffers
+        buffer.graph = core.pending  # last, because a bail-out resets only buffers that the trace lists
         return True
 
     def output(self, trace: Trace, number: int) -> Tensor:
-        """Creates the tensor of a result that is still alive at the end of the step."""
+        """Creates the tensor for a result of a replayed call that is still alive at the end of the step."""
         core = trace.core
         tensor, buffer = buffers.create(trace.layouts[number], None, core)
         buffer.index = number
@@ -88,7 +89,7 @@ class TraceReplayer:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> None:
-        """Adds a recorded call to the observed ones; stops observing if the call can't be compared."""
+        """Appends a recorded call to `observed`. Stops observing if a replay can't recognize such a call."""
         observed = self.observed
         graph = core.pending
         if observed is None or core is not self._observed_core:
@@ -105,7 +106,7 @@ class TraceReplayer:
         self._known_count = len(graph.buffers)
 
     def is_replaying(self, core: Core) -> bool:
-        """Returns whether at least one call of a trace was replayed on a core."""
+        """Returns whether a replay is running on this core and has replayed at least one call."""
         trace, ahead = self.trace, self.ahead
         return trace is not None and trace.core is core and ahead is not None and ahead.position > 0
 
@@ -118,7 +119,7 @@ class TraceReplayer:
     def _write_graph(self, trace: Trace, position: int) -> None:
         core, graph, count = trace.core, trace.core.pending, trace.buffer_counts[position]
         for buffer in trace.buffers[count:]:
-            if buffer is not None:  # of a call that was not made to its end
+            if buffer is not None:  # its call did not complete
                 buffer.graph = None
         listed = [
             self._make_temporary(trace, number) if buffer is None else buffer
@@ -136,7 +137,7 @@ class TraceReplayer:
             trace.release_slots()
 
     def _make_temporary(self, trace: Trace, number: int) -> Buffer:
-        """Creates the buffer of a temporary result, which has none during a replay."""
+        """Creates the buffer of a temporary result. During a replay, temporary results have no buffers."""
         buffer = Buffer()
         buffer.slot, buffer.address = trace.slots[number], trace.addresses[number]
         buffer.layout, buffer.core = trace.layouts[number], trace.core
@@ -145,7 +146,7 @@ class TraceReplayer:
         return buffer
 
     def take_finished_trace(self, core: Core) -> Trace | None:
-        """Returns the trace if it was replayed to its end with the same live tensors; otherwise bails out."""
+        """Returns the trace if its replay is complete and the same tensors are alive. Otherwise bails out."""
         trace = self.trace
         if trace is None or trace.core is not core or self.ahead is trace.first:
             return None
@@ -159,23 +160,23 @@ class TraceReplayer:
         return trace
 
     def take_observed_calls(self, core: Core) -> list[ObservedCall] | None:
-        """Ends the observation of a core's graph. Returns its calls, or None if this core was not observed."""
+        """Stops observing a core and returns the observed calls. Returns None if this core was not observed."""
         if core is not self._observed_core:
             return None
         observed, self.observed, self._observed_core = self.observed, None, None
         return [] if observed is None else observed
 
     def stop_observing(self) -> None:
-        """Drops the observed calls after a call whose recording failed: they are not a whole graph."""
+        """Drops the observed calls after a call failed, because they are not a whole graph."""
         self.bail_out()
         self.observed = self._observed_core = None
 
     def keep_trace(
         self, core: Core, observed: list[ObservedCall], graph: Graph, alive: bytes, entry: TraceCacheEntry, program: Any
     ) -> None:
-        """Makes a trace of the observed calls of a graph that was executed before."""
+        """Makes a trace from the observed calls of an executed graph, and stores it in the program's entry."""
         if len(observed) != len(graph.signatures):
-            entry.is_traceable = False  # some call was none that can be compared
+            entry.is_traceable = False  # a replay can't recognize at least one call
         elif len(observed) >= _MIN_CALLS:
             self.drop_trace(entry)
             entry.trace = Trace(core, observed, graph.key, graph.buffers, alive, program, self.output, self)
@@ -185,7 +186,7 @@ class TraceReplayer:
                 self.drop_trace(self._entries.popleft())
 
     def expect_next(self, core: Core, entry: TraceCacheEntry) -> None:
-        """After an execution, starts the replay of the program that ran next the last time."""
+        """After an execution, starts to replay or observe the program that followed the same execution last time."""
         last = self._last.get(core.local_index)
         if last is not None:
             last.after = entry
@@ -207,7 +208,7 @@ class TraceReplayer:
             core.bail_out = self.bail_out
 
     def drop_trace(self, entry: TraceCacheEntry) -> None:
-        """Drops the trace of an entry: its program was unloaded, or its calls have another effect now."""
+        """Drops the trace of an entry. Bails out first if the trace is being replayed."""
         trace, entry.trace = entry.trace, None
         if trace is not None:
             if trace is self.trace:
@@ -227,7 +228,7 @@ buffers.write_graphs = replayer.bail_out
 
 
 def mark_eager_only(operator: DeviceOperator) -> None:
-    """Runs an operator eagerly from now on, because its meta kernel and its CPU kernel disagree. Warns once."""
+    """Makes an operator run eagerly from now on, because its meta kernel and CPU kernel disagree. Warns once."""
     if not operator.dynamic:
         operator.dynamic = True
         metrics.increment(f"WrongMetaKernel:{operator.name}")

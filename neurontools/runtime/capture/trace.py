@@ -1,8 +1,8 @@
-"""Traces: an earlier step as functions that recognize its calls when they come again.
+"""Traces of training steps: one generated function for each call, which recognizes the call when it recurs.
 
-Each call becomes one function. It compares tensor layouts with torch's own guard, storages by address, and all other
-arguments by value. A call that matches is neither parsed nor recorded. The source of a function depends only on the
-kinds of the arguments, so calls of the same kinds share one compiled function.
+A function compares tensor layouts with torch's own guard, storages by address, and all other arguments by value. A
+matching call is neither parsed nor recorded. The source of a function depends only on the kinds of the arguments, so
+calls with arguments of the same kinds share one compiled function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXACT = frozenset({torch.dtype, torch.layout, torch.memory_format, str, torch.d
 
 
 class NotTraceable(Exception):
-    """A call can't be recognized by comparison, so its step is recorded each time."""
+    """A replay can't recognize a call by comparison, so its step is recorded each time."""
 
 
 class ExpectedCall:
@@ -42,7 +42,7 @@ class ExpectedCall:
 
 @dataclass(slots=True)
 class ObservedCall:
-    """A recorded call: the source of its comparisons, and the values to compare with."""
+    """A recorded call: generated source lines that recognize it when it recurs, and the values for the comparison."""
 
     operator: DeviceOperator
     signature: OperatorSignature
@@ -73,10 +73,10 @@ def observe_call(
     known_count: int,
     first_result: int,
 ) -> ObservedCall:
-    """Turns a recorded call into comparisons.
+    """Generates the comparisons that recognize a recorded call when it recurs.
 
-    `indices` are the numbers of its tensors in the graph; those from `known_count` on came with this call.
-    NotFollowable for one that has anything but device tensors, numbers and constants.
+    `indices` are the graph's numbers of its tensors; numbers from `known_count` on first appeared in this call. Raises
+    NotTraceable for arguments other than device tensors, numbers and constants.
     """
     if operator.out_names or signature.host_count:
         raise NotTraceable(operator.name)
@@ -102,7 +102,7 @@ def observe_call(
 
 
 class _Reader:
-    """Writes the comparisons for the arguments of one call."""
+    """Generates the source of the comparisons for the arguments of one call."""
 
     def __init__(self, call: ObservedCall, indices: Any, known_count: int) -> None:
         self.call = call
@@ -141,7 +141,7 @@ class _Reader:
             call.checks.append(f"if [item.__class__ for item in {name}] != {kinds}: return MISS")
             call.scalars.append(f"*{name}")
         elif not lifted and len({item.__class__ for item in value}) <= 1 and all(i.__class__ in _EXACT for i in value):
-            # Of one schema, so of one class: no True for a 1.
+            # The operator's schema fixes the class of the items, so `!=` can't confuse True with 1.
             constant = call.value(list(value) if kind is list else value)
             call.checks.append(f"if {name} != {constant}: return MISS")
         else:
@@ -175,10 +175,10 @@ class _Reader:
 
 
 class Trace:
-    """A whole step that came before, on one core, and where it stands while it comes again.
+    """A recorded step on one core, and the state of its current replay.
 
-    `buffers[i]` is the buffer that the graph would know as number i, or None for a result that nobody has when the step
-    ends: such results have no buffers, only places in a range of slots. `addresses` are those of all.
+    `buffers[i]` is the buffer with number i in the graph, or None for a temporary: a result that is dead when the step
+    ends. Temporaries have no buffers, only slots in `range`. `addresses` has the addresses of buffers and temporaries.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class Trace:
         self.named = [number for number in range(count) if number not in results or alive[number]]
         self.living_pattern = [bool(alive[number]) for number in self.named]
         self.range: SlotRange | None = None
-        # What was there before each call, for a step that takes another way.
+        # Lengths of the graph's lists before each call. A bail-out cuts the lists to these lengths.
         self.key_ends, self.buffer_counts, self.scalar_counts = _ends(observed, key)
         self.misses = 0
         self.skips = 0
@@ -221,7 +221,7 @@ class Trace:
         self.first = next_call
 
     def prepare(self) -> None:
-        """Resets the trace for one replay."""
+        """Resets the trace before a replay."""
         self.scalars.clear()
         self.buffers[:] = [None] * len(self.buffers)
         if self.range is None and self.temporaries:
@@ -241,7 +241,7 @@ class Trace:
         ]
 
     def release_slots(self) -> None:
-        """Turns its temporaries into ordinary storages, because the script may still hold them."""
+        """Turns the trace's temporaries into ordinary storages, because the script may still hold their tensors."""
         if self.range is not None:
             storages.give_up_range(self.range)
             self.range = None
@@ -324,7 +324,7 @@ def _source_of_call(call: ObservedCall, results: str) -> str:
     ]
     if call.argument_count:
         lines.append(f"        {', '.join(f'a{i}' for i in range(call.argument_count))}, = arguments")
-    # Lists are taken apart first, then the guard looks at all tensors at once.
+    # Lists are unpacked first, so that one call of the guard checks all tensors.
     lines += [f"        {line}" for line in call.apart]
     if call.names:
         lines.append(f"        if not check({', '.join(call.names)}): return MISS")
@@ -344,7 +344,7 @@ def _source_of_call(call: ObservedCall, results: str) -> str:
 @lru_cache(maxsize=4096)
 def _compile_call(source: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"MISS": MISS, "NAME": NAME, "capsule_of": capsule_of, "from_dlpack": from_dlpack}
-    # The source is made of kinds and numbers; nothing in it comes from a file or from the script.
+    # exec is safe: the source has only names of types and parameters, and numbers. Values of the script are not in it.
     exec(compile(source, "<traced call>", "exec"), names)  # noqa: S102
     made: Callable[..., Any] = names["make"]
     return made

@@ -1,4 +1,4 @@
-"""Counters and timers under the names of torch_xla's metrics, and counts by line of the script."""
+"""Counters and timers with the names of torch_xla's metrics, and event counts by line of the script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neurontools.model.execution import bucket_index, bucket_seconds
 
 @dataclass(slots=True)
 class Timer:
-    """The samples of one metric: seconds if `is_time`, else bytes or a number."""
+    """Statistics of one metric's samples. Samples are seconds if `is_time`, else bytes or plain numbers."""
 
     name: str
     is_time: bool
@@ -40,7 +40,7 @@ class Timer:
             self.buckets[index] = self.buckets.get(index, 0) + 1
 
     def quantile(self, ratio: float) -> float | None:
-        """Returns a quantile of the samples within 0.5 %; None without samples or if they are not times."""
+        """Returns a quantile of the samples, accurate to 0.5 %. None without samples, or if samples are not times."""
         if not self.buckets:
             return None
         rank = max(1, round(ratio * self.count))
@@ -60,30 +60,27 @@ class RuntimeMetrics:
         self.timers: dict[str, Timer] = {}
 
     def increment(self, name: str, amount: int = 1) -> None:
-        """Adds to a counter."""
         self.counters[name] = self.counters.get(name, 0) + amount
 
     def add_duration(self, name: str, seconds: float) -> None:
-        """Adds a sample to a metric of times."""
         timer = self.timers.get(name)
         if timer is None:
             timer = self.timers[name] = Timer(name, is_time=True)
         timer.add(seconds)
 
     def add_sample(self, name: str, value: float) -> None:
-        """Adds a sample to a metric of bytes or sizes."""
+        """Adds a sample to a metric whose samples are not times, such as bytes."""
         timer = self.timers.get(name)
         if timer is None:
             timer = self.timers[name] = Timer(name, is_time=False)
         timer.add(value)
 
     def count_fallback(self, name: str) -> None:
-        """Counts an operator that ran on the host outside of a graph, under its name, such as `aten::nonzero`."""
+        """Counts one run of an operator, such as `aten::nonzero`, on the host and outside of graphs."""
         self.increment(name)
         call_sites.count_call(f"fallback {name}")
 
     def clear(self) -> None:
-        """Removes all counters and metrics."""
         self.counters.clear()
         self.timers.clear()
 
@@ -121,7 +118,7 @@ metrics = RuntimeMetrics()
 
 _MAX_CALL_SITES = 256
 _MOST_FRAMES = 200
-# Prefixes of files that do not belong to the script: packages, the standard library, this package, frozen modules.
+# Path prefixes of code outside the script: packages, the standard library, this package, frozen modules.
 _OTHERS = tuple(
     {
         f"{Path(path)}{os.sep}"
@@ -136,12 +133,12 @@ CallSite = tuple[str, str, int]
 
 
 class CallSiteCounter:
-    """Counts events such as a fallback by the line of the script that causes them. Any thread may count.
+    """Counts events, such as fallbacks, by the line of the script that causes them. Any thread may count.
 
-    `counts` has at most 256 call sites; events at further ones are dropped. `steps` has the number of training steps
-    in which a call site had an event; an evaluation counts as one step. `step` is the current step.
+    `counts` has at most 256 call sites; events at further call sites are dropped. For each call site, `steps` has the
+    number of training steps with an event there; an evaluation counts as one step. `step` is the current step's number.
 
-    Finding the line takes one to two microseconds, so count only what happens a few times a step.
+    Finding the line takes one to two microseconds, so count only events that happen a few times per step.
     """
 
     def __init__(self) -> None:
@@ -151,7 +148,7 @@ class CallSiteCounter:
         self._latest: dict[CallSite, int] = {}
 
     def count_call(self, cause: str) -> None:
-        """Counts an event for the line of the script on this stack; does nothing if there is none."""
+        """Counts an event for the script's line on the calling stack. Does nothing if the stack has no such line."""
         frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented, and cheaper than `inspect`)
         if frame is None:
             return

@@ -1,4 +1,4 @@
-"""The step clock: divides the time of a training into parts. Time in no other part is host time."""
+"""The step clock divides training time into parts such as compile wait and computing. The rest is host time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 Entry = tuple[int, float, float]
 """An open part: its number, its start by perf_counter, and `charged_seconds` at its start."""
 
-_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # both are CLOCK_MONOTONIC on Linux: a few hundred ns
+_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # a few hundred ns: on Linux both are CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimeParts:
-    """Seconds by part; their sum is the time since the clock started.
+    """Seconds of training time by part. Their sum is the time since the step clock started.
 
-    `input_wait_seconds` is None for a script without a torch loader. `compiling_since_seconds` and
-    `collective_since_seconds` are CLOCK_MONOTONIC; None while the script is not waiting for a program, or not in a
-    collective.
+    `input_wait_seconds` is None for a script without a torch data loader. `compiling_since_seconds` is the start of the
+    current wait for a program by CLOCK_MONOTONIC, `collective_since_seconds` that of the current collective; else None.
     """
 
     host_seconds: float
@@ -37,36 +36,36 @@ class StepTimeParts:
 
 
 class StepClock:
-    """Charges time to parts. An outer part is charged only the time that its inner parts were not charged.
+    """Charges training time to parts. Parts may nest: an outer part gets only the time not charged to inner parts.
 
-    Threads in `background` work while the script goes on, so their time must not be charged: callers test
-    `is_background`. If parts of two threads overlap, the one that ends first is charged. `clock` must be the clock of
-    the moments that callers pass.
+    Threads in `background` work while the script continues. Their time must not be charged, so callers test
+    `is_background`. If parts of two threads overlap, the part that ends first gets the common time. Callers must take
+    the times that they pass from `clock`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.charged_seconds = 0.0
         self.background: set[int] = set()
-        self.latest_collective: str | None = None  # set by the caller that opens the collective
+        self.latest_collective: str | None = None  # kind of the collective; its caller sets this
         self._seconds = [0.0] * 5
         self._open: dict[int, Entry] = {}
         self._clock = clock
         self._began_seconds = clock()
-        self._read_seconds = [0.0] * 6  # the result of the latest read_times; host time last
-        self._lock = Lock()  # for readers; charging takes no lock
+        self._read_seconds = [0.0] * 6  # seconds by part in the latest read_times; host time last
+        self._lock = Lock()  # held by read_times; charging takes no lock
 
     def begin(self) -> None:
-        """Restarts host time at this moment and discards host time that no reader has read."""
+        """Restarts host time now. Discards the host time that `read_times` has not returned yet."""
         self._began_seconds = self._clock() - max(self.charged_seconds, sum(self._read_seconds))
 
     def open(self, part: int, at_seconds: float) -> Entry:
-        """Opens a part that may take long, so that readers see it while it lasts."""
+        """Opens a part that may take long, so that `read_times` includes the part before it ends."""
         entry = (part, at_seconds, self.charged_seconds)
         self._open[id(entry)] = entry
         return entry
 
     def close(self, entry: Entry, at_seconds: float) -> None:
-        """Closes a part and charges its time."""
+        """Closes a part and charges its duration."""
         part, began_seconds, charged_before = entry
         self.charge(part, at_seconds - began_seconds, charged_before)
         del self._open[id(entry)]
@@ -79,21 +78,21 @@ class StepClock:
         del self._open[id(entry)]
 
     def charge(self, part: int, seconds: float, charged_before: float) -> None:
-        """Charges a duration, less the time charged since `charged_before` was read."""
+        """Charges a duration to a part, less the time charged to inner parts since `charged_before` was read."""
         rest = seconds - (self.charged_seconds - charged_before)
         if rest > 0.0:
             self._seconds[part] += rest
             self.charged_seconds += rest
 
     def is_background(self) -> bool:
-        """Whether this thread works in the background of the script."""
+        """Returns whether the calling thread works in the background of the script."""
         return bool(self.background) and get_ident() in self.background
 
     def read_times(self) -> StepTimeParts:
-        """Returns the times up to now, open parts included. No part ever falls from one read to the next.
+        """Returns the seconds of all parts up to now, including open parts. No part decreases between two calls.
 
-        The final charge of an open part is unknown: some of a collective's time may be waiting. If a read has given a
-        part too much time, the part stays constant in later reads until its charges catch up.
+        The final charge of an open part is unknown, because some of a collective's time may be waiting. If a call has
+        returned too much time for a part, later calls return the same value until the charges catch up.
         """
         with self._lock:
             now = self._clock()
@@ -111,17 +110,17 @@ class StepClock:
         )
 
     def read_charges(self) -> tuple[float, tuple[float, ...]]:
-        """Returns this moment of perf_counter and the seconds charged to each part up to now.
+        """Returns the current perf_counter time and the seconds charged to each part up to now.
 
-        For the difference between two step boundaries, where hardly any part is open. Unlike in `read_times`, a part
-        that is open may fall.
+        Callers subtract the values of two step boundaries, where hardly any part is open. Unlike in `read_times`, an
+        open part may decrease.
         """
         now = self._clock()
         return now, tuple(self._of_moment(now)[0][:-1])
 
     def _of_moment(self, now: float) -> tuple[list[float], dict[int, float]]:
-        """Returns the seconds by part, host time last, and the start of each open part. Other threads may charge."""
-        lasting = self._open.copy()  # first: the charge of a part that closes in between is then in `_seconds`
+        """Returns the seconds by part, host time last, and the start of each open part. Takes no lock."""
+        lasting = self._open.copy()  # copied first: `_seconds` then includes a part that closes meanwhile
         seconds = self._seconds.copy()
         charged = sum(seconds)
         since: dict[int, float] = {}
@@ -130,16 +129,16 @@ class StepClock:
             if rest > 0.0:
                 seconds[part] += rest
                 charged += rest
-            since[part] = began_seconds + _MONOTONIC_SECONDS  # sorted: the earliest start wins
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # the earliest start comes last and wins
         return [*seconds, now - self._began_seconds - charged], since
 
     def renew_lock(self) -> None:
-        """Replaces the lock in a forked child, where no thread would release it."""
+        """Replaces the lock in a forked child, because the thread that held it does not exist there."""
         self._lock = Lock()
 
 
 def _limit_growth(before: list[float], now: list[float], whole_seconds: float) -> list[float]:
-    """Raises the parts towards `now`, without lowering any, so that their sum is `whole_seconds`."""
+    """Returns `before` with its parts raised towards `now`, up to a sum of `whole_seconds`. No part decreases."""
     passed_seconds = max(0.0, whole_seconds - sum(before))
     missing = [max(0.0, part - earlier) for earlier, part in zip(before, now, strict=True)]
     share = min(1.0, passed_seconds / (sum(missing) or 1.0))

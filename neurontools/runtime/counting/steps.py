@@ -1,4 +1,4 @@
-"""Optimizer steps, batches, samples and checkpoints of this process, and their durations."""
+"""Counts and times optimizer steps, batches, samples and checkpoints of this process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from neurontools.runtime.counting.metrics import Timer, call_sites
 from neurontools.runtime.profiling.ring import ring
 
-WARM_UP_STEPS = 5  # after these steps a training has usually compiled all its graphs
+WARM_UP_STEPS = 5  # after this many steps, a training has usually compiled all its graphs
 
 
 @dataclass(slots=True)
 class StepCounts:
-    """Counts of this process. A step is a call of an optimizer's `step`; its time is the time since the last call."""
+    """Counts of steps, batches and samples in this process.
+
+    A step is a call of an optimizer's `step`. Its duration is the time since the previous call.
+    """
 
     steps_total: int = 0
     samples_total: int = 0
@@ -29,7 +32,7 @@ class StepCounts:
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
     def record_step(self) -> None:
-        """Counts a step of an optimizer."""
+        """Counts a step of an optimizer and records the time since the previous step."""
         now = time.monotonic()
         if self.last_seconds is not None:
             self.times.add(now - self.last_seconds)
@@ -42,7 +45,7 @@ class StepCounts:
             ring.end_step()
 
     def record_batch(self, samples: int) -> None:
-        """Counts a batch that a loader gave to the script."""
+        """Counts a batch that a data loader returned to the script, and its samples."""
         self.batches_total += 1
         self.samples_total += samples
         self.largest_batch = max(self.largest_batch, samples)
@@ -62,7 +65,7 @@ def count_optimizer_steps() -> None:
 
 @dataclass(slots=True)
 class SaveCounts:
-    """Calls of torch.save in this process and their total duration, execution of pending graphs included."""
+    """Number and total seconds of torch.save calls in this process, including the execution of pending graphs."""
 
     saves_total: int = 0
     seconds: float = 0.0
