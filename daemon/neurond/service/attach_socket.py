@@ -1,8 +1,8 @@
 """The attach socket, where processes attach to the daemon and the kernel proves their identity.
 
-A process connects, receives its token in one line, and keeps the connection open. Its lease ends with the connection or
-with the process, which a pidfd watches, because forked children may have inherited the connection. On a simulated host
-the connection also carries injected faults and their acknowledgements. Profile requests use it too.
+A process connects, receives its token in one line, and keeps the connection open. Its lease ends when the connection
+closes or the process ends. The daemon watches a pidfd too, because forked children may have inherited the connection.
+The connection also carries profile requests and, on a simulated host, injected faults and their acknowledgements.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 _READ_BYTES = 4096
 _LONGEST_LINE_BYTES = 64
 _LAST_READS = 16
-_MOST_LINES = 64  # per read; a well-behaved process sends fewer
+_MOST_LINES = 64  # lines handled per read, the rest is dropped; a well-behaved process sends fewer
 
 _log = logging.getLogger(__name__)
 _log_refusal = RateLimitedLogger(_log, logging.WARNING)
@@ -57,8 +57,8 @@ _log_refusal = RateLimitedLogger(_log, logging.WARNING)
 class AttachSocket:
     """The listening attach socket of a daemon.
 
-    `on_end` gets the token and exit status of each process that held cores, within about a second of its end. `faults`
-    belong to a simulated host; `audit` records profile requests.
+    Calls `on_end` with the token and exit status of each process that held cores, within about a second of its end.
+    `faults` is None on a host with real devices. `audit` records profile requests.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AttachSocket:
         self._accepting: Acceptor | None = None
 
     def listen(self, listener: socket.socket) -> None:
-        """Serves on a listening Unix socket and owns it from here on."""
+        """Accepts processes on a listening Unix socket and takes ownership of the socket."""
         self._accepting = Acceptor(listener, self._accept, name="attaching", refuse=_refuse)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class AttachSocket:
         self._ending.clear()
 
     def send_line(self, token: str, line: bytes) -> None:
-        """Sends a line to the process with this token, if it is attached and reads."""
+        """Sends a line to the process with this token. Drops it if the process is not attached or doesn't read."""
         attached = self._attached.get(token)
         if attached is not None:
             attached.send_line(line)
@@ -113,7 +113,7 @@ class AttachSocket:
             connection.close()
 
     def _handle_line(self, attached: _Attached, line: bytes) -> None:
-        """Handles a line of a process; ignores an unknown one."""
+        """Handles a line from an attached process. Ignores unknown lines."""
         if line == profile_protocol.CAN_BE_PROFILED:
             attached.can_be_profiled = True
         elif profile_protocol.is_request(line):
@@ -122,7 +122,7 @@ class AttachSocket:
             self._faults.handle_line(attached.token, line)
 
     def _forward_profile_request(self, asker: _Attached, line: bytes) -> None:
-        """Forwards a profile request with its descriptor, and answers the sender."""
+        """Forwards a profile request with its socket to the target process. Sends the requester the outcome."""
         descriptor = asker.take_descriptor()
         try:
             pid, options = parse_profile_request(line)
@@ -157,7 +157,7 @@ class AttachSocket:
 
 @dataclass(frozen=True, slots=True)
 class _Detached:
-    """A connection that has ended. The receiver owns the descriptor."""
+    """An ended connection of a process. Whoever receives this object has to close `pidfd`."""
 
     token: str
     pid: int
@@ -167,11 +167,11 @@ class _Detached:
 
 
 class _Refused(Exception):
-    """A process may not attach; the message says why."""
+    """The daemon refuses a process that wants to attach; the message has the reason."""
 
 
 class _Attached:
-    """One connection of a process, with its lease in the allocator. Raises _Refused."""
+    """The connection of one attached process, with its lease in the allocator. The constructor raises _Refused."""
 
     def __init__(
         self,
@@ -198,11 +198,11 @@ class _Attached:
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self._on_process_end)
-        with contextlib.suppress(OSError):  # the peer has gone; the next read notices
+        with contextlib.suppress(OSError):  # the process closed the connection; the next read detects that
             connection.send(f"{self.token}\n".encode())
 
     def send_line(self, line: bytes, descriptor: int | None = None) -> bool:
-        """Sends a line, with a descriptor if given. Returns False when the process doesn't read."""
+        """Sends a line, and a file descriptor if one is given. Returns False when the process doesn't read."""
         try:
             if descriptor is None:
                 return self._connection.send(line) == len(line)
@@ -211,7 +211,7 @@ class _Attached:
             return False
 
     def take_descriptor(self) -> int | None:
-        """Returns the descriptor of the last line; the caller owns it."""
+        """Returns the latest file descriptor from the process, or None. The caller has to close it."""
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 
@@ -231,14 +231,14 @@ class _Attached:
         self._on_end(_Detached(token, self.pid, self.who.uid, self._pidfd, held_cores))
 
     def _on_process_end(self) -> None:
-        """Reads the last lines of the process before it closes."""
+        """Reads the last lines of the ended process, then closes the connection."""
         for _ in range(_LAST_READS):
             if not self._is_open or not self._read():
                 break
         self.close()
 
     def _read(self) -> bool:
-        """Reads and handles lines. Returns False when there was nothing to read."""
+        """Reads lines from the process and handles them. Returns False when there was nothing to read."""
         try:
             received, descriptor = receive_descriptor(self._connection, _READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -258,14 +258,17 @@ class _Attached:
         return True
 
     def _keep_descriptor(self, descriptor: int | None) -> None:
-        """Keeps the descriptor of the current line and closes the one before."""
+        """Stores the latest file descriptor from the process and closes the previous one."""
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = descriptor
 
 
 def _admit(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentials, int, int]:
-    """Counts a connection and returns its credentials, PID and pidfd. Raises _Refused."""
+    """Counts a connection against the limits of its peer. Returns the peer's credentials, PID and pidfd.
+
+    Raises _Refused.
+    """
     try:
         who = read_peer_credentials(connection)
     except OSError as error:
@@ -278,7 +281,7 @@ def _admit(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentia
         raise _Refused(str(limit)) from None
     try:
         return who, who.pid, open_pidfd(connection, who.pid)
-    except OSError as error:  # it has already ended, or the daemon is out of file descriptors
+    except OSError as error:  # the process has already ended, or the daemon is out of file descriptors
         peers.give_back(who, ResourceKind.ATTACHMENT)
         raise _Refused(f"PID {who.pid} can't be watched: {error.strerror}") from None
 
@@ -289,14 +292,14 @@ def _refuse(connection: socket.socket, reason: str) -> None:
         connection.send(f"error: {reason}\n".encode())
 
 
-# A process closes its connection before it ends, and its status is known once its parent has waited for it.
+# Delays between checks of the exit status: a process closes its connection before it ends.
 _CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 
 class ExitWatch:
-    """Waits up to about a second for the exit status of a process and reports it once.
+    """Waits up to about a second for the exit status of a process, and calls `on_known` once.
 
-    It owns `pidfd`; -1: none.
+    Owns `pidfd`, which is -1 if there is no pidfd.
     """
 
     def __init__(self, pidfd: int, pid: int, uid: int, on_known: Callable[[ProcessOutcome], None]) -> None:
@@ -311,7 +314,7 @@ class ExitWatch:
         self._wait()
 
     def close(self) -> None:
-        """Stops without a report; may be called again."""
+        """Stops waiting, without a call of `on_known`. May be called again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -340,7 +343,7 @@ class ExitWatch:
 
 
 class ProfileRefused(Exception):
-    """A profile request that is not forwarded; `reason` is a code of the protocol, the message says what to do."""
+    """The daemon refuses a profile request. `reason` is a code of the protocol; the message names a remedy."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -356,11 +359,11 @@ class ProfileTarget(Protocol):
     can_be_profiled: bool
 
     def send_line(self, line: bytes, descriptor: int | None = None) -> bool:
-        """Sends a line; False when the process doesn't read."""
+        """Sends a line to the process. Returns False when the process doesn't read."""
 
 
 def parse_profile_request(line: bytes) -> tuple[int, ProfileOptions]:
-    """Parses a profile request: the PID and the options. Raises ProfileRefused."""
+    """Returns the PID and the options of a profile request. Raises ProfileRefused."""
     try:
         return read_request(line)
     except ValueError:
@@ -377,7 +380,7 @@ def forward_profile_request(
     attached: Iterable[ProfileTarget],
     allocator: CoreAllocator,
 ) -> None:
-    """Forwards a request to its process; the caller keeps the descriptor. Raises ProfileRefused."""
+    """Forwards a profile request to the process `pid`. The caller closes `descriptor`. Raises ProfileRefused."""
     if descriptor is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         raise ProfileRefused(UNABLE, "no socket came with the request")
     target = next((each for each in attached if each.pid == pid and _holds_cores(allocator, each.token)), None)

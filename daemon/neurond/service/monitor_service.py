@@ -1,6 +1,6 @@
-"""MonitorService of the gRPC API: snapshots, their stream and their past, what ended, and rendered documents.
+"""MonitorService of the gRPC API: the latest, streamed and past snapshots, ended processes and rendered documents.
 
-Replies are ready-made bytes: a snapshot is serialised once per tick, and a document rendered once per snapshot and
+Replies are bytes: each snapshot is serialized once per tick, and each document is rendered once per snapshot and
 request.
 """
 
@@ -34,13 +34,13 @@ LONGEST_INTERVAL_SECONDS = 86_400.0
 MAX_DEVICE_INDICES = 1024
 MAX_RENDERED = 64
 _ENDED_IN_A_MESSAGE = 100
-_EARLY_SECONDS = 0.02  # a tick may come this much early: clocks jitter
+_EARLY_SECONDS = 0.02  # a stream also sends a snapshot that is early by this much: clocks jitter
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class MonitorService:
-    """Answers reads from the store. `settle` publishes pending changes of leases."""
+    """Answers calls from the snapshot store. `settle` publishes lease changes that no snapshot contains yet."""
 
     def __init__(self, store: SnapshotStore, ended: EndedLog, settle: Callable[[], None]) -> None:
         self._store = store
@@ -49,11 +49,11 @@ class MonitorService:
         self._rendered: dict[object, bytes] = {}
         self._rendered_sequence = -1
         self._summarized: HostSummary | None = None
-        self._summaries: dict[Role, bytes] = {}  # of the latest summarized snapshot
+        self._summaries: dict[Role, bytes] = {}  # serialized summaries of the latest summarized snapshot
         self._host_name = os.uname().nodename
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
-        """Returns the latest snapshot, or an earlier one."""
+        """Returns the latest snapshot, or the latest of at least the requested age."""
         age_seconds = await _checked_seconds(request.age_seconds, "age_seconds", context)
         if age_seconds > 0:
             return self._store.past(age_seconds)
@@ -63,7 +63,7 @@ class MonitorService:
     async def watch_snapshots(
         self, request: neuron_pb2.WatchSnapshotsRequest, context: Context
     ) -> AsyncIterator[bytes]:
-        """Streams snapshots. A slow client skips to the latest."""
+        """Streams new snapshots. Skips snapshots that a slow client has not read in time."""
         async with aclosing(self._entries(request.interval_seconds, context)) as entries:
             async for entry in entries:
                 yield entry.message
@@ -71,13 +71,13 @@ class MonitorService:
     async def watch_host_summary(
         self, request: neuron_pb2.WatchHostSummaryRequest, context: Context, role: Role
     ) -> AsyncIterator[bytes]:
-        """Streams the host's summary for a role. A slow client skips to the latest."""
+        """Streams the host summaries for a role. Skips summaries that a slow client has not read in time."""
         async with aclosing(self._entries(request.interval_seconds, context)) as entries:
             async for entry in entries:
                 yield self._summary(entry.snapshot, role)
 
     async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[StoredSnapshot, None]:
-        """The latest snapshot, then new ones at the given interval. A slow client skips to the latest."""
+        """Yields the latest snapshot, then new ones at this interval. Skips those that a slow client does not read."""
         interval_seconds = await _checked_seconds(interval_seconds, "interval_seconds", context)
         loop = asyncio.get_running_loop()
         sequence = -1
@@ -91,7 +91,7 @@ class MonitorService:
                 await asyncio.sleep(wait_seconds)
 
     def _summary(self, snapshot: Snapshot, role: Role) -> bytes:
-        """The summary of a snapshot, computed once per snapshot and serialized once per role."""
+        """Returns the serialized summary of a snapshot for a role. Caches the summary of the latest snapshot."""
         summary = self._summarized
         if summary is None or summary.sequence != snapshot.sequence:
             summary = self._summarized = summarize_host(snapshot, self._host_name)
@@ -103,7 +103,7 @@ class MonitorService:
         return ready
 
     async def list_history(self, request: neuron_pb2.ListHistoryRequest, context: Context) -> AsyncIterator[bytes]:
-        """Streams the history, oldest first unless requested otherwise."""
+        """Streams the snapshots of the history, oldest first unless the request wants the newest first."""
         duration_seconds = await _checked_seconds(request.duration_seconds, "duration_seconds", context)
         for packed in self._store.packed_history(
             duration_seconds,
@@ -118,7 +118,7 @@ class MonitorService:
                 yield zlib.decompress(packed)
 
     async def list_ended(self, request: neuron_pb2.ListEndedRequest, context: Context) -> AsyncIterator[bytes]:
-        """Streams ended processes, oldest first."""
+        """Streams the accounts of ended processes, oldest first."""
         since = request.since_unix_seconds
         if not 0 <= since <= LATEST_UNIX_SECONDS:
             await context.abort(
@@ -133,7 +133,7 @@ class MonitorService:
             yield response.SerializeToString()
 
     async def render_device_list(self, request: neuron_pb2.RenderDeviceListRequest, context: Context) -> bytes:
-        """Returns the output of neuron-ls."""
+        """Returns the table or JSON that neuron-ls prints."""
         self._settle()
         snapshot = self._store.latest.snapshot
         if self._rendered_sequence != snapshot.sequence:
@@ -151,7 +151,7 @@ class MonitorService:
 
 
 def _key(request: neuron_pb2.RenderDeviceListRequest) -> object:
-    """The cache key of a document, without unknown fields of later versions."""
+    """Returns the cache key of a request. It leaves out unknown fields, which newer clients may send."""
     return (
         request.format,
         request.wide,
@@ -184,7 +184,7 @@ def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot
 async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot, context: Context) -> None:
     if len(request.device_indices) > MAX_DEVICE_INDICES:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MAX_DEVICE_INDICES} device_indices")
-    present = [device.index for device in snapshot.devices]  # a real device may have vanished
+    present = [device.index for device in snapshot.devices]  # may have gaps: a real device may have vanished
     for index in request.device_indices:
         if index not in present:
             has = f"devices {_ranges(present)}" if present else "no devices"
@@ -194,7 +194,7 @@ async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: 
 
 
 def _ranges(indices: list[int]) -> str:
-    """Formats ascending indices: "0 to 2, 4 to 15"."""
+    """Formats ascending device indices as ranges, such as "0 to 2, 4 to 15"."""
     starts = [index for index in indices if index - 1 not in indices]
     ends = [index for index in indices if index + 1 not in indices]
     return ", ".join(f"{start} to {end}" for start, end in zip(starts, ends, strict=True))
@@ -211,14 +211,14 @@ async def _checked_seconds(value: float, name: str, context: Context) -> float:
 
 MOST_REQUESTS = 1000
 _LONGEST_NAME = 64
-_PATIENCE_SECONDS = 1.0  # for acknowledgements: a process may be stopped, or busy in an operator
+_PATIENCE_SECONDS = 1.0  # wait for acknowledgements: a process may be stopped, or busy in an operator
 _OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", "amount", "part")
 
 
 class FaultService:
-    """Injects and heals faults for the daemon's user and root. `faults` is None for real devices.
+    """Injects and heals faults at the request of the daemon's user or root.
 
-    `who` returns the peer of a call.
+    `faults` is None on a host with real devices. `who` returns the peer of a call.
     """
 
     def __init__(self, faults: FaultInjector | None) -> None:
@@ -229,7 +229,7 @@ class FaultService:
         self.who: Callable[[Context], PeerCredentials | None] = lambda _context: None
 
     async def inject_faults(self, request: neuron_pb2.InjectFaultsRequest, context: Context) -> bytes:
-        """Injects all faults or none, and waits up to a second for the processes' acknowledgements."""
+        """Injects all requested faults or none. Waits up to a second until the affected processes acknowledge them."""
         faults, who = await self._admitted(context)
         if len(request.faults) > MOST_REQUESTS:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MOST_REQUESTS} faults at once")
@@ -245,7 +245,7 @@ class FaultService:
         return neuron_pb2.InjectFaultsResponse(faults=map(to_message, injected)).SerializeToString()
 
     async def heal_faults(self, request: neuron_pb2.HealFaultsRequest, context: Context) -> bytes:
-        """Heals faults."""
+        """Ends the injected faults with these numbers and returns how many there were."""
         faults, who = await self._admitted(context)
         try:
             healed = faults.heal(request.numbers, who.uid, who.pid)
@@ -254,7 +254,7 @@ class FaultService:
         return neuron_pb2.HealFaultsResponse(healed=healed).SerializeToString()
 
     async def _all_know(self, faults: FaultInjector, numbers: set[int]) -> None:
-        """Waits until the affected processes have acknowledged these faults, or the time is over."""
+        """Waits until the affected processes have acknowledged these faults, at most `_PATIENCE_SECONDS`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 while not faults.is_known_to_all(numbers):

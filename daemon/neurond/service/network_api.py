@@ -1,4 +1,4 @@
-"""The API over TLS: read-only calls for clients with an allowed certificate, and the proxy in front of it."""
+"""The read-only gRPC API over TLS, for clients with an allowed certificate, and the proxy that terminates TLS."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.terminal import excerpt
 
 _BACKLOG = 256
-_MOST_REQUEST_BYTES = 2**16  # requests for reading are small
-_IDLE_MILLISECONDS = 300_000  # a connection without a call
+_MOST_REQUEST_BYTES = 2**16  # longest request: read-only requests are small
+_IDLE_MILLISECONDS = 300_000  # a connection without a call is closed after this time
 _REFUSALS_KEPT_PER_HOUR = 120
 
 _log = logging.getLogger(__name__)
@@ -55,9 +55,9 @@ Keep = Callable[[str, float, Mapping[str, object]], None]
 
 
 class NetworkApi:
-    """Serves MonitorService and health over TLS. Belongs to the event loop's thread.
+    """Serves MonitorService and health over TLS. To be used in the event loop's thread only.
 
-    `keep` records refused clients. Raises UserError when a file of [tls] is wrong.
+    Calls `keep` to record refused clients. Raises UserError when a file of the [tls] settings is wrong.
     """
 
     def __init__(self, settings: Settings, monitor: MonitorService, most_files: int, keep: Keep) -> None:
@@ -82,7 +82,7 @@ class NetworkApi:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, files: SocketFiles) -> None:
-        """Starts to serve. Raises UserError when it can't listen on the address."""
+        """Starts the gRPC server and listens on the configured address. Raises UserError when it can't listen."""
         host, port = listen_address(self._address)
         try:
             opened = await listeners(host, port, backlog=_BACKLOG)
@@ -106,17 +106,17 @@ class NetworkApi:
         await self._server.stop(patience_seconds)
 
     def _on_refused(self, who: Mapping[str, object]) -> None:
-        """Logs and records a refused client, both rate-limited."""
+        """Logs and records a refused client, both at a limited rate."""
         _tell("the API over TLS refused %s: %s", " ".join(str(who[key]) for key in who if key != "why"), who["why"])
         if self._kept.try_take(time.monotonic()):
             self._keep("network_refused", time.time(), who)
 
 
 class _LocalOnlyServices(grpc.GenericRpcHandler):
-    """Answers calls of the other services with PERMISSION_DENIED instead of UNIMPLEMENTED."""
+    """Refuses calls that only the Unix socket serves, with PERMISSION_DENIED instead of UNIMPLEMENTED."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Returns the handler of a method."""
+        """Returns a handler that refuses calls, for methods of neurontools only."""
         if not handler_call_details.method.startswith("/neurontools."):
             return None
 
@@ -128,31 +128,31 @@ class _LocalOnlyServices(grpc.GenericRpcHandler):
 
 
 HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # in progress or waiting
-HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each costs this process a millisecond or two
+HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each handshake costs the daemon a millisecond or two
 HANDSHAKE_SECONDS = 10.0
 _RENEW_SECONDS = 1.0
-_DEAD_MILLISECONDS = 60_000  # without an acknowledgement
+_DEAD_MILLISECONDS = 60_000  # a client that acknowledges no data for this long is disconnected
 _LONGEST_TEXT = 200
 
 
 class ConnectionOutcome(StrEnum):
-    """The outcome of a connection; the values are label values of a metric."""
+    """The outcome of one client's connection attempt. The values are label values of a metric."""
 
     ADMITTED = "admitted"
-    NOT_ALLOWED = "not_allowed"  # a valid certificate without an allowed name
+    NOT_ALLOWED = "not_allowed"  # the certificate is valid but has no allowed name
     NO_CERTIFICATE = "no_certificate"  # none, or an invalid one
-    NO_HANDSHAKE = "no_handshake"  # not TLS, a wrong version, or the client closed
+    NO_HANDSHAKE = "no_handshake"  # no TLS, a wrong TLS version, or the client closed the connection
     TIMED_OUT = "timed_out"
-    CROWDED_OUT = "crowded_out"  # replaced by later connections
+    CROWDED_OUT = "crowded_out"  # closed to make room for later connections
     AT_LIMIT = "at_limit"
 
 
 class TlsConnectionProxy:
-    """Accepts TLS clients and relays them to a server on a Unix socket. Belongs to the event loop's thread.
+    """Accepts TLS clients and relays them to a server on a Unix socket. To be used in the event loop's thread only.
 
-    grpcio can verify certificates too, but limits neither handshakes nor clients. Until its certificate is verified, a
-    connection counts against the limits of handshakes, then against those of its name and address. `on_refused` takes
-    the address and reason of each refusal.
+    grpcio can verify certificates too, but limits neither handshakes nor clients. A connection counts against the
+    handshake limits until its certificate is verified, then against the limits of its name and address. Calls
+    `on_refused` with the address of each client whose certificate is refused, and the reason.
     """
 
     def __init__(
@@ -177,17 +177,17 @@ class TlsConnectionProxy:
 
     @property
     def open_count(self) -> int:
-        """The number of accepted clients."""
+        """The number of clients that are relayed now."""
         return len(self._server)
 
     def open(self, listeners: list[socket.socket], inner_path: str) -> None:
-        """Accepts clients on these listening sockets, which it owns from here on."""
+        """Accepts clients on these listening sockets and takes ownership of them."""
         self._server.open(inner_path)
         for listener in listeners:
             self._acceptors.append(Acceptor(listener, self._accept, name="the API over TLS"))
 
     def who(self, peer_name: str) -> NetworkPeer | None:
-        """The client behind grpcio's name of a peer; None when the connection has ended."""
+        """Returns the client for grpcio's peer name, or None if the connection has ended."""
         return self._server.who(peer_name)
 
     def renew(self) -> None:
@@ -199,7 +199,7 @@ class TlsConnectionProxy:
                 relay.close()
 
     def allow(self, allowed_subjects: Subjects) -> None:
-        """Applies new roles, and closes connections of clients whose role changed."""
+        """Applies new roles of certificate names, and closes the connections of clients whose role has changed."""
         self._subjects = allowed_subjects
         for relay, who in self._server.relays():
             if allowed_subjects.known([who.name]) != (who.name, who.role):
@@ -224,7 +224,7 @@ class TlsConnectionProxy:
                 task.cancel()
 
         place = self._waiting.enter(client_key(address[0]), make_room)
-        if place is None:  # can't happen: every waiting connection can be replaced
+        if place is None:  # can't happen: every connection in a handshake can be evicted
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._handshake_and_admit(connection, str(place.peer)))
@@ -234,7 +234,7 @@ class TlsConnectionProxy:
             self._tasks.discard(task)
             place.leave()
             if task.cancelled():
-                connection.close()  # also when the task was cancelled before it started
+                connection.close()  # needed for a task that was cancelled before it started
                 self.outcomes[ConnectionOutcome.CROWDED_OUT] += 1
 
         task.add_done_callback(ended)
@@ -254,7 +254,7 @@ class TlsConnectionProxy:
             self.outcomes[self._admit(secured, address)] += 1
 
     async def _secured(self, connection: socket.socket, address: str) -> ssl.SSLSocket:
-        """Performs the TLS handshake. Closes the connection on OSError."""
+        """Returns the TLS connection after its handshake. Closes it on OSError."""
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)
             _set_tcp_options(connection)
@@ -328,7 +328,7 @@ def _set_tcp_options(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
 
 
-_weighed = memoryview(bytearray(2**14))  # one TLS record, so that no decrypted data waits unseen by the selector
+_weighed = memoryview(bytearray(2**14))  # a whole TLS record: the selector can't see data left in OpenSSL's buffer
 
 
 class TlsRelay(Relay):
@@ -340,11 +340,11 @@ class TlsRelay(Relay):
     __slots__ = ("_end",)
 
     def end_after(self, seconds: float) -> None:
-        """Closes the relay after this time; call it once."""
+        """Closes the relay after this time. May be called only once."""
         self._end = self._loop.call_later(max(0.0, seconds), self.close)
 
     def close(self) -> None:
-        """Closes both ends, with a TLS close_notify to the client."""
+        """Sends the client a TLS close_notify and closes both connections of the relay."""
         if self._is_open:
             self._end.cancel()
         if self._is_open and isinstance(self._client, ssl.SSLSocket):
@@ -355,13 +355,13 @@ class TlsRelay(Relay):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPeer:
-    """A client over the network. Its limits are those of its address and of its certificate name."""
+    """A client over the network. Limits apply to its address and to its certificate name."""
 
     address: str
-    name: str  # the certificate name that gives it its role
+    name: str  # the certificate name that determines the role
     role: Role
 
     @property
     def accounts(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """As in `Peer`."""
+        """The client's address and certificate name, to each of which limits apply."""
         return ("address", self.address), ("subject", self.name)

@@ -59,7 +59,7 @@ STATUS = {
 
 
 class RuntimeService:
-    """Implements Attach and Report. Replies are serialized bytes. `faults` belong to a simulated host."""
+    """Implements the calls Attach and Report. `faults` is None on a host with real devices."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RuntimeService:
         self._clock = clock
 
     async def attach(self, request: neuron_pb2.AttachRequest, context: Context) -> bytes:
-        """Leases cores to the caller."""
+        """Leases cores to the calling process. Returns the serialized reply."""
         try:
             lease = self._attach(request)
         except Refusal as refusal:
@@ -84,7 +84,7 @@ class RuntimeService:
         return self._attached(lease).SerializeToString()
 
     async def report(self, request: neuron_pb2.ReportRequest, context: Context) -> bytes:
-        """Stores the caller's report."""
+        """Stores a report of the calling process, unless an injected fault loses its reports."""
         try:
             core_count = self._allocator.known(request.token).count
             report = read_report(request.report, core_count, time.monotonic(), self._clock)
@@ -158,7 +158,7 @@ def read_report(
     """Validates and converts a report. Raises InvalidReport, which names the invalid value.
 
     `core_count` is the number of logical cores that the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC.
-    Processes report Unix times by the host's clock; `clock` converts them to the daemon's.
+    Processes report Unix times by the host's clock; `clock` converts them to times by the daemon's clock.
     """
     measured_at_seconds = _seconds(message.measured_at_seconds, "measured_at_seconds")
     if measured_at_seconds > now_seconds + _CLOCK_SLACK_SECONDS:
@@ -186,7 +186,7 @@ def read_report(
 
 
 def _moved(message: neuron_pb2.Report, measured_at_seconds: float, clock: SteadyClock | None) -> float:
-    """Difference between the host's clock, as the process saw it, and the daemon's clock."""
+    """Returns by how many seconds the host's clock, as the process read it, is ahead of the daemon's clock."""
     if clock is None:
         return 0.0
     if not message.HasField("measured_at_unix_seconds"):
@@ -218,7 +218,7 @@ def _core(message: neuron_pb2.ReportedCore, clock_moved_seconds: float) -> CoreR
 def _models(
     messages: Sequence[neuron_pb2.LoadedModel], core_count: int, clock_moved_seconds: float
 ) -> tuple[model.LoadedModel, ...]:
-    # Counts are checked first: a converted part takes a hundred times the memory of its message.
+    # Check the counts first: a converted message takes a hundred times the memory of the message.
     if len(messages) > MOST_MODELS:
         raise InvalidReport(f"more than {MOST_MODELS} models")
     if sum(len(message.subgraphs) for message in messages) > MOST_SUBGRAPHS:
@@ -308,7 +308,7 @@ def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAd
 
 
 def _bounded(part: Any, name: str) -> Any:
-    """Returns the part. Raises InvalidReport when a count is out of range."""
+    """Returns `part` itself. Raises InvalidReport when one of its counts or their sum is out of range."""
     total = 0
     for field in part.__slots__:
         value = getattr(part, field)
@@ -331,7 +331,7 @@ def _seconds(value: float, name: str) -> float:
 
 
 def _moment(message: Any, name: str, clock_moved_seconds: float) -> float | None:
-    """Converts a time to the daemon's clock."""
+    """Converts a reported Unix time to the daemon's clock. Returns None when the report lacks it."""
     if not message.HasField(name):
         return None
     seconds = _seconds(getattr(message, name), name)

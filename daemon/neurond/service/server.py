@@ -1,4 +1,4 @@
-"""The gRPC servers: handlers, limits for calls, health and reflection, and memory after floods of calls."""
+"""The gRPC servers: handlers, limits on calls, health and reflection services, and freeing memory after floods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ P = TypeVar("P", bound=Peer)
 
 
 class OpenCalls(Generic[P]):
-    """The open calls of a server. `who` returns the peer for grpcio's name of it; None when it has gone."""
+    """Tracks the open calls of a server. `who` returns the peer for grpcio's peer name; None after a disconnect."""
 
     def __init__(self, peers: PeerLimiter, who: Callable[[str], P | None]) -> None:
         self._peers = peers
@@ -40,7 +40,7 @@ class OpenCalls(Generic[P]):
     async def admit(self, context: Context, *kinds: ResourceKind, needs: Role = Role.FULL) -> None:
         """Counts a call for its peer until the call ends.
 
-        Aborts the call when a limit is reached or when the peer lacks the role it `needs`.
+        Aborts the call when a limit is reached or when the peer lacks the role `needs`.
         """
         if self._is_ending:
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
@@ -57,15 +57,15 @@ class OpenCalls(Generic[P]):
                 self._peers.take(who, kind)
             except LimitReached as limit:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(limit))
-            on_done: Any = partial(self._ended, who, kind)  # the stubs' callback type can't be satisfied
+            on_done: Any = partial(self._ended, who, kind)  # no function satisfies the callback type in grpcio's stubs
             context.add_done_callback(on_done)
 
     def who(self, context: Context) -> P | None:
-        """The peer of a call; None when it has gone."""
+        """Returns the peer of a call, or None if the connection has ended."""
         return self._who(context.peer())
 
     def spend(self, context: Context) -> float:
-        """Charges a further request of an open call; returns the seconds that its answer has to wait."""
+        """Charges a peer for another request in an open call. Returns how many seconds the request has to wait."""
         who = self._who(context.peer())
         return 0.0 if who is None else self._peers.spend(who, CALL_COST)
 
@@ -73,7 +73,7 @@ class OpenCalls(Generic[P]):
         self._peers.give_back(who, kind)
 
     async def stream(self, context: Context, replies: Coroutine[Any, Any, None]) -> None:
-        """Sends the replies of a stream until it ends or the daemon does."""
+        """Sends the replies of a streaming call. Aborts the call when the daemon ends."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (a coroutine runs in a task)
         self._streams.add(task)
@@ -87,7 +87,7 @@ class OpenCalls(Generic[P]):
             self._streams.discard(task)
 
     async def end(self, patience_seconds: float) -> None:
-        """Refuses new calls, ends all streams and waits until their clients know."""
+        """Refuses new calls and aborts all streaming calls. Waits at most `patience_seconds` until these have ended."""
         self._is_ending = True
         streams = set(self._streams)
         for stream in streams:
@@ -97,8 +97,8 @@ class OpenCalls(Generic[P]):
 
 
 MAX_REQUEST_BYTES = 2**20  # the largest possible report has about 0.6 MiB
-MAX_STREAMS = 100  # per connection; RFC 9113 (section 6.5.2) recommends at least 100
-# grpcio drops random calls when 1000 wait for Python. The connection proxy limits each peer instead.
+MAX_STREAMS = 100  # concurrent calls per connection; RFC 9113 (section 6.5.2) recommends at least 100
+# By default, grpcio drops random calls when 1000 wait for Python. The connection proxy limits each peer instead.
 _MAX_WAITING_CALLS = 2**20
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -106,19 +106,19 @@ _OPTIONS = (
     ("grpc.server.max_pending_requests", _MAX_WAITING_CALLS),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_WAITING_CALLS),
     ("grpc.so_reuseport", 0),
-    # Clients come and go quickly: a finished call must not keep its memory for later ones.
+    # Clients connect and disconnect often: grpcio must not keep the memory of ended calls for later calls.
     ("grpc.optimization_target", "blend"),
 )
 
 
 def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """Creates a server without port and services. The options given override the default ones."""
+    """Creates a gRPC server without a port and without services. `options` override the default options."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_logged)
     return grpc.aio.server(options=(*_OPTIONS, *options))
 
 
 def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str, Any]:
-    """The handlers of MonitorService. Calls without commands and users are open to every role."""
+    """Returns the handlers of MonitorService. Every role may call methods that show no commands and no users."""
 
     def watch_host_summary(request: Any, context: Any) -> Any:
         who = calls.who(context)
@@ -141,7 +141,7 @@ def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str
 
 
 def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Role = Role.FULL) -> Any:
-    """A handler that returns serialized bytes."""
+    """Returns a gRPC handler for a method that returns its reply as bytes."""
 
     async def handle(data: bytes, context: Any) -> bytes:
         await calls.admit(context, ResourceKind.CALL, needs=needs)
@@ -154,7 +154,7 @@ def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Ro
 def stream_handler(
     calls: OpenCalls[Any], behaviour: Any, kind: Any, *counted_as: ResourceKind, needs: Role = Role.FULL
 ) -> Any:
-    """A handler that streams serialized bytes until the client leaves."""
+    """Returns a gRPC handler for a method that streams its replies as bytes until the client disconnects."""
 
     async def send(data: bytes, context: Any) -> None:
         request = await _read(kind, data, context)
@@ -162,7 +162,7 @@ def stream_handler(
             async for reply in replies:
                 try:
                     await context.write(reply)
-                except grpc.aio.InternalError:  # the client left; grpcio would log a traceback
+                except grpc.aio.InternalError:  # the client has disconnected; grpcio would log a traceback
                     return
 
     async def handle(data: bytes, context: Any) -> None:
@@ -173,7 +173,7 @@ def stream_handler(
 
 
 async def _read(kind: Any, data: bytes, context: Any) -> Any:
-    """Parses a request. grpcio would answer UNKNOWN to invalid bytes and log a traceback."""
+    """Parses a request. Aborts the call if it is invalid: grpcio would answer UNKNOWN and log a traceback."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -181,9 +181,9 @@ async def _read(kind: Any, data: bytes, context: Any) -> Any:
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    """Drops the tracebacks that grpcio logs for faults of clients, and logs one line when memory is short.
+    """Drops the tracebacks that grpcio logs when a client errs, and logs one line when memory is exhausted.
 
-    Clients leave, or send invalid messages to health and reflection, which parse their messages themselves.
+    Clients disconnect during a call, or send invalid messages to the services health and reflection.
     """
     if record.exc_info and is_out_of_memory(record.exc_info[1]):
         log_out_of_memory("out of memory: a call was not answered")
@@ -198,7 +198,7 @@ _SERVICES = ("MonitorService", "RuntimeService", "FaultService")
 def build_server(
     monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: OpenCalls[PeerCredentials]
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
-    """Creates a server without a port, and its health servicer."""
+    """Creates the server of the daemon's own socket, without a port. Returns it and its health service."""
     server = new_server()
     faults.who = calls.who
     methods = {
@@ -227,13 +227,13 @@ def build_server(
 
 
 async def announce_health(servicer: health.aio.HealthServicer, services: tuple[str, ...] = _SERVICES) -> None:
-    """Sets SERVING for the server as a whole and for each service."""
+    """Sets the health status SERVING for the server as a whole and for each service."""
     for name in ("", *(f"neurontools.v1.{service}" for service in services)):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
 class HealthService(health.aio.HealthServicer):
-    """grpcio's health service, with the limits of all other calls."""
+    """grpcio's health service, under the same limits as all other calls."""
 
     def __init__(self, calls: OpenCalls[Any]) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class HealthService(health.aio.HealthServicer):
 
 
 class ReflectionService(reflection.aio.ReflectionServicer):
-    """grpcio's reflection service, with limits. Each request in a stream counts like a call: answers may be long."""
+    """grpcio's reflection service, with limits. Each request of a stream costs as much as a call."""
 
     def __init__(self, calls: OpenCalls[Any], service_names: tuple[str, ...]) -> None:
         super().__init__(service_names)
@@ -258,7 +258,7 @@ class ReflectionService(reflection.aio.ReflectionServicer):
     async def ServerReflectionInfo(  # type: ignore[override]  # noqa: N802  (the stubs lack that it yields)
         self, request_iterator: AsyncIterable[Any], context: Any
     ) -> AsyncIterator[Any]:
-        """Answers the requests of a stream at the rate of its peer."""
+        """Answers the requests of a stream at the rate that the limits allow the peer."""
         await self._calls.admit(context, ResourceKind.CALL)
 
         async def rate_limited() -> AsyncIterator[Any]:
@@ -279,9 +279,9 @@ _LONGEST_SECONDS = 10.0
 
 
 def is_out_of_memory(error: object) -> bool:
-    """Whether an error means that memory is exhausted.
+    """Returns whether an error means that memory is exhausted.
 
-    protobuf uses its own errors: EncodeError, DecodeError about an allocation, or SystemError from its C code.
+    When memory is exhausted, protobuf raises EncodeError, DecodeError about an allocation, or SystemError.
     """
     if isinstance(error, DecodeError):
         return "alloc" in str(error)
@@ -289,16 +289,16 @@ def is_out_of_memory(error: object) -> bool:
 
 
 def trim_memory() -> None:
-    """Returns free heap pages to the system with malloc_trim, in some milliseconds, where the C library has it."""
+    """Returns free heap pages to the kernel with malloc_trim, if the C library has it. Takes some milliseconds."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 class MemoryTrimmer:
-    """Calls `free` after a flood of calls and connections: the C library keeps the memory that a flood took.
+    """Calls `free` after a flood of calls and connections, because the C library does not return their memory.
 
-    It waits for a quiet moment, because grpcio frees ended calls with a delay, but at most ten seconds.
+    Waits for a second in which no call ends, because grpcio frees ended calls late, but at most ten seconds.
     """
 
     def __init__(self, free: Callable[[], None] = trim_memory) -> None:
@@ -309,7 +309,7 @@ class MemoryTrimmer:
         self._many_since_seconds: float | None = None
 
     def update(self, ended_total: int, now_seconds: float) -> None:
-        """Takes the number of calls and connections that have ended so far."""
+        """Updates the number of calls and connections that have ended so far, and calls `free` after a flood."""
         if ended_total != self._seen_total:
             self._seen_total, self._seen_seconds = ended_total, now_seconds
         if ended_total - self._freed_total < _MANY:
@@ -323,7 +323,7 @@ class MemoryTrimmer:
 
 
 def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handles an event loop's unhandled exception. For a lack of memory it logs a line: a traceback needs memory."""
+    """Handles an unhandled exception of an event loop. Logs no traceback for a lack of memory: it needs memory."""
     if is_out_of_memory(context.get("exception")):
         log_out_of_memory("out of memory: a request was not answered")
     else:

@@ -15,7 +15,7 @@ from neurontools.rpc import socket_path
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
 
-_BACKLOG = 256  # a longer queue delays new clients: with 1024, a flood of connects delayed others by 50 ms
+_BACKLOG = 256  # a longer queue delays clients: with 1024, a flood of connects delayed other clients by 50 ms
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 
@@ -23,10 +23,10 @@ _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 class SocketFiles:
     """The API socket, the attach socket beside it, and the lock file.
 
-    `inner_path` is where the gRPC server listens until the connection proxy has opened it and removed the file;
-    `network_path` is the same for the API over TLS.
+    The gRPC server listens at `inner_path`. The connection proxy opens that socket and removes its file.
+    `network_path` serves the same purpose for the API over TLS.
 
-    Sockets are for this user (0600), or also for a group (0660). A new directory gets 0700, or 0750 and the group.
+    The sockets have mode 0600, or 0660 with a group. A new directory gets mode 0700, or 0750 with a group.
     """
 
     def __init__(self, path: str, group: str | None = None) -> None:
@@ -54,7 +54,7 @@ class SocketFiles:
                 directory.close()
 
     def claim(self) -> None:
-        """Creates the directory, takes the lock and removes the sockets of a dead daemon. Raises UserError."""
+        """Creates the directory, takes the lock and removes the sockets of an ended daemon. Raises UserError."""
         try:
             with self._refusal():
                 self._directory = self._opened_directory(make_mode=_PRIVATE_DIRECTORY)
@@ -66,7 +66,7 @@ class SocketFiles:
             raise
 
     def listen(self, path: str) -> socket.socket:
-        """Opens a listening socket with its mode."""
+        """Returns a listening Unix socket whose file has the right mode and group."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         with closed_umask():
             listener.bind(path)
@@ -79,9 +79,9 @@ class SocketFiles:
         return self.path, self.attach_path, self.inner_path, self.network_path
 
     def open_up(self, path: str) -> None:
-        """Gives a socket that was made under `closed_umask` its mode and group; to be called between claim and release.
+        """Sets the mode and group of a socket that was created under `closed_umask`.
 
-        Whatever else may have come to be at its path keeps its own.
+        Raises FileExistsError if the file is no socket, and leaves it unchanged. Requires a `claim`.
         """
         if self._directory is None:
             raise ValueError("the socket files are not claimed")
@@ -89,7 +89,7 @@ class SocketFiles:
         try:
             if not stat.S_ISSOCK(os.fstat(socket_itself).st_mode):
                 raise FileExistsError(errno.EEXIST, "something else is in the place of the socket", path)
-            this = f"/proc/self/fd/{socket_itself}"  # fchmod does not work with O_PATH
+            this = f"/proc/self/fd/{socket_itself}"  # fchmod fails on a descriptor from O_PATH
             if self._group_id is not None:
                 os.chown(this, -1, self._group_id)
             os.chmod(this, _PRIVATE if self._group_id is None else _SHARED)  # noqa: PTH101
@@ -107,7 +107,7 @@ class SocketFiles:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Removes the lock file if this daemon owns it."""
+        """Removes the lock file if this daemon has locked it, and closes the directory."""
         if self._lock >= 0:
             if self._directory is not None:
                 with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ class SocketFiles:
 
     @contextlib.contextmanager
     def _refusal(self) -> Iterator[None]:
-        """Turns OSError into UserError."""
+        """Converts OSError to a UserError that names the socket."""
         try:
             yield
         except OSError as error:
@@ -130,7 +130,7 @@ class SocketFiles:
             ) from error
 
     def _opened_directory(self, make_mode: int | None) -> Directory:
-        """Opens or creates the directory. Raises UserError when other users could replace the sockets."""
+        """Opens the sockets' directory. `make_mode` creates it. Raises UserError if other users could change it."""
         try:
             directory = Directory.open(self._directory_path or ".", make_mode=make_mode)
         except NotTrusted as error:
@@ -162,7 +162,7 @@ class SocketFiles:
                 ) from None
             if _is_same_file(lock, directory, self._lock_name):
                 break
-            os.close(lock)  # its daemon removed the file between our open and our lock
+            os.close(lock)  # another daemon removed the lock file between this open and flock
         self._lock = lock
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -170,7 +170,7 @@ class SocketFiles:
 
 @contextlib.contextmanager
 def closed_umask() -> Iterator[None]:
-    """Creates files for this user only while it lasts. The umask is per process: don't use it beside other threads."""
+    """Sets a umask that makes new files private. Not for a process with other threads, which share the umask."""
     before = os.umask(0o177)
     try:
         yield
@@ -179,7 +179,7 @@ def closed_umask() -> Iterator[None]:
 
 
 def group_id(group: str) -> int:
-    """The id of a group. Raises UserError for an unknown one."""
+    """Returns the ID of a group. Raises UserError for an unknown group."""
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
@@ -209,7 +209,7 @@ def _remove_stale(directory: Directory, path: str) -> None:
 
 
 def _check_kind(directory: Directory, path: str) -> bool:
-    """Whether this path is a socket. Raises UserError when it is something else."""
+    """Returns whether a socket exists at this path. Raises UserError for any other file."""
     name = os.path.basename(path)  # noqa: PTH119
     if not directory.is_there(name):
         return False
@@ -219,7 +219,7 @@ def _check_kind(directory: Directory, path: str) -> bool:
 
 
 def _is_alive(path: str) -> bool:
-    """Whether a program listens on a socket."""
+    """Returns whether a program listens on the socket at this path."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(path)

@@ -1,1 +1,1 @@
-"""From what is read and reported to one frozen snapshot a tick, and the recent past."""
+"""Builds one immutable snapshot per tick from device readings and reports, and keeps the recent ones."""

@@ -1,7 +1,7 @@
 """Computes rates and ratios from consecutive snapshots.
 
-Reported counters are compared between two reports of a process, by its own clock. Without a new report, a tick keeps
-the rates of the last one.
+Rates of reported counters cover the time between two reports of a process. If a process has not reported since the
+previous tick, its rates stay the same.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from neurontools.model.snapshot import counters_continue
 
 
 class RateCalculator:
-    """Computes the rates of each snapshot from the ones before it. It takes every snapshot, in order."""
+    """Computes the rates of each snapshot from earlier snapshots. `derive` must get every snapshot, in order."""
 
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        self._measured: dict[int, tuple[float, Process]] = {}  # by PID, with the time of the last vCPU times
+        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: time of the latest vCPU times
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
-        """Returns the snapshot with its rates. `processes_read`: its vCPU times are new."""
+        """Returns the snapshot with its rates. `processes_read` means that its vCPU times were read anew."""
         before = self._before
         processes = tuple(self._process(process, snapshot, processes_read) for process in snapshot.processes)
         silent = {process.pid for process in processes if not process.reporting}
@@ -135,10 +135,10 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
 
 
 def _step_parts(earlier: TrainingCounters, later: TrainingCounters, seconds: float) -> dict[str, float]:
-    """Shares of step time, by field name.
+    """Returns the share of each part of step time, by field name.
 
-    A process that reports host time reports all parts at once, so the whole is their sum. The report may be older than
-    the step.
+    A process that reports host time reports all parts together, so the whole is their sum. Otherwise the whole is at
+    least the time between the reports.
     """
     grown = {
         part.ratio: growth
@@ -155,7 +155,7 @@ def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPerc
         return None
     try:
         return execution.latency_percentiles(execution.subtract_histograms(now, before))
-    except ValueError:  # the process restarted its counters; the next period is valid again
+    except ValueError:  # the process has reset its counters; the next interval is valid again
         return None
 
 
@@ -165,7 +165,7 @@ def _executions(process: Process) -> int | None:
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
-    """Growth per second; None when a value is unknown, no time passed, or the counter was reset."""
+    """Returns a counter's growth per second. None if a value is unknown, no time has passed, or it was reset."""
     if before is None or now is None or seconds <= 0 or now < before:
         return None
     return (now - before) / seconds
@@ -183,13 +183,13 @@ class _Moment:
 
 
 class RecentShares:
-    """The latest reports of each process. It takes every report of a process, in order."""
+    """Computes the recent time shares of each process's operators and models from its reports of the last 10 s."""
 
     def __init__(self) -> None:
         self._past: dict[int, deque[_Moment]] = {}
 
     def derive(self, now: Process) -> dict[str, object]:
-        """Returns the operators and models of a process with their recent shares; nothing if it reports none."""
+        """Returns `operators` and `models` of a process with their recent shares; {} if it reports no times."""
         measured_at = now.measured_at_seconds
         if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
             return {}
@@ -210,7 +210,7 @@ class RecentShares:
         def share(before: float | None, total: float) -> float | None:
             return None if before is None or total < before else min(1.0, (total - before) / seconds)
 
-        # A new entry may have been part of "other" before, so its earlier value is unknown.
+        # A new operator may have been part of "other" in the earlier report, so its earlier value is unknown.
         unnamed = None if first.operators.keys() - {""} else 0.0
         return {
             "operators": tuple(
@@ -234,7 +234,7 @@ class RecentShares:
 LEAST_STEPS = 6
 """Minimum of a span: with fewer steps, chance decides which rank waits."""
 
-_WARM_UP_STEPS = 2  # these include compilation
+_WARM_UP_STEPS = 2  # the first steps include compilation
 _SPANS = 2
 
 
@@ -246,13 +246,13 @@ class _Past:
 
 
 class RecentStepsByProcess:
-    """Remembers the step counters of each rank. It takes every report of a process, in order."""
+    """Summarizes the latest steps of each rank from its reports. `derive` must get every report, in order."""
 
     def __init__(self) -> None:
         self._past: dict[int, _Past] = {}
 
     def derive(self, now: Process) -> RecentSteps | None:
-        """Returns the latest steps; None with too few steps or without a breakdown of step time."""
+        """Returns a summary of the latest steps. None with too few steps or without a breakdown of step time."""
         counters = now.training
         if counters is None or counters.collective_wait_seconds_total is None or counters.steps_total < _WARM_UP_STEPS:
             return None
@@ -275,7 +275,7 @@ class RecentStepsByProcess:
 
 
 def _part_seconds(before: TrainingCounters, now: TrainingCounters) -> tuple[float, ...]:
-    """Seconds in each part of step time between two reports."""
+    """Returns the seconds in each part of step time between two reports."""
     return tuple(
         max(0.0, (getattr(now, part.counter) or 0.0) - (getattr(before, part.counter) or 0.0)) for part in STEP_PARTS
     )

@@ -1,4 +1,4 @@
-"""Takes snapshots from the source, the allocator and the operating system."""
+"""Builds snapshots from the device source, the core allocator and the operating system."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MOST_ENDED = 256
 
 
 class Sampler:
-    """Takes snapshots. Belongs to the event loop's thread.
+    """Takes snapshots. To be used in the event loop's thread only.
 
-    Its times are of the steady clock. `departures` are the leases that ended between the last two snapshots; `ended`
-    are the last records of reporting processes that ended between the last two whole snapshots.
+    All times are by the SteadyClock. `departures` are the processes whose leases ended between the last two snapshots.
+    `ended` are the last records of processes that had reported and ended between the last two whole snapshots.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Sampler:
         self.ended: tuple[Process, ...] = ()
 
     def sample(self, *, whole: bool = True, warnings: tuple[str, ...] = ()) -> Snapshot:
-        """Takes a snapshot and adds `warnings` to its own.
+        """Takes a snapshot. Adds `warnings` to the snapshot's other warnings.
 
-        Without `whole` it only reads leases and reports. vCPUs, memory and process times keep their last values, so
-        that a snapshot between two ticks does not distort their rates.
+        Without `whole`, vCPUs, memory and process times keep their previous values, so that a snapshot between two
+        ticks does not distort their rates.
         """
         departed = self._allocator.take_departed()
         self.departures = tuple(map(self._departure, departed))
@@ -81,7 +81,7 @@ class Sampler:
             self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
-        if self._source.kind is not SourceKind.SIMULATED:  # a simulated source already uses the allocator
+        if self._source.kind is not SourceKind.SIMULATED:  # a simulated source has its owners from the allocator
             cores, found = with_attached(cores, found, self._allocator.leases)
         self._sequence += 1
         now_seconds = time.monotonic()
@@ -111,9 +111,9 @@ class Sampler:
         return self._rates.derive(snapshot, processes_read=whole)
 
     def _processes(self, now_seconds: float, found: tuple[Process, ...]) -> tuple[Process, ...]:
-        """All attached and found processes by PID. Reported values take precedence over found ones.
+        """Returns all processes by PID: attached processes, and those that the source found with open devices.
 
-        A process with two connections appears once, with the one that holds cores.
+        Values that a process reported take precedence. If a process has two connections, the one with cores counts.
         """
         records: dict[int, Process] = {}
         for lease in self._allocator.leases:
@@ -140,7 +140,7 @@ class Sampler:
         return tuple(records[pid] for pid in sorted(records))
 
     def _departure(self, lease: CoreLease) -> Departure:
-        """The last record of a process, from known facts: its PID may be gone or reused."""
+        """Returns the last record of an ended process. Uses cached facts, because its PID may be reused."""
         facts = self._load.facts(lease) if self._load and lease.synthetic else self._table.last_facts(lease.pid)
         record = build_process(lease, facts, self._allocator.shape, time.monotonic(), self._interval_seconds)
         if record.user is None and lease.uid is not None:
@@ -149,7 +149,7 @@ class Sampler:
 
 
 def _merged(attached: Process, found: Process) -> Process:
-    """Merges the records of a process that holds cores and has devices open."""
+    """Merges the two records of a process that is attached and that the source also found."""
     devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
     return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)
 
@@ -157,9 +157,9 @@ def _merged(attached: Process, found: Process) -> Process:
 def with_attached(
     cores: tuple[NeuronCore, ...], found: tuple[Process, ...], leases: Iterable[CoreLease]
 ) -> tuple[tuple[NeuronCore, ...], tuple[Process, ...]]:
-    """Cores and found processes of real devices, corrected by attached processes.
+    """Returns the cores and processes that the source found, corrected by the leases.
 
-    An attached process owns exactly the cores of its lease, whatever was found.
+    An attached process owns exactly the cores of its lease, even if the source found other cores.
     """
     claims = {core: lease.pid for lease in leases for core in lease.physical_cores()}
     if not claims:
@@ -181,7 +181,7 @@ def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> Neur
 
 
 def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
-    """A found process without the cores that others are attached to."""
+    """Returns a found process without the cores that belong to other, attached processes."""
     kept = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
     if kept == process.core_indices:
         return process
@@ -194,7 +194,7 @@ def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
     )
 
 
-# A process is silent after this many intervals without a report; one late report does not count.
+# A process counts as silent after this many intervals without a report, because one report may be late.
 _SILENT_INTERVALS = 3.0
 _SILENT_SECONDS = 3.0
 
@@ -202,7 +202,7 @@ _SILENT_SECONDS = 3.0
 def build_process(
     lease: CoreLease, facts: ProcessFacts, shape: HostShape, now_seconds: float, interval_seconds: float
 ) -> Process:
-    """Builds the process of a lease at `now_seconds` of CLOCK_MONOTONIC, without rates."""
+    """Builds the record of a lease's process, without rates. `now_seconds` is CLOCK_MONOTONIC."""
     report = lease.report
     identity = Process(
         pid=lease.pid,
@@ -245,7 +245,7 @@ def build_process(
 
 
 def _work(lease: CoreLease) -> tuple[CoreWork, ...]:
-    """The counters of each core of a lease; () before the first report."""
+    """Returns the busy time and FLOP of each core of a lease; () before the first report."""
     if not lease.cores:
         return ()
     reports = (lease.cores.get(local_index, _NOTHING) for local_index in range(lease.count))
@@ -256,7 +256,7 @@ _NOTHING = CoreReport()
 
 
 def _placed(loaded: LoadedModel, lease: CoreLease, shape: HostShape) -> LoadedModel:
-    """A model with its subgraphs on host-wide cores instead of process-local ones."""
+    """Converts the core indices of a model's subgraphs from the process's numbering to the host's."""
     return replace(
         loaded,
         subgraphs=tuple(

@@ -1,4 +1,4 @@
-"""Keeps the latest snapshot and recent history, serialized once for all readers; schedules ticks and reads."""
+"""Stores the latest snapshot and the recent history, refreshes slow device sources, and schedules ticks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 
-_COMPRESSION_LEVEL = 1  # shrinks a snapshot to a tenth in well under a millisecond
+_COMPRESSION_LEVEL = 1  # zlib level: shrinks a snapshot to a tenth in well under a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot and its serialized bytes, which are those of any response with the snapshot in field 1."""
+    """A snapshot, and `message`: the serialized bytes of any response that has the snapshot in field 1."""
 
     snapshot: Snapshot
     message: bytes
@@ -39,20 +39,20 @@ class _Past:
 
 
 class HealthMessageCache:
-    """Reuses the protobuf message of the findings, which seldom change between ticks."""
+    """Caches the protobuf message of the findings, which seldom change between ticks."""
 
     def __init__(self) -> None:
         self._latest: tuple[Health, neuron_pb2.Health] | None = None
 
     def message(self, health: Health) -> neuron_pb2.Health:
-        """The message of these findings; don't modify it."""
+        """Returns the protobuf message of these findings. Callers must not modify it."""
         if self._latest is None or self._latest[0] is not health:
             self._latest = health, cast(neuron_pb2.Health, to_message(health))
         return self._latest[1]
 
 
 class SnapshotStore:
-    """Keeps the latest snapshot and a history limited by time and bytes. Belongs to the event loop's thread."""
+    """Stores the latest snapshot and a history limited by time and bytes. For the event loop's thread only."""
 
     def __init__(self, history_seconds: float, history_bytes: int) -> None:
         self._history_seconds = history_seconds
@@ -71,7 +71,7 @@ class SnapshotStore:
         return self._latest
 
     def put(self, snapshot: Snapshot, *, remember: bool = True) -> StoredSnapshot:
-        """Stores the latest snapshot, adds it to the history with `remember`, and wakes waiting readers."""
+        """Stores the latest snapshot and wakes waiting readers. `remember` adds it to the history."""
         reply = neuron_pb2.GetSnapshotResponse(snapshot=to_message(replace(snapshot, health=None)))
         if snapshot.health is not None:
             reply.snapshot.health.CopyFrom(self._verdicts.message(snapshot.health))
@@ -84,13 +84,13 @@ class SnapshotStore:
         return entry
 
     async def after(self, sequence: int) -> StoredSnapshot:
-        """Waits for a snapshot with a higher sequence, and returns the latest one."""
+        """Waits for a snapshot with a higher sequence number, and returns the latest snapshot."""
         while self._latest is None or self._latest.snapshot.sequence <= sequence:
             await self._changed.wait()
         return self._latest
 
     def past(self, age_seconds: float) -> bytes:
-        """The message of the latest remembered snapshot of at least this age, else of the oldest one."""
+        """Returns the serialized latest snapshot of at least this age, or the oldest one of the history."""
         until = self.latest.snapshot.taken_at_seconds - age_seconds
         for past in reversed(self._past):
             if past.taken_at_seconds <= until:
@@ -98,7 +98,7 @@ class SnapshotStore:
         return zlib.decompress(self._past[0].packed) if self._past else self.latest.message
 
     def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
-        """The messages of the last `duration_seconds` (0: all) after a sequence, oldest first."""
+        """Returns the serialized snapshots of the last `duration_seconds` (0: all) after a sequence number."""
         return map(zlib.decompress, self.packed_history(duration_seconds, after_sequence))
 
     def packed_history(
@@ -110,7 +110,10 @@ class SnapshotStore:
         most: int = 0,
         newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """As `history`, compressed. Of those before a sequence (0: all) it has the latest `most` (0: all)."""
+        """Returns snapshots like `history`, but compressed with zlib.
+
+        Only snapshots before `before_sequence` (0: all), of them only the latest `most` (0: all).
+        """
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
         found: list[bytes] = []
         for past in reversed(self._past):
@@ -144,20 +147,20 @@ class SourceRefresher:
         self._pending_since = 0.0
         self._failure = ""
         if source.is_slow:
-            # Limits how long the event loop waits for the GIL during a reading.
+            # A short switch interval limits how long the event loop waits for the GIL while devices are read.
             sys.setswitchinterval(_SWITCH_SECONDS)
             threading.Thread(target=self._work, name="source", daemon=True).start()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning when the devices' state is old."""
+        """A warning if the state of the devices is old or could not be read."""
         if self._pending is not None and not self._pending.done():
             seconds = time.monotonic() - self._pending_since
             return (f"the driver has not answered for {seconds:.0f} s: the state of the devices is that old",)
         return (self._failure,) if self._failure else ()
 
     async def refresh(self, patience_seconds: float) -> None:
-        """Starts a refresh unless one is running, and waits for it up to `patience_seconds`."""
+        """Starts a refresh of the source unless one is running. Waits up to `patience_seconds` for its end."""
         if not self._source.is_slow:
             return
         if self._pending is None or self._pending.done():
@@ -174,7 +177,7 @@ class SourceRefresher:
                 self._source.refresh()
                 self._failure = ""
             except Exception as error:
-                # An error in one reading must not end all later ones.
+                # An error in one refresh must not end the thread.
                 self._failure = f"the devices could not be read: {error}"
                 _log.exception("the devices could not be read")
             try:
@@ -188,9 +191,9 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # of an interval: reports should come between these, far from both ticks
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # shares of the interval between which reports should come, far from both ticks
 _PLACES = 16
-_LATE_SHARE = 0.5  # of an interval: a tick that is less late is taken at once
+_LATE_SHARE = 0.5  # share of the interval: a tick that is less late is not skipped
 
 
 class TickSchedule:
@@ -201,14 +204,14 @@ class TickSchedule:
         self.began_seconds = began_seconds
 
     def after(self, tick_seconds: float, now_seconds: float) -> float:
-        """Returns the tick after this one, without missed ones."""
+        """Returns the time of the tick after `tick_seconds`. Skips ticks that are already over."""
         late_share = (now_seconds - tick_seconds) / self.interval_seconds - 1.0
         return tick_seconds + self.interval_seconds * (1 + max(0, math.ceil(late_share - _LATE_SHARE)))
 
     def report_at(self, pid: int) -> float:
-        """A time at which a process should report, valid modulo the interval.
+        """Returns a time at which a process should report, and from which it should report once per interval.
 
-        This gives one report between two ticks, and spreads the reports of different processes.
+        Each process then reports once between two ticks, and different processes report at different times.
         """
         place = _FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * (pid % _PLACES) / (_PLACES - 1)
         return self.began_seconds + self.interval_seconds * place

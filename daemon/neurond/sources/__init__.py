@@ -1,1 +1,1 @@
-"""Where the state of the devices comes from: a module for each kind of host."""
+"""Sources of device state: a simulated instance, or the driver's sysfs tree."""

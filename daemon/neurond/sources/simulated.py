@@ -1,4 +1,4 @@
-"""A simulated instance: its devices come from the catalog, their activity from reports or a synthetic load."""
+"""Simulates an instance: devices from the catalog, activity from reports of processes or a synthetic load."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_ECC = EccCounters(0, 0, 0, 0, 0)
 
 
 def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> HostShape:
-    """The shape of an instance type under an LNC (default: the family's). Raises ValueError for an unsupported LNC."""
+    """Returns the shape of an instance type. `lnc` defaults to the family's. Raises ValueError if unsupported."""
     family = instance_type.family
     return HostShape(
         device_count=instance_type.device_count,
@@ -48,10 +48,10 @@ def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> Host
 
 
 class SimulatedSource:
-    """The devices of an instance type, with the leases of their cores.
+    """Simulates the devices of an instance type. The core allocator determines the owners of the cores.
 
-    `ecc` returns a device's ECC counters; without it only injected faults cause errors. `place` is an UltraServer id
-    and the index of this node. Unchanged cores and devices keep their objects between reads.
+    `ecc` returns a device's ECC counters; without it, only injected faults cause ECC errors. `place` is an UltraServer
+    ID and the index of this node. `read` reuses the objects of unchanged cores and devices.
     """
 
     kind = SourceKind.SIMULATED
@@ -82,17 +82,17 @@ class SimulatedSource:
         )
 
     def refresh(self) -> None:
-        """Does nothing: the state is in memory."""
+        """Does nothing: the simulated state is in memory."""
 
     def read(self) -> DeviceReading:
-        """Returns the current state."""
+        """Returns the current state of the simulated devices."""
         self._cores = self._read_cores()
         self._devices = self._read_devices()
         if self._faults is None:
             return DeviceReading(self._devices, self._cores)
         devices, cores, lost = self._devices, self._cores, self._faults.lost_devices
         if lost:
-            # The driver lists neighbors by the number of devices; when one is missing, no links are known.
+            # The driver derives links from the number of devices: when a device is missing, no links are known.
             devices = tuple(replace(device, connected_to=()) for device in devices if device.index not in lost)
             cores = tuple(core for core in cores if core.device_index not in lost)
         return DeviceReading(devices, cores, injected_faults=self._faults.shown)
@@ -106,7 +106,7 @@ class SimulatedSource:
         holder = self._allocator.owner(index)
         if holder is None:
             before = self._cores[index]
-            # An owner may have come, counted and left since the last read, which changed the counters.
+            # A process may have held the core between two reads and changed its counters.
             unchanged = before.owner_pid is None and self._allocator.counters[index] is self._shown_counters[index]
             return before if unchanged and before.status is self._status(index) else self._free_core(index)
         counters = self._allocator.counters_of(index, holder)
@@ -128,7 +128,7 @@ class SimulatedSource:
         return self._faults.status(index) if self._faults is not None else None
 
     def _free_core(self, index: int) -> NeuronCore:
-        """A free core: idle, with the counters of its latest owner."""
+        """Returns a core without an owner: idle, with the counters that its latest owner left."""
         counters = self._shown_counters[index] = self._allocator.counters[index]
         return replace(
             self._placed[index],
@@ -169,7 +169,7 @@ class SimulatedSource:
 
 
 def _placed(shape: HostShape, index: int) -> NeuronCore:
-    """A core with only its position."""
+    """Returns a core that has its position but no state."""
     return NeuronCore(
         index=index,
         device_index=shape.device_of(index),
@@ -236,25 +236,25 @@ _CRUMBS_RATIO = 0.01
 
 @dataclass(slots=True)
 class SimulatedRank:
-    """One simulated process. Scenarios change it step by step; `report` returns its report."""
+    """One process of the synthetic load. A scenario changes it at each step; `report` returns its counters."""
 
     index: int
     random: Random
-    hbm_share_bytes: int  # its share of the HBM stack of its core
+    hbm_share_bytes: int  # the rank's part of its core's HBM stack
     peak_flops: float  # of its core, in bf16
     memory: model.DeviceMemory = model.DeviceMemory()
     busy_seconds: float = 0.0
     flop: int = 0
     executions: int = 0
     errors: model.ErrorCounters = model.ErrorCounters()
-    stuck_since_seconds: float | None = None  # since the start of the load: in an execution that never ends
+    stuck_since_seconds: float | None = None  # when an endless execution began, since the start of the load
     last_execution_seconds: float | None = None
     latency_counts: dict[int, int] = field(default_factory=dict)
     latency_seconds: float = 0.0
     _owed_executions: float = 0.0
 
     def load_model(self, constants_ratio: float) -> None:
-        """Loads the model, whose constants take this share of the rank's HBM."""
+        """Loads the model. `constants_ratio` is the share of the rank's HBM for its constants."""
         self.memory = replace(
             self.memory,
             constants_bytes=int(constants_ratio * self.hbm_share_bytes),
@@ -264,17 +264,17 @@ class SimulatedRank:
         )
 
     def hold_tensors(self, ratio: float) -> None:
-        """Sets the share of its HBM that tensors take."""
+        """Sets the share of the rank's HBM that its tensors take."""
         self.memory = replace(self.memory, tensors_bytes=int(ratio * self.hbm_share_bytes))
 
     @property
     def most_tensors_ratio(self) -> float:
-        """The largest share of its HBM that tensors can take beside constants and code."""
+        """The largest share of the rank's HBM that tensors can take beside its other memory."""
         rest_bytes = (self.memory.total_bytes or 0) - (self.memory.tensors_bytes or 0)
         return (1 - _CRUMBS_RATIO) - rest_bytes / self.hbm_share_bytes
 
     def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
-        """Executes for this share of a step, with about this latency."""
+        """Counts executions of about this latency that keep the core busy for `utilization` of a step."""
         busy_seconds = step_seconds * utilization
         self.busy_seconds += busy_seconds
         self.flop += int(busy_seconds * self.peak_flops * 0.4)
@@ -289,7 +289,7 @@ class SimulatedRank:
             self.last_execution_seconds = now_seconds
 
     def report(self, now_seconds: float, started_at_unix_seconds: float, measured_at_seconds: float) -> RuntimeReport:
-        """Returns the report at `now_seconds` since the start of the load."""
+        """Returns the rank's report. `now_seconds` counts from the start of the load."""
         counts = dict(sorted(self.latency_counts.items()))
         histogram = model.LatencyHistogram(tuple(counts), tuple(counts.values()), self.latency_seconds)
         last = self.last_execution_seconds
@@ -331,16 +331,16 @@ class SimulatedRank:
 STEP_SECONDS = 0.25
 _LATENCY_SECONDS = 0.05
 
-Step = Callable[[SimulatedRank, float], None]  # rank, seconds since the start of the load
+Step = Callable[[SimulatedRank, float], None]  # arguments: rank, seconds since the start of the load
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named scenario: its line for --help, a rank's step, and the ECC events of a device."""
+    """A scenario of the synthetic load: its --help text, the step of a rank, and the ECC events of a device."""
 
     summary: str
     step: Step | None  # None: no processes
-    ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called per step and device
+    ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called at each step for each device
 
 
 def _steady(rank: SimulatedRank, now_seconds: float) -> None:
@@ -352,7 +352,7 @@ def _steady(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
-    """Loads weights for 5 s, compiles until 15 s, then steps ever faster until 60 s."""
+    """Loads weights for 5 s, compiles until 15 s, then executes steps at a rate that grows until 60 s."""
     if now_seconds < 5:
         rank.load_model(0.12 * now_seconds / 5)
         return
@@ -366,7 +366,7 @@ def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
-    """Tensors grow by 1 % of the HBM per second until allocation fails; the failures are counted."""
+    """Lets tensors grow by 1 % of the HBM per second until allocations fail. Counts the failures."""
     _steady(rank, now_seconds)
     wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
     rank.hold_tensors(min(wanted_ratio, most_ratio))
@@ -375,7 +375,7 @@ def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
-    """After 10 s the first rank starts an execution that never ends, and the others wait for it."""
+    """After 10 s, rank 0 starts an execution that never ends, and the other ranks wait for rank 0."""
     if now_seconds < 10:
         _steady(rank, now_seconds)
     elif rank.index == 0:
@@ -385,7 +385,7 @@ def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _ecc_burst(random: Random, now_seconds: float, ecc: EccCounters) -> EccCounters:
-    """Bursts of 5 s every 30 s, on one device in four: corrected HBM errors, and sometimes an uncorrected one."""
+    """Adds corrected and rare uncorrected HBM errors, in bursts of 5 s every 30 s."""
     if now_seconds < 10 or (now_seconds - 10) % 30 >= 5 or random.random() > 0.25:
         return ecc
     uncorrected = 1 if random.random() < 0.02 else 0
@@ -410,7 +410,7 @@ SCENARIOS: dict[str, Scenario] = {
 FIRST_PID = 2**22 + 1
 RUNTIME_VERSION = "synthetic"
 
-# User names, chosen by the seed. No real user has them, and they fit a column of nine characters.
+# The seed selects one of these user names. No real user has them, and they fit in nine characters.
 USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
 
 
@@ -454,7 +454,7 @@ class SyntheticLoad:
         return self._ecc[device_index]
 
     def facts(self, lease: CoreLease) -> ProcessFacts:
-        """The facts of a simulated process that the operating system would have."""
+        """Returns the facts of a simulated process, which for a real process come from the operating system."""
         rank = self._ranks[lease.token].index
         return ProcessFacts(
             user=self._user,
@@ -464,7 +464,7 @@ class SyntheticLoad:
         )
 
     def advance(self, now_seconds: float) -> None:
-        """Advances the load to `now_seconds` of CLOCK_MONOTONIC and reports for every process."""
+        """Advances the load to `now_seconds` (CLOCK_MONOTONIC) and stores a report for each of its processes."""
         due = int((now_seconds - self._started_at_seconds) / STEP_SECONDS) + 1
         for number in range(self._steps, due):
             self._step(number * STEP_SECONDS)
@@ -474,7 +474,7 @@ class SyntheticLoad:
             report = rank.report(
                 elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds + elapsed_seconds
             )
-            # A real process may have taken the HBM stack's memory; the rank then keeps its last state.
+            # A real process may have taken memory of the HBM stack. The rank then keeps its previous report.
             with contextlib.suppress(DeviceMemoryExhausted):
                 self._allocator.report(token, report)
 

@@ -10,10 +10,10 @@ from neurontools.model import Device, InjectedFault, Instance, NeuronCore, Proce
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """The devices and cores at one moment, levels and counters only; what could not be read is in `warnings`.
+    """The devices and cores at one moment, with levels and counters but without rates.
 
-    `processes` are those that the source found to use the devices, whether or not they are attached to the daemon.
-    `injected_faults` are the faults that are in the devices because somebody put them there.
+    `processes` are the processes that the source found using the devices, attached to the daemon or not.
+    `warnings` describe what could not be read. `injected_faults` are the active faults of simulated devices.
     """
 
     devices: tuple[Device, ...]
@@ -24,11 +24,10 @@ class DeviceReading:
 
 
 class DeviceSource(Protocol):
-    """A host's devices.
+    """Reads the devices of a host.
 
-    `read` is called from the event loop at every tick and must be quick; it never raises for a part that can't be read.
-    Where reading takes long (`is_slow`), `refresh` is called in a worker thread before, one call at a time, and `read`
-    returns what it found.
+    The event loop calls `read` at every tick, so `read` must be quick. It does not raise for unreadable parts. If the
+    source `is_slow`, a worker thread calls `refresh`, one call at a time, and `read` returns the result of `refresh`.
     """
 
     kind: SourceKind
@@ -40,5 +39,5 @@ class DeviceSource(Protocol):
         ...
 
     def read(self) -> DeviceReading:
-        """The state now."""
+        """Returns the current state of the devices."""
         ...

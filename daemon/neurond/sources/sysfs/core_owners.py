@@ -1,7 +1,7 @@
-"""Finds the processes that use the devices, and attributes the counters of cores to them.
+"""Finds the processes that use the devices, and attributes core counters to processes.
 
-The driver counts per core, not per process. A process gets the growth of a core's counters since the first reading in
-which it held the core.
+The driver counts per core, not per process. The growth of a core's counters is attributed to a process from the first
+reading in which the process held the core.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from neurontools.model import (
     sum_host_memory,
 )
 
-# The driver counters of each outcome and each kind of error.
+# Fields of ExecutionCounters and ErrorCounters, with the driver counters whose sum they are.
 _OUTCOMES: dict[str, tuple[str, ...]] = {
     "completed_total": ("success_total",),
     "completed_with_err_total": ("execute_completed_with_error_total",),
@@ -59,14 +59,17 @@ _ERRORS: dict[str, tuple[str, ...]] = {
         "hw_repairable_hbm_ue_error_total",
     ),
 }
-# Categories of a device's host memory that belong to runtimes; the others are the driver's own.
+# Host memory categories of a device that belong to runtimes; other categories belong to the driver.
 _RUNTIME_HOST_MEMORY = frozenset(("application_memory_bytes", "constants_bytes", "dma_buffers_bytes", "tensors_bytes"))
-# Failed executions: inference_count has only the successful ones.
+# Counters of failed executions, which the driver's inference_count leaves out.
 _FAILED = tuple(name for field, names in _OUTCOMES.items() if field != "completed_total" for name in names)
 
 
 def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) -> tuple[Process, ...]:
-    """Adds host memory to processes that alone use all of their devices, because the driver counts per device."""
+    """Adds the host memory of devices to a process that is the only user of all its devices.
+
+    The driver counts host memory per device, so the shares of several users are unknown.
+    """
     users: dict[int, int] = {}
     for process in processes:
         for index in process.device_indices if process.runtime_version is not None else ():
@@ -85,7 +88,7 @@ def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) ->
 
 
 def execution_counters(inferences: int | None, status: StatusCounters) -> int | None:
-    """Returns the finished executions of a core, successful or not. None if a counter is unknown."""
+    """Returns the number of finished executions of a core, with failures. None if a counter is unknown."""
     total = inferences
     for name in _FAILED:
         failed: int | None = getattr(status, name)
@@ -96,7 +99,7 @@ def execution_counters(inferences: int | None, status: StatusCounters) -> int | 
 
 
 class CounterAttribution:
-    """Attributes counter growth to processes. Call `attribute` once per round with all processes."""
+    """Attributes the growth of core counters to processes. Call `attribute` once per refresh, with all processes."""
 
     def __init__(self) -> None:
         self._baselines: dict[int, dict[int, StatusCounters]] = {}
@@ -104,7 +107,7 @@ class CounterAttribution:
     def attribute(
         self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], gil_yield: GilYield
     ) -> tuple[Process, ...]:
-        """Returns the processes with their known executions and errors. `cores` has core indices as keys."""
+        """Returns the processes with their executions and errors, where known. `cores` is keyed by core index."""
         self._baselines = {
             process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
         }
@@ -128,7 +131,7 @@ class CounterAttribution:
             start = baseline.setdefault(core, counters)
             logical.setdefault(core // lnc, []).append(_since(start, counters))
         for parts in logical.values():
-            # The physical cores of a logical one run the same executions, so these count once.
+            # All physical cores of a logical core run the same executions, so take the maximum, not the sum.
             for field, names in _OUTCOMES.items():
                 executions[field] += max(_sum(part, names) for part in parts)
             for field, names in _ERRORS.items():
@@ -145,7 +148,7 @@ _STATUS_FIELDS = tuple(field.name for field in fields(StatusCounters))
 
 
 def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
-    """Returns the growth of each counter. A counter that was reset grows from 0."""
+    """Returns the growth of each counter since `start`. A counter that was reset counts from 0."""
     grown = {}
     for name in _STATUS_FIELDS:
         before, after = getattr(start, name) or 0, getattr(now, name) or 0
@@ -154,7 +157,7 @@ def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
 
 
 def _are_known(cores: Iterable[StatusCounters], counters: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether the driver has all of these counters for all of these cores. A missing counter is not 0."""
+    """Returns whether the driver has all these counters for all these cores. A missing counter is not 0."""
     return all(getattr(core, name) is not None for core in cores for names in counters.values() for name in names)
 
 
@@ -162,12 +165,12 @@ def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:
     return sum(getattr(counters, name) or 0 for name in names)
 
 
-# A process may load the runtime after it opened a device, so it is read again in this many rounds.
+# A process may load the runtime after it opened a device, so this many refreshes read it again.
 _UNDECIDED_ROUNDS = 30
 
 
 class FoundProcesses:
-    """Finds the processes that have devices open. Call `refresh` once per round. It sets `holding`, the held cores."""
+    """Finds the processes that have devices open. `refresh` also sets `holding`, the cores that they hold."""
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory], gil_yield: GilYield) -> None:
         self._roots = roots
@@ -185,11 +188,11 @@ class FoundProcesses:
         return self._tracker.warnings
 
     def use_devices(self, directories: list[DeviceDirectory]) -> None:
-        """Replaces the devices to look for."""
+        """Sets the devices whose users `refresh` looks for."""
         self._tracker.use_scan(OwnerScan(self._roots, directories))
 
     def refresh(self, instance: Instance) -> tuple[Process, ...]:
-        """Returns the processes by PID."""
+        """Returns the processes that have devices open now, sorted by PID."""
         self._tracker.refresh(whole=self._is_first)
         self._is_first = False
         owners = self._tracker.owners
@@ -199,7 +202,7 @@ class FoundProcesses:
         for devices in owners:
             process = self._process(devices)
             times = process.times()
-            if times is None:  # the process has ended, and another one may have its PID
+            if times is None:  # the process has ended; a new process may have its PID
                 del self._known[process.pid]
                 process = self._process(devices)
                 times = process.times()
@@ -238,7 +241,7 @@ _YOUNG_ROUNDS = 120
 
 
 class OwnerTracker:
-    """Tracks which processes have devices open. Reads new and known processes often, and the others in turn."""
+    """Tracks which processes have devices open. Scans young processes and device users often, others in turn."""
 
     def __init__(self, scan: OwnerScan, gil_yield: GilYield) -> None:
         self._scan = scan
@@ -249,7 +252,7 @@ class OwnerTracker:
         self._turn = 0
 
     def use_scan(self, scan: OwnerScan) -> None:
-        """Replaces the scan, after devices appeared or vanished."""
+        """Replaces the scan after devices have appeared or vanished."""
         self._scan = scan
 
     @property
@@ -264,11 +267,11 @@ class OwnerTracker:
 
     @property
     def sees_all(self) -> bool:
-        """Whether no process is hidden from this user."""
+        """Whether this user may read the open files of all processes."""
         return not self._hidden
 
     def refresh(self, *, whole: bool = False) -> None:
-        """Reads the processes that are due, or all of them with `whole`."""
+        """Scans the processes that are due, or all processes with `whole`."""
         present = self._scan.pids()
         alive = set(present)
         for pid in self._ages.keys() - alive:
@@ -304,5 +307,5 @@ class OwnerTracker:
 
 
 def _is_due(age: int) -> bool:
-    """Whether a process of this age in rounds is read out of turn: every round at first, then every fourth."""
+    """Returns whether to scan a process of this age, in refreshes: each refresh at first, then every fourth."""
     return age < _NEW_ROUNDS or (age < _YOUNG_ROUNDS and age % 4 == 0)

@@ -1,4 +1,4 @@
-"""Reads the counter files of devices and cores, and yields the GIL between them."""
+"""Reads the driver's counter files of devices and cores. Yields the GIL between reads."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
-# A negative total: memory was freed after a write had reset its counter.
+# At least this: a negative total, from memory that was freed after a write had reset its counter.
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16
-# The driver updates counters at intervals. A counter that stops for less than this keeps its earlier measuring time;
-# otherwise a busy core would look idle in one interval and twice as busy in the next.
+# The driver updates counters at intervals: unchanged counters keep their measuring time for this long. Otherwise a
+# busy core, whose counters did not change in an interval, would look idle in it and twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
 
 _MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
@@ -63,7 +63,7 @@ _TEXT_PATHS = (POWER_UTILIZATION, UNHEALTHY_COMPONENTS)
 
 
 def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[list[str], list[str]]:
-    """Returns the paths to read for a device and for each core. The paths are those of the newest driver."""
+    """Returns the paths to read for a device and for each core, as the newest driver names them."""
     of_device = {file.path for file in files_for_driver(DEVICE_FILES, driver_version, generation)}
     of_core = {file.path for file in files_for_driver(CORE_FILES, driver_version, generation)}
     return (
@@ -78,9 +78,9 @@ def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[lis
 
 @dataclass(frozen=True, slots=True)
 class CoreReading:
-    """Counters of one core. `time_in_use` has the driver's unit.
+    """The counters of one core. `time_in_use` is in the driver's unit.
 
-    `measured_at_seconds` may be a little earlier than the read: see `_PATIENCE_SECONDS`.
+    `measured_at_seconds` may be up to 2 s before the read, because the driver updates counters at intervals.
     """
 
     memory: DeviceMemory
@@ -94,12 +94,12 @@ class CoreReading:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether a process has memory on the core, beyond the driver's own."""
+        """Whether the core has allocated memory besides the driver's own."""
         return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)
 
 
 class DeviceReader:
-    """Reads one device. `cores` are its physical cores by logical position, `places` the locations of its files."""
+    """Reads one device. `cores` are its physical cores in logical order, `places` the locations of its files."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class DeviceReader:
         at = [places.core[path] for path in read_of_cores]
         before = {place[0] for place in at}
         self._cores_name = f"neuron{directory.index}"
-        if len(before) == 1:  # all files of a core are below one directory
+        if len(before) == 1:  # a core has all its files below one directory
             beginning = before.pop()
             self._cores_name += f"/{beginning}*"
             behind = [place[1][1:] for place in at]
@@ -140,32 +140,32 @@ class DeviceReader:
 
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
-        """Returns all counter files, with the names of their directories for messages."""
+        """All counter files of the device and its cores, each with its directory's name for messages."""
         return [(f"neuron{self.directory.index}", self._own), *((self._cores_name, core) for core in self._cores)]
 
     @property
     def lacks_files(self) -> bool:
-        """Whether a file has vanished, or a core has no files."""
+        """Whether a file was missing at the latest read."""
         return any(files.is_missing for _, files in self.files)
 
     def read_device(self) -> tuple[HostMemory, EccCounters]:
-        """Reads host memory by category, and ECC events."""
+        """Returns the device's host memory by category, and its ECC counters."""
         values = dict(zip(self._own_paths, self._own.read(), strict=True))
         host = {field: _size(values.get(path)) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
         ecc = {field: values.get(path) for field, path in zip(ECC_COUNTERS.values(), _ECC_PATHS, strict=True)}
         return HostMemory(**host), EccCounters(**ecc)
 
     def read_power(self) -> PowerUtilization | None:
-        """Reads the power of the last full minute; None when unknown."""
+        """Returns the device's power in the last full minute; None if unknown."""
         return parsed_power(self._text(POWER_UTILIZATION, 256))
 
     def read_health(self) -> ReportedHealth | None:
-        """Reads the components that the driver calls unhealthy; None when unknown."""
+        """Returns the device's components that the driver lists as unhealthy; None if unknown."""
         text = self._text(UNHEALTHY_COMPONENTS, 512)
         return None if text is None else parsed_health(text)
 
     def read_cores(self) -> list[CoreReading]:
-        """Reads all cores, by logical position. Unchanged parts keep their objects."""
+        """Reads the counters of all cores, in logical order. Reuses the objects of unchanged counters."""
         self.went_back = []
         readings = []
         for position, files in enumerate(self._cores):
@@ -198,7 +198,7 @@ class DeviceReader:
     def _measured_at(
         self, position: int, before: tuple[tuple[int | None, ...], CoreReading], now: tuple[int | None, ...], at: float
     ) -> float:
-        """Returns the time at which the counters had their new values."""
+        """Returns the time of these counters: the previous time if they stopped growing less than 2 s ago."""
         if before[0][_STATUS_END:] != now[_STATUS_END:]:
             self._moved_at[position] = at
             return at
@@ -227,19 +227,19 @@ def _size(value: int | None) -> int | None:
 
 
 def parsed_health(text: str) -> ReportedHealth:
-    """Parses the driver's list of component names; invalid names are shortened and escaped."""
+    """Parses the driver's list of unhealthy components. Shortens and escapes their names."""
     names = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
     return ReportedHealth(tuple(excerpt(name, _MAX_SHOWN_CHARACTERS) for name in names)[:_MAX_COMPONENTS])
 
 
 def parsed_power(text: str | None) -> PowerUtilization | None:
-    """Parses the driver's power line; None unless it is valid and plausible."""
+    """Parses the driver's power line. Returns None unless it is valid and plausible."""
     parts = (text or "").split(",")
     if len(parts) != 5 or parts[0] != "POWER_STATUS_VALID":
         return None
     try:
         at = float(int(parts[1]))
-        # Percentages with two decimals, rounded to hundredths of a percent.
+        # The driver gives percentages with two decimals.
         low, high, mean = (round(float(part) * 100) / 10_000 for part in parts[2:])
     except (ValueError, OverflowError):
         return None
@@ -249,9 +249,9 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
 
 
 MAX_BYTES = 64
-# Descriptors reserved for sockets, clients and everything else.
+# File descriptors that counter files leave free for sockets, clients and other uses.
 _RESERVED_DESCRIPTORS = 512
-# Reads to skip before a missing file is tried again.
+# Calls of `read` that skip a missing file before the next attempt to open it.
 _RETRY_READS = 16
 
 _CLOSED, _NOT_KEPT = -1, -2
@@ -259,7 +259,7 @@ _MISSING = os.strerror(errno.ENOENT)
 
 
 class DescriptorBudget:
-    """The number of files that may stay open. Raises the process's soft limit if needed and allowed."""
+    """How many counter files may stay open. Raises the soft RLIMIT_NOFILE if needed and allowed."""
 
     def __init__(self, wanted: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -275,9 +275,10 @@ class DescriptorBudget:
 
 
 class CounterFiles:
-    """Counter files of one directory. `values[i]` is the latest count in `paths[i]`; None when it can't be read.
+    """Reads the counter files of one directory. Not thread-safe.
 
-    `problems` has, by cause, an example path and the number of files. `calls` counts system calls. Not thread-safe.
+    `values[i]` is the latest count in `paths[i]`; None if unreadable. `problems` maps each cause of failure to an
+    example path and the number of files. `calls` counts system calls.
     """
 
     def __init__(
@@ -296,7 +297,7 @@ class CounterFiles:
         self._failed: dict[int, str] = {}
 
     def read(self) -> list[int | None]:
-        """Reads all files. The returned list is reused."""
+        """Reads all files and returns `values`. The next call changes the same list."""
         pread, raws, values = os.pread, self._raw, self.values
         fstat = os.fstat if self.may_be_replaced else None
         calls = 0
@@ -327,7 +328,7 @@ class CounterFiles:
 
     @property
     def kept(self) -> list[int]:
-        """Returns the descriptors of the open files."""
+        """The descriptors of the files that stay open."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
     @property
@@ -336,7 +337,7 @@ class CounterFiles:
         return _MISSING in self.problems
 
     def take_calls(self) -> int:
-        """Returns and resets the number of system calls."""
+        """Returns the number of system calls since the previous call of this method."""
         calls, self.calls = self.calls, 0
         return calls
 
@@ -398,7 +399,7 @@ class CounterFiles:
 
 
 def may_be_replaced(directory: str) -> bool:
-    """Whether files of a directory can be replaced by others of the same name. In sysfs they can't."""
+    """Returns whether files in a directory can be replaced by new files of the same name. In sysfs they can't."""
     try:
         number = os.stat(directory).st_dev  # noqa: PTH116
         device = f"{os.major(number)}:{os.minor(number)}"
@@ -416,7 +417,7 @@ _ADVICE = {"Permission denied": "; run neurond as root", "Too many open files": 
 
 
 def file_problems(readers: Iterable[Sequence[tuple[str, CounterFiles]]]) -> list[str]:
-    """Formats one line per cause, with an example and the number of files."""
+    """Formats one warning per cause of failure, with an example path and the number of unreadable files."""
     causes: dict[str, tuple[str, int]] = {}
     for files in readers:
         for name, part in files:
@@ -434,33 +435,33 @@ _REST_SECONDS = 0.0002
 
 
 class GilYield:
-    """Lets the event loop have the GIL. A reading thread calls `step` after each small piece of work.
+    """Gives the GIL to the event loop. The thread that reads devices calls `step` after each small piece of work.
 
-    A waiting thread gets the GIL only after the switch interval, and again after each of its system calls. Without
-    pauses here, a request that makes many system calls would wait each time.
+    The event loop releases the GIL at each system call and gets it back only after the switch interval. Without pauses
+    of the reading thread, a request with many system calls would wait after each of them.
     """
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     def step(self) -> None:
-        """Sleeps briefly when enough work was done since the last sleep. Does nothing in the main thread."""
+        """Sleeps for 0.2 ms if the last sleep was at least 0.5 ms ago. Never sleeps in the main thread."""
         if time.perf_counter() - self._since >= _WORK_SECONDS:
             if threading.get_ident() != threading.main_thread().ident:
                 time.sleep(_REST_SECONDS)
             self._since = time.perf_counter()
 
 
-_NEWEST = (10**6,)  # an unknown driver may have every file
+_NEWEST = (10**6,)  # stands for an unknown driver: any known file may exist
 _MAX_PATH_CHARACTERS = 120
-# Missing files may appear later. The search interval doubles, in rounds.
+# Refreshes between searches for missing files: the interval doubles after each search.
 _FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
 
 _log = logging.getLogger(__name__)
 
 
 class TreeLayout:
-    """Locates the files of all devices of one driver. Not thread-safe.
+    """Locates the counter files of all devices of a driver. Not thread-safe.
 
     `version` is None for an unknown driver, where any file may be missing.
     """
@@ -475,12 +476,12 @@ class TreeLayout:
         self._warnings: list[str] | None = None
 
     def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
-        """Returns the locations of a device's files."""
+        """Returns the locations of the files of a device and of its cores."""
         version = self._version or _NEWEST
         return self._layouts.places(directory.path, cores, self._device_files, self._core_files, version)
 
     def is_due(self, *, is_something_missing: bool) -> bool:
-        """Whether to search again. Call it once per round."""
+        """Returns whether to search for missing files again. Call it once per refresh."""
         if not is_something_missing:
             self._rounds = self._rounds_left = _FIRST_ROUNDS
             return False
@@ -492,11 +493,14 @@ class TreeLayout:
         return True
 
     def warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
-        """Returns warnings about the layout. Logs a return to the known layout. `found`: device names, locations."""
+        """Returns warnings about an unknown layout of the tree. `found` has device names and locations of files.
+
+        Logs the change from an unknown to the known layout.
+        """
         if self._warnings is None or found != self._warned_of:
             self._warned_of = found
             before, self._warnings = self._warnings, self._build_warnings(found)
-            if self._warnings != before and not self._warnings:  # warnings themselves are logged with the snapshot
+            if self._warnings != before and not self._warnings:  # the warnings are logged with the snapshot
                 _log.info("the tree of %s has the known layout", self._driver)
         return self._warnings
 
@@ -544,7 +548,7 @@ class TreeLayout:
 
 
 def _some(names: list[str]) -> str:
-    """Returns the first name and the number of others. Paths are followed by "is" or "are"."""
+    """Formats names as the first one and the number of others. Adds "is" or "are" after paths."""
     if len(names) == 1:
         return f"{names[0]} is" if "/" in names[0] else names[0]
     more = f"{names[0]} and {len(names) - 1} more"

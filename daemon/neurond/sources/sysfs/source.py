@@ -1,4 +1,4 @@
-"""Reads the device state of a real host: the driver's sysfs tree, the instance metadata and busy times."""
+"""Reads the device state of a real host from the driver's sysfs tree and the instance metadata service."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
 _MAX_WARNINGS = 24
-_INVENTORY_ROUNDS = 16  # rounds between reads of constant facts while something is wrong with them
+_INVENTORY_ROUNDS = 16  # refreshes between reads of constant facts while these have warnings
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
 class SysfsSource:
-    """Reads the Neuron driver's tree. Raises UserError if it has no device or only unknown ones.
+    """Reads the Neuron driver's tree. Raises UserError if the tree has no device or only unknown devices.
 
-    `lnc`: the host's logical NeuronCore configuration. `time_in_use_unit`: us, ns, ps, or None to detect it.
-    `use_metadata_service`: completes the instance's identity from it, in the background.
+    `lnc`: the host's logical NeuronCore configuration. `time_in_use_unit`: us, ns, ps, or None to detect the unit.
+    `use_metadata_service`: gets the instance's identity from the metadata service, in a background thread.
     Only one thread at a time may call `refresh`; any thread may call `read`.
     """
 
@@ -77,7 +77,7 @@ class SysfsSource:
         return self._reading
 
     def refresh(self) -> None:
-        """Reads the existing devices, their counters and the processes."""
+        """Reads the present devices, their counters and the processes that use them."""
         self._follow_devices()
         self._follow_layout()
         self._follow_metadata()
@@ -106,15 +106,15 @@ class SysfsSource:
             reader.close()
 
     def take_calls(self) -> int:
-        """Returns and resets the number of system calls, for measurements."""
+        """Returns the number of system calls since the previous call of this method, for benchmarks."""
         return sum(files.take_calls() for reader in self._readers.values() for _, files in reader.files)
 
     def descriptors(self) -> list[int]:
-        """Returns the descriptors of the open counter files, for measurements."""
+        """Returns the descriptors of the open counter files, for benchmarks."""
         return [number for reader in self._readers.values() for _, files in reader.files for number in files.kept]
 
     def set_may_be_replaced(self, value: bool) -> None:
-        """Sets whether files may be replaced, regardless of their file system."""
+        """Sets whether counter files may be replaced by new files, whatever their file system is."""
         for reader in self._readers.values():
             for _, files in reader.files:
                 files.may_be_replaced = value
@@ -151,7 +151,7 @@ class SysfsSource:
         """Adds devices that appeared and removes those that vanished."""
         present = list_device_directories(self._roots)
         self._rounds += 1
-        # Missing files may have appeared, because a driver creates its tree step by step.
+        # Read facts with warnings again: a driver creates its tree step by step.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
         is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
         if not is_due and _identities(present) == _identities(self._inventory.directories):
@@ -159,7 +159,7 @@ class SysfsSource:
         try:
             inventory = Inventory(self._roots, present, lnc=self._lnc) if present else None
         except UserError:
-            inventory = None  # unreadable: treated as gone
+            inventory = None  # unreadable devices count as vanished
         kept = {directory.index: _identity(directory) for directory in (inventory.directories if inventory else ())}
         is_other_driver = inventory is not None and inventory.driver_version != self._inventory.driver_version
         for index, reader in list(self._readers.items()):
@@ -187,13 +187,13 @@ class SysfsSource:
         self._processes.use_devices(self._inventory.directories)
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
-        """Whether the set of foreign devices, or of devices without a device file, has changed."""
+        """Returns whether the foreign devices, or the devices without a device file, have changed."""
         share = DeviceShare(self._roots, present)
         known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
         return (share.foreign_count, share.fileless) != known
 
     def _follow_metadata(self) -> None:
-        """Applies the metadata once. It names the instance type if the firmware doesn't."""
+        """Applies the instance metadata, once. Uses its instance type only if the known type is inferred."""
         if self._is_told or self.metadata is None or not self.metadata.facts:
             return
         self._is_told = True
@@ -214,7 +214,7 @@ class SysfsSource:
     ) -> list[NeuronCore]:
         per_device = self.instance.physical_cores_per_device
         per_stack = max(1, per_device // max(1, len(device.hbm_stacks)))
-        # Allocated memory also reveals invisible processes, such as those of another container.
+        # Allocated memory also reveals processes that are invisible here, such as those of another container.
         is_attached = bool(pids) or any(reading.is_allocated for reading in readings)
         made = []
         for position, reading in enumerate(readings):
@@ -305,7 +305,7 @@ PATIENCE_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 4096
 _LIFE_SECONDS = "60"
 
-# Fields of the model's Instance, and their paths in the service.
+# Fields of `model.Instance`, with their paths below /latest/meta-data/.
 _PATHS = {
     "instance_type": "instance-type",
     "instance_id": "instance-id",
@@ -320,7 +320,7 @@ _SUBNET_PATH = "network/interfaces/macs/{}/subnet-id"
 
 
 class MetadataService:
-    """Queries the metadata service in a thread. `facts` is empty until it has answered; `warning` is its failure."""
+    """Queries the instance metadata service in a thread. Sets `facts`, or `warning` after a failure."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -343,7 +343,7 @@ class MetadataService:
 
 
 def _facts(endpoint: str) -> dict[str, str]:
-    """Fetches all facts. Raises OSError when the service is unreachable or refuses a token."""
+    """Fetches all facts of the instance. Raises OSError if the service is unreachable or refuses a token."""
     headers = {"X-aws-ec2-metadata-token-ttl-seconds": _LIFE_SECONDS}
     token = _request(f"{endpoint}/latest/api/token", headers, method="PUT")
     facts = {}
@@ -358,7 +358,7 @@ def _facts(endpoint: str) -> dict[str, str]:
 
 
 def _answer(endpoint: str, path: str, token: str) -> str:
-    """Fetches one value; "" when the service has none, such as instance tags that are not enabled."""
+    """Fetches one value of the instance metadata. Returns "" if it is absent, such as disabled instance tags."""
     try:
         return _request(f"{endpoint}/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
     except (OSError, ValueError):
@@ -381,14 +381,14 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
-_BELIEVED_RATIO = 2.5  # of one interval, which may contain work of the previous interval
-_PROVING_RATIO = 10.0  # of two consecutive intervals
-_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # over a window, bursts average out
+_BELIEVED_RATIO = 2.5  # busy ratio of one interval, which may count work of the previous interval
+_PROVING_RATIO = 10.0  # busy ratio of two consecutive intervals that disproves the unit
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # busy ratio over a window, where bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
 
 class TimeInUse:
-    """Converts nc_time_in_use to busy seconds for one driver. A configured `unit` is fixed."""
+    """Converts nc_time_in_use of one driver to busy seconds. Detects the unit unless `unit` is given."""
 
     def __init__(self, unit: str | None, driver_version: tuple[int, ...] | None) -> None:
         self.unit = unit or "us"
@@ -400,7 +400,7 @@ class TimeInUse:
     def measure(
         self, core: int, raw: int | None, at_seconds: float, owners: object, *, is_attached: bool
     ) -> float | None:
-        """Returns the busy seconds of a core so far; None when unknown now.
+        """Returns the busy seconds of a core so far; None while they are unknown.
 
         `owners` must compare equal while the same processes have the core's device open.
         """
@@ -412,7 +412,7 @@ class TimeInUse:
         if raw is None:
             return None
         if grown is not None and state.is_steady:
-            # Old drivers count only at process exit. Two growths without a change of owners prove live counters.
+            # Old drivers count only at process exit. Growth in two intervals with constant owners proves live counters.
             state.growing = state.growing + 1 if grown > 0 and is_attached else 0
             if state.growing >= 2:
                 self.is_live = True
@@ -427,7 +427,7 @@ class TimeInUse:
         return raw / UNITS_PER_SECOND[self.unit]
 
     def forget(self, present: set[int]) -> None:
-        """Forgets removed cores."""
+        """Forgets all cores except `present`."""
         for core in self._cores.keys() - present:
             del self._cores[core]
 
@@ -457,7 +457,7 @@ class TimeInUse:
     def _refine(self, units_per_second: float) -> None:
         self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
         fitting = [unit for unit, each in UNITS_PER_SECOND.items() if units_per_second / each <= _HIGHEST_RATIO]
-        if fitting:  # a finer unit, because the growth is impossible in the current one
+        if fitting:  # use a finer unit: in the current unit, the core would be busy for more than 100 %
             self.unit = fitting[0]
             for core in self._cores.values():
                 core.excess = 0
@@ -465,10 +465,10 @@ class TimeInUse:
 
 
 class _Core:
-    """Measurements of one core: the latest counter and time, and the latest two sets of owners.
+    """The latest counter of one core and its time, and the latest two sets of owners.
 
-    `is_steady`: the owners did not change. Owners are read after the counters. A process that left in between therefore
-    belongs to the previous interval.
+    `is_steady` means that the last three sets of owners are equal. Three, because owners are read after counters: the
+    latest set lacks an owner that ended between these two reads.
     """
 
     __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
@@ -483,7 +483,7 @@ class _Core:
         self.window: tuple[int, float] | None = None  # counter and time at the start of the window
 
     def sustained(self, raw: int, at_seconds: float) -> float | None:
-        """Returns the growth per second over a whole window at its end, otherwise None."""
+        """Returns the counter's growth per second over a window when the window ends, otherwise None."""
         if self.window is None:
             self.window = raw, at_seconds
             return None
@@ -495,7 +495,7 @@ class _Core:
         return growth
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
-        """Returns the growth per second since the last measurement. None for the first one and after a reset."""
+        """Returns the counter's growth per second since the last reading. None at first and after a reset."""
         grown = None
         if self.at_seconds is None:
             self.owners = self.owners_before = owners
