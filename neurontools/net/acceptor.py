@@ -1,4 +1,4 @@
-"""TCP listeners: listening addresses, accepting, and limits on connections and their rate."""
+"""TCP listeners: listening addresses, accepting, and limits on the number and rate of connections."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ it.
 
 
 class Acceptor:
-    """Accepts connections of a listening socket and hands them to `take`. Owns the socket. Belongs to the event loop's
-    thread.
+    """Accepts connections of a listening socket, which it owns, and passes them to `take`.
 
-    `name` names the listener in the log. On EMFILE and ENFILE, `refuse` gets the connections that cannot be kept.
+    To be used in the event loop's thread only. The log calls the listener `name`. On EMFILE and ENFILE, passes the
+    connections to `refuse` instead, because the process has no file descriptor for them.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Stops listening. Accepted connections stay open."""
+        """Closes the listening socket. Accepted connections stay open."""
         if self._resting is not None:
             self._resting.cancel()
         self._loop.remove_reader(self._listener)
@@ -90,15 +90,14 @@ class Acceptor:
         self._close_spare()
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # the queue is empty, or another thread accepted first
+        except OSError:  # the accept queue is empty, or no descriptor is free
             return False
-        # The refused connection keeps the reserve descriptor until the next refusal, so that the client can read the
-        # reason.
+        # The refused connection uses the reserve descriptor until the next refusal: the client has to read the reason.
         self._spare = connection
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             self._refuse(connection, f"there is no descriptor for it ({reason})")
-            # Read what the client has sent: closing with unread data would send a reset and drop the refusal.
+            # Read the client's data: closing a socket with unread data would send a reset and drop the refusal.
             connection.recv(2**16)
         return True
 
@@ -117,7 +116,7 @@ class Acceptor:
 
 
 def _spare() -> int | None:
-    """Opens the reserve descriptor; None if the process has none left."""
+    """Opens the reserve descriptor. Returns None if the process can open no more files."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -125,7 +124,7 @@ def _spare() -> int | None:
 
 
 def listen_address(text: str) -> tuple[str | None, int]:
-    """Parses HOST:PORT. Returns None as the host for all addresses. ValueError says what is wrong."""
+    """Parses HOST:PORT. Returns host and port; host None stands for all addresses. Raises ValueError."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
@@ -139,10 +138,10 @@ def listen_address(text: str) -> tuple[str | None, int]:
 
 
 async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket.socket]:
-    """Opens a listening TCP socket for each address of the host; None means all addresses. OSError if none can be
-    opened.
+    """Opens a listening TCP socket for each address of the host; None means all addresses.
 
-    With port 0 the kernel chooses the port. All sockets get the same port if possible.
+    Skips addresses that this host lacks. Raises OSError if no address is left or a socket can't be opened. With port 0,
+    the kernel chooses a port for the first socket, and the other sockets use the same port.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -156,7 +155,7 @@ async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
-                missing = error  # names may have IPv6 addresses on a host without IPv6
+                missing = error  # a host without IPv6 may have a name with an IPv6 address
     except OSError:
         for each in opened:
             each.close()
@@ -182,7 +181,7 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
 
 
 class ConnectionSlot:
-    """The slot of one connection: waiting (idle, or no request read yet) until `busy` is called."""
+    """The slot of one connection. A waiting connection (idle, or without a request so far) may be evicted."""
 
     __slots__ = ("_places", "make_room", "peer")
 
@@ -192,35 +191,35 @@ class ConnectionSlot:
         self.make_room = make_room
 
     def busy(self) -> None:
-        """Marks the connection as served, so that it cannot be evicted."""
+        """Marks the connection as busy with a request, so that it is not evicted."""
         self._places.mark(self, waiting=False)
 
     def wait(self) -> None:
-        """Marks the connection as waiting, so that it can be evicted."""
+        """Marks the connection as waiting, so that it may be evicted."""
         self._places.mark(self, waiting=True)
 
     def leave(self) -> None:
-        """Frees the slot. Does nothing if the connection was evicted."""
+        """Frees the slot. Does nothing if the connection was already evicted."""
         self._places.leave(self)
 
 
 class ConnectionLimiter:
-    """Limits connections to `most` in all and to `share` for each peer."""
+    """Limits the number of connections to `most` in total and to `share` for each peer."""
 
     def __init__(self, most: int, share: int) -> None:
         self._most = most
         self._share = share
         self._count = 0
-        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # value: whether it waits; longest waiting first
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # values: whether the slot waits, longest first
 
     def __len__(self) -> int:
         return self._count
 
     def enter(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
-        """Returns a slot for a connection of a peer; None if all connections that it could evict are busy.
+        """Returns a slot for a new connection of a peer; None if no slot is free and no connection can be evicted.
 
-        If no slot is free, evicts the connection that has waited longest and calls its `make_room`. A peer at its share
-        evicts its own; otherwise the peer with the most connections loses one.
+        If no slot is free, evicts the connection that has waited longest and calls its `make_room`. A peer at its limit
+        loses a connection of its own; otherwise the peer with the most connections loses one.
         """
         own = self._of_peer.get(peer, {})
         if len(own) >= self._share:
@@ -237,13 +236,13 @@ class ConnectionLimiter:
         return self._add_slot(peer, make_room)
 
     def mark(self, place: ConnectionSlot, *, waiting: bool) -> None:
-        """Marks a connection as waiting or busy, from now on."""
+        """Marks a connection as waiting or busy. Its waiting time starts now."""
         crowd = self._of_peer.get(place.peer, {})
         if crowd.pop(place, None) is not None:
             crowd[place] = waiting
 
     def leave(self, place: ConnectionSlot) -> None:
-        """Removes a connection, if it is still there."""
+        """Frees the slot of a connection, unless it was evicted."""
         crowd = self._of_peer.get(place.peer, {})
         if crowd.pop(place, None) is not None:
             self._count -= 1
@@ -264,7 +263,7 @@ def _longest_waiting(crowd: dict[ConnectionSlot, bool]) -> ConnectionSlot | None
 class RateLimiter:
     """Token bucket that serves peers round-robin, so that one busy peer delays only itself.
 
-    Allows `per_second` on average and a burst of `at_once`. Belongs to the event loop's thread.
+    Allows `per_second` on average and a burst of `at_once`. To be used in the event loop's thread only.
     """
 
     def __init__(self, per_second: float, at_once: int) -> None:
@@ -272,11 +271,11 @@ class RateLimiter:
         self._at_once = at_once
         self._left = float(at_once)
         self._at_seconds = 0.0
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # by peer, next turn first
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # waiters by peer, next peer first
         self._next: asyncio.TimerHandle | None = None
 
     async def turn(self, peer: Hashable) -> None:
-        """Waits for a token for this peer."""
+        """Waits until this peer gets a token."""
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
         if self._left >= 1 and not self._waiting:
@@ -313,7 +312,7 @@ class RateLimiter:
 
 
 def client_key(address: str) -> str:
-    """The key for limits per client: an IPv4 address, or the /64 network of an IPv6 address.
+    """Returns the key for limits per client: an IPv4 address, or the /64 network of an IPv6 address.
 
     `address` has the form that `accept` returns.
     """

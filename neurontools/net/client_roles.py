@@ -1,7 +1,7 @@
-"""Roles of clients, by the subject names in their certificates. Does not import ssl.
+"""Derives the roles of clients from the subject names in their certificates. Does not import ssl.
 
-A name is a URI (such as a SPIFFE ID) or a DNS name among the subject alternative names of the certificate (RFC 5280,
-section 4.2.1.6). It is compared as a whole. The common name is ignored.
+A subject name is a URI (such as a SPIFFE ID) or a DNS name among the subject alternative names of the certificate (RFC
+5280, section 4.2.1.6). Names are compared as a whole. The common name is ignored.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 _DNS_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
-_LONGEST_NAME = 2048  # bytes: the limit of a SPIFFE ID
+_LONGEST_NAME = 2048  # bytes, the length limit of a SPIFFE ID
 _LONGEST_DNS_NAME = 253
 
 
 class Role(StrEnum):
-    """How much a client may see."""
+    """The role of a client, which decides how much the client may see."""
 
-    SUMMARY = "summary"  # counts, findings and jobs: no commands, no users
+    SUMMARY = "summary"  # may see counts, findings and jobs, but no commands and no users
     FULL = "full"
 
 
 def checked_name(text: str) -> str:
-    """Returns the name in the form used for comparison. ValueError if it is neither a URI nor a DNS name."""
+    """Returns a subject name, a DNS name in lower case. Raises ValueError for any other kind of name."""
     if "://" in text:
         if not _URI.fullmatch(text) or len(text) > _LONGEST_NAME:
             raise ValueError(f"{text[:60]!r} is not a URI; write one such as spiffe://example.org/viewer")
@@ -39,13 +39,13 @@ def checked_name(text: str) -> str:
 
 
 def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """The URI and DNS names of a verified certificate, in the form of `SSLSocket.getpeercert`."""
+    """Returns the URI and DNS names of a verified certificate from `SSLSocket.getpeercert`."""
     found = certificate.get("subjectAltName", ())
     return tuple(value if kind == "URI" else value.lower() for kind, value in found if kind in ("URI", "DNS"))
 
 
 class Subjects:
-    """Maps subject names to roles. False without any name: then all clients have the same role."""
+    """Maps subject names to roles. It is false without any name; then all clients have the same role."""
 
     def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
         self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)
@@ -54,6 +54,6 @@ class Subjects:
         return bool(self._roles)
 
     def known(self, names: Iterable[str]) -> tuple[str, Role] | None:
-        """Returns the name with the widest role, and that role; None if no name is known."""
+        """Returns the name with the widest role, and this role. Returns None if none of the names has a role."""
         found = [(name, self._roles[name]) for name in names if name in self._roles]
         return next((each for each in found if each[1] is Role.FULL), found[0] if found else None)

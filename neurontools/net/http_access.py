@@ -1,4 +1,4 @@
-"""Access to HTTP pages: bearer tokens, client certificates, Host checks, and the routing of requests."""
+"""Access control of HTTP pages by bearer token, client certificate and Host header; routing of requests."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class HttpAccess:
-    """Decides which clients may see pages. UserError if the token file is wrong; `place` is a prefix for its setting.
+    """Decides which clients may see which pages. Raises UserError if the token file is invalid.
 
-    `tls` is None for plain HTTP. If `subjects` is given, a client certificate must have one of its names. `hosts`
-    checks the Host header; without it, every host is accepted.
+    `tls` is None for plain HTTP. With `subjects`, a client certificate must have one of its names. `hosts` checks the
+    Host header; None accepts every host. In messages, `place` precedes the name of the setting.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class HttpAccess:
         return None if self._tls is None else self._tls.context
 
     def role(self, certificate: Mapping[str, Any] | None) -> Role | None:
-        """The role of a client with this certificate; None if it may see nothing. Without subject names, every client
-        is FULL.
+        """Returns the role of a client with this certificate; None if the client has no access.
+
+        If no subject names are configured, every client has the role FULL.
         """
         if not self._subjects:
             return Role.FULL
@@ -67,16 +68,16 @@ class HttpAccess:
         return None if known is None else known[1]
 
     def allow(self, subjects: Subjects) -> None:
-        """Replaces the subject names, from the next connection on. Does nothing if names are not checked at all."""
+        """Replaces the allowed subject names for new connections. Does nothing if names are not checked."""
         if self._is_named:
             self._subjects = subjects
 
     def admits_host(self, authority: str) -> bool:
-        """Whether a request for this host and port may be answered."""
+        """Returns whether to answer requests for this host and port."""
         return self._hosts is None or self._hosts.admits(authority)
 
     def admits(self, authorization: str) -> bool:
-        """Whether this Authorization header is accepted."""
+        """Returns whether this Authorization header has the bearer token, if a token is needed."""
         if self._token is None:
             return True
         scheme, _, given = authorization.partition(" ")
@@ -97,11 +98,11 @@ class HttpAccess:
         return self._token is not None
 
     def signature(self, text: str) -> str:
-        """The HMAC of a text with the current token as the key; "" without a token."""
+        """Returns the HMAC of a text, with the current token as the key; "" without a token."""
         return "" if self._token is None else hmac.new(self._token, text.encode(), "sha256").hexdigest()
 
     def renew(self) -> None:
-        """Reads changed files again. If that fails, the old contents stay in use."""
+        """Reads changed certificate and token files again. If a file is invalid, the old contents stay in use."""
         if self._tls is not None:
             self._tls.renew()
         changed_at = identities([self._token_file])
@@ -116,14 +117,14 @@ class HttpAccess:
 
 
 class HostCheck:
-    """Checks the Host header: accepts localhost, the names of this host, and `allowed` (without ports)."""
+    """Checks the Host header. Accepts IP addresses, localhost, this host's names, and the names `allowed`."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         own = socket.gethostname()
         self._names = {name.lower().rstrip(".") for name in ("localhost", own, own.partition(".")[0], *allowed) if name}
 
     def admits(self, authority: str) -> bool:
-        """Whether a request for this host, with or without a port, is meant for this server."""
+        """Returns whether the Host header, with or without a port, has an accepted name."""
         host = _without_port(authority.strip()).lower().rstrip(".")
         try:
             ipaddress.ip_address(host)
@@ -139,7 +140,7 @@ def _without_port(authority: str) -> str:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether an address is reachable from this host only. None means all addresses."""
+    """Returns whether only this host can reach a listening address. None means all addresses."""
     if host is None:
         return False
     try:
@@ -149,9 +150,9 @@ def is_loopback(host: str | None) -> bool:
 
 
 def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str, certificate: str, token: str) -> None:
-    """Raises UserError if an address other than loopback would be served without TLS or without authentication.
+    """Raises UserError for an address other than loopback without TLS or without authentication.
 
-    `option`, `certificate` and `token` name the settings in the message.
+    `option`, `certificate` and `token` are names of settings for the message.
     """
     if is_loopback(host):
         return
@@ -168,7 +169,7 @@ _LONGEST_TOKEN_BYTES = 4096
 
 
 def read_token(file: str) -> bytes:
-    """Returns the token in a file. FileProblem if there is none."""
+    """Returns the bearer token in a file. Raises FileProblem if the file has no valid token."""
     with file_problems("bearer_token_file", file), Path(file).open("rb") as opened:
         content = opened.read(_LONGEST_TOKEN_BYTES + 1)
     token = content.strip()
@@ -185,19 +186,19 @@ _METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class HttpPage:
-    """A page. `is_open` pages need no authentication; the others need access and the role."""
+    """An HTTP page. An `is_open` page needs no authentication; other pages need access and the `role`."""
 
     handler: Handler
     is_open: bool = False
-    # SUMMARY: also for clients that may see no commands and no users; the handler leaves them out
+    # A handler with SUMMARY must leave out commands and users, which clients of this role may not see.
     role: Role = Role.FULL
     methods: tuple[str, ...] = _METHODS
 
 
 class Site:
-    """Routes requests to pages by path. A path that ends in a slash includes everything below it.
+    """Routes requests to pages by path. A page whose path ends in a slash also gets all paths below.
 
-    Only GET and HEAD are allowed, unless a page allows more.
+    Each page allows only its `methods`.
     """
 
     def __init__(self, pages: Mapping[str, HttpPage], otherwise: HttpPage, access: HttpAccess) -> None:
@@ -206,7 +207,7 @@ class Site:
         self._otherwise = otherwise
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """Returns the response. An exception in a page becomes a 500 response and a log entry."""
+        """Returns the response to a request. Logs an exception in a page and answers 500."""
         page = self._pages.get(request.path) or self._pages.get(_top_directory(request.path), self._otherwise)
         if not page.is_open:
             if not self.access.admits_host(request.authority):
@@ -224,11 +225,11 @@ class Site:
         try:
             return page.handler(request)
         except Exception:
-            # An exception in a page must not end the process, and must not look like an empty page.
+            # An exception in a page must not end the process, and the client must not get an empty page.
             _log.exception("%s could not be made", request.path)
             return refusal(500, "this page could not be made; the log says why")
 
 
 def _top_directory(path: str) -> str:
-    """The first component of a path, with slashes around it."""
+    """Returns the first component of a path, between slashes."""
     return f"/{path[1:].partition('/')[0]}/"

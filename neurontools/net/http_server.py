@@ -29,14 +29,14 @@ from neurontools.net.http_messages import (
 MAX_HEAD_BYTES = 16 * 2**10
 MAX_BODY_BYTES = 4 * 2**10
 _LINGER_SECONDS = 1.0
-_UNSENT_STREAM_BYTES = 16 * 2**10  # unsent bytes that the kernel keeps for a slow client
+_UNSENT_STREAM_BYTES = 16 * 2**10  # TCP_NOTSENT_LOWAT: unsent bytes in the kernel for a slow client
 _PIECE_BYTES = 2**16
 
 Answer = Callable[[HttpRequest], HttpResponse]
 
 
 class HttpConnection:
-    """Serves one client over streams. `patience` is the timeout of its task; `role` is the role of the client."""
+    """Serves one client. `patience` is the timeout of the connection's task; `role` is the client's role."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class HttpConnection:
         self._writer.transport.set_write_buffer_limits(_PIECE_BYTES)
 
     async def serve(self, answer: Answer) -> None:
-        """Answers requests until the connection ends. OSError or TimeoutError if the client ends it."""
+        """Answers requests until the connection ends. Raises OSError or TimeoutError if the client ends it."""
         while (request := await self._read_request()) is not None:
             self._place.busy()
             response = request if isinstance(request, HttpResponse) else answer(request)
@@ -70,7 +70,7 @@ class HttpConnection:
                 self._set_timeout(self._limits.idle_seconds)
 
     async def _read_request(self) -> HttpRequest | HttpResponse | None:
-        """Reads the next request. Returns an error response for malformed HTTP; None at the end of the connection."""
+        """Reads the next request. Returns an error response to malformed HTTP, and None at the connection's end."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 began = bool(self._http.trailing_data[0])
@@ -83,7 +83,7 @@ class HttpConnection:
             request = request_of(event.method, event.target, list(event.headers), self._role)
             if _has_short_body(request):
                 return replace(request, body=await self._read_body())
-            self._http.next_event()  # end of message; a longer body is not read
+            self._http.next_event()  # h11's end of message, unless the request has a longer body, which is not read
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return None
@@ -91,7 +91,7 @@ class HttpConnection:
         return request
 
     async def _read_body(self) -> bytes:
-        """Reads the body of a request with a short Content-Length."""
+        """Reads the body of a request whose Content-Length is short."""
         parts = []
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Data):
@@ -130,14 +130,14 @@ class HttpConnection:
         await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     async def _send(self, head: bytes, content: bytes) -> None:
-        """Sends in pieces, so that the transport does not buffer a copy of the whole response for a slow client."""
+        """Sends a response in pieces, so that the transport does not buffer a copy of it for a slow client."""
         for start in range(0, len(content), _PIECE_BYTES):
             await self._write(head + (self._http.send(h11.Data(content[start : start + _PIECE_BYTES])) or b""))
             head = b""
         await self._write(head)
 
     async def _stream(self, pieces: AsyncGenerator[bytes, None]) -> None:
-        """Sends pieces as they come. Ends when the client sends anything or disconnects."""
+        """Sends the pieces of a response as they come. Stops when the client sends data or disconnects."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - coroutines run in tasks
 
@@ -147,7 +147,7 @@ class HttpConnection:
             task.cancel()
 
         connection = self._writer.get_extra_info("socket")
-        if connection is not None:  # keep little unsent data in the kernel, so that a slow client gets recent pieces
+        if connection is not None:  # a short send queue, so that a slow client gets recent pieces
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_STREAM_BYTES)
         gone = asyncio.ensure_future(self._reader.read(1))
         gone.add_done_callback(end)
@@ -169,7 +169,7 @@ class HttpConnection:
         await self._writer.drain()
 
     async def _linger(self) -> None:
-        """Reads until the client closes: closing with unread data would send a reset and drop the response."""
+        """Reads until the client closes: closing a socket with unread data would send a reset and drop the response."""
         if not self._writer.can_write_eof():  # TLS has its own close
             return
         self._place.wait()
@@ -183,7 +183,7 @@ class HttpConnection:
 
 
 def _has_short_body(request: HttpRequest) -> bool:
-    """Whether it is a POST with a short Content-Length."""
+    """Returns whether a request is a POST with a short Content-Length."""
     length = request.header("content-length")
     return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= MAX_BODY_BYTES
 
@@ -197,13 +197,13 @@ _SHUTDOWN_SECONDS = 1.0  # for the TLS close
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-# asyncio keeps a buffer for each TLS connection from its first byte on: 256 KiB by default, 64 MiB for 256 connections,
-# which malloc does not give back. A TLS record has 16 KiB at most.
+# asyncio allocates a read buffer per TLS connection. Its default of 256 KiB is 64 MiB for 256 connections, which malloc
+# does not return to the kernel. A TLS record has at most 16 KiB.
 SSLProtocol.max_size = 2**14
 
 
 class HttpServer:
-    """Serves a site within limits. Belongs to the event loop's thread. `name` names the listener in the log."""
+    """Serves a site over HTTP, within `limits`. For the event loop's thread only. The log calls it `name`."""
 
     def __init__(self, site: Site, *, name: str, limits: HttpLimits) -> None:
         self._site = site
@@ -215,9 +215,9 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str | None, port: int) -> int:
-        """Starts listening and returns the port. Without a host, listens on all addresses. OSError if that fails."""
+        """Starts listening and returns the port. Host None means all addresses. Raises OSError."""
         opened = await listeners(host, port, backlog=_BACKLOG)
-        # Over TLS, no plain-text refusal can be sent.
+        # A TLS client does not understand a plain-text refusal.
         refuse = _ignore if self._site.access.context else _refuse
         for listener in opened:
             self._acceptors.append(Acceptor(listener, self._accept_connection, name=self._name, refuse=refuse))
@@ -248,7 +248,7 @@ class HttpServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            connection.close()  # needed for a task that was cancelled before it started
+            connection.close()  # a task that was cancelled before it started has not closed it
             place.leave()
 
         task.add_done_callback(ended)
@@ -276,14 +276,14 @@ class HttpServer:
     async def _open_streams(
         self, connection: socket.socket, place: ConnectionSlot
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Returns the streams of a connection, after the TLS handshake if there is one."""
+        """Returns the streams of a connection. With TLS, performs the handshake before."""
         loop, context = asyncio.get_running_loop(), self._site.access.context
         reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         if context is None:
             transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
             return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-        # A TLS handshake takes 75 kB, so there are fewer handshakes than connections at a time.
+        # A TLS handshake takes 75 kB of memory, so handshakes have a lower limit than connections.
         handshake = self._handshakes.enter(place.peer, place.make_room)
         try:
             transport, _ = await loop.connect_accepted_socket(
@@ -294,7 +294,7 @@ class HttpServer:
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
         finally:
-            if handshake is not None:  # always true: every handshake can be evicted
+            if handshake is not None:  # never None: every handshake can be evicted
                 handshake.leave()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -309,17 +309,17 @@ def _ignore(_connection: socket.socket, _reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits on connections and times. Connections that wait for a handshake or a request count too."""
+    """Limits on connections and times. Connections count from accept on, before a handshake or request."""
 
     connections: int = 256
     of_an_address: int = 64
-    # for the handshake and the first request; later from the first byte of a request to its end
+    # For the handshake and the first request. For later requests, from the first byte to the last.
     head_seconds: float = 5.0
     idle_seconds: float = 120.0  # between two requests
-    write_seconds: float = 30.0  # for the client to read each piece
+    write_seconds: float = 30.0  # until the client has read a piece of a response
 
     def with_files(self, most_files: int) -> HttpLimits:
-        """Returns limits for a process that may open this many files: a quarter of them are connections."""
+        """Returns limits for a process that may open `most_files`, of which a quarter may be connections."""
         connections = max(2, min(self.connections, most_files // 4))
         share = min(self.of_an_address, connections // 2)
         return HttpLimits(connections, share, self.head_seconds, self.idle_seconds, self.write_seconds)

@@ -1,4 +1,4 @@
-"""TLS contexts that follow their PEM files."""
+"""TLS contexts of servers and clients, renewed when their PEM files change."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
-    import ssl  # functions import it: OpenSSL takes 4 MiB, which a daemon without TLS does not need
+    import ssl  # imported in functions: OpenSSL takes 4 MiB, and a daemon may not use TLS
 
 FileIdentity = tuple[int, int, int, int, int] | None
 
 
 class FileProblem(Exception):
-    """A file cannot be used. The text starts with the name of its setting, then gives the cause and the next step."""
+    """A file cannot be used. The message has the name of its setting, the file, the cause and the next step."""
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """Loads a certificate and its key into a TLS context. FileProblem leaves the context unchanged.
+    """Loads a certificate and its key into a TLS context. On FileProblem, the context is unchanged.
 
-    `key` is None if the key is in the file of the certificate. The key file must not be accessible to other users.
+    `key` is None if the certificate file contains the key. Other users must not have access to the key's file.
     """
     import ssl
 
@@ -35,10 +35,10 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
         mode = Path(kept_in[1]).stat().st_mode
         with Path(kept_in[1]).open("rb"):
             pass
-    # Without a password function, OpenSSL would ask for the password of a key on the terminal.
+    # Without a password function, OpenSSL would prompt for a key's password on the terminal.
     loaded = certificate, key, lambda: ""
     with file_problems("certificate", certificate):
-        # Try another context first: a key that does not fit would leave this one without a certificate.
+        # Try a temporary context first: a key that does not fit would leave `context` without a certificate.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*loaded)
     if stat.S_ISREG(mode) and mode & 0o007:
         raise FileProblem(
@@ -50,7 +50,7 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
 
 def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
-    """Makes a TLS context require certificates signed by these authorities. FileProblem."""
+    """Makes a TLS context require certificates of the CAs in a file. Raises FileProblem."""
     import ssl
 
     with file_problems(setting, file):
@@ -59,13 +59,13 @@ def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
 
 
 def identities(files: Iterable[str | None]) -> tuple[FileIdentity, ...]:
-    """A value that changes whenever one of the files changes; None for a missing file."""
+    """Returns a value that changes when one of the files changes. It has None for a missing file."""
     return tuple(_identity(file) for file in files if file is not None)
 
 
 @contextmanager
 def file_problems(setting: str, file: str) -> Iterator[None]:
-    """Turns errors about a file into FileProblem with the name of its setting."""
+    """Converts OSError and SSLError about a file to FileProblem, with the name of the file's setting."""
     import ssl
 
     try:
@@ -90,18 +90,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
-    """PEM files of a server."""
+    """Paths of the PEM files of a TLS server."""
 
     certificate: str
-    key: str | None = None  # None: in the certificate file
-    client_ca: str | None = None  # authorities that sign client certificates; None: clients need no certificate
+    key: str | None = None  # None: the key is in the certificate file
+    client_ca: str | None = None  # CAs that sign client certificates; None: clients need no certificate
 
 
 class ServerTls:
-    """Makes server TLS contexts and follows file changes. UserError if a file is wrong at the start. Belongs to one
-    thread.
+    """Creates TLS contexts of a server and renews them when the PEM files change. For one thread only.
 
-    `place` is a prefix for the names of settings. `protocols` are for ALPN.
+    The constructor raises UserError for an invalid file. In messages, `place` precedes the names of settings.
+    `protocols` are for ALPN.
     """
 
     def __init__(self, files: ServerFiles, place: str, protocols: Sequence[str] = ()) -> None:
@@ -116,16 +116,16 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context for the next handshake. Renewed files make a new context."""
+        """The TLS context for the next handshake. `renew` replaces the context when a file has changed."""
         return self._context
 
     @property
     def authorities(self) -> bytes:
-        """The contents of the file with the authorities, for comparison."""
+        """The contents of the client CA file, for comparison."""
         return self._authorities
 
     def renew(self) -> bool:
-        """Reads the files again if one has changed. Returns whether the new contents are in use."""
+        """Reads the PEM files again if one has changed. Returns whether new contents came into use."""
         changed_at = self._file_identities()
         if changed_at == self._read_at:
             return False
@@ -139,7 +139,7 @@ class ServerTls:
         return True
 
     def _read_files(self) -> tuple[ssl.SSLContext, bytes]:
-        """Reads the files. FileProblem."""
+        """Returns a new TLS context and the contents of the client CA file. Raises FileProblem."""
         context = server_context(self._files, self._protocols)
         if self._files.client_ca is None:
             return context, b""
@@ -151,9 +151,9 @@ class ServerTls:
 
 
 def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """Makes a context from the current files. FileProblem.
+    """Creates a server's TLS context from the current files. Raises FileProblem.
 
-    Sessions cannot be resumed: a session would outlive the check of its certificate.
+    Disables session resumption: a resumed session skips the check of the client's certificate.
     """
     import ssl
 
@@ -171,15 +171,18 @@ def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSL
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """PEM files of a client."""
+    """Paths of the PEM files of a TLS client."""
 
     certificate: str
-    key: str | None = None  # None: in the certificate file
-    authorities: str | None = None  # authorities that sign server certificates; None: those of the system
+    key: str | None = None  # None: the key is in the certificate file
+    authorities: str | None = None  # CAs that sign server certificates; None: the system's CAs
 
 
 class ClientTls:
-    """Makes client TLS contexts and follows file changes. For any thread. UserError if a file is wrong at the start."""
+    """Creates TLS contexts of a client and renews them when the PEM files change. Thread-safe.
+
+    The constructor raises UserError for an invalid file.
+    """
 
     def __init__(self, files: ClientFiles, protocols: Sequence[str] = ()) -> None:
         self._files = files
@@ -191,7 +194,7 @@ class ClientTls:
             raise UserError(f"TLS {problem}", EXIT_USAGE) from None
 
     def context(self) -> ssl.SSLContext:
-        """Returns the context for the next handshake. If the changed files are wrong, the old contents stay in use."""
+        """Returns the TLS context for the next handshake. Invalid changed files do not replace the old context."""
         changed_at = self._file_identities()
         if changed_at != self._read_at:
             self._read_at = changed_at

@@ -1,1 +1,1 @@
-"""Turns flags, files and the environment into checked settings. The serving process never imports it."""
+"""Builds validated settings from flags, files and the environment. The serving stage does not import this package."""

@@ -1,6 +1,6 @@
 """Checks settings against each other and against this host, before every start and for `--check-config`.
 
-It does not check changing facts: the daemon that uses the socket or port now, and the devices that exist.
+Does not check facts that may change before the start: who uses the socket or port, and which devices exist.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_THE_LISTENER = {
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises UserError for the first invalid or contradictory setting."""
+    """Raises UserError for the first setting that is invalid or contradicts another setting."""
     _check_ultraserver(settings)
     check_certificates(settings)
     _check_metrics(settings)
@@ -97,7 +97,7 @@ def _check_otlp(settings: Settings) -> None:
 
 
 def _check_actions(settings: Settings) -> None:
-    """Checks the program of actions. It runs as the daemon's user, so no other user may be able to replace it."""
+    """Checks the program of the [actions] table. It runs as the daemon's user: no other user may replace it."""
     command = settings.actions["command"] if settings.actions else None
     if not command:
         return

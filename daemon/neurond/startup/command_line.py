@@ -1,4 +1,4 @@
-"""The flags of `neurond`."""
+"""Parses the command-line flags of `neurond`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ EXIT_CODES = (
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Wraps all text except the exit codes, which are a list."""
+    """A help formatter that keeps the line breaks of the list of exit codes."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line with a next step."""
+    """An ArgumentParser that reports an error in one line, with a pointer to --help."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see neurond --help", EXIT_USAGE)
@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_from(arguments: Sequence[str]) -> Settings | None:
-    """Returns the settings. None if the flags only ask for output, such as --version, which is then already written."""
+    """Returns the settings. Returns None if the flags only request output, such as --version, and writes it."""
     parent_pid = os.getppid()
     given = parser().parse_args(arguments)
     if given.version:

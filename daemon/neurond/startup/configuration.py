@@ -40,7 +40,7 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
 def value_text(value: object) -> str:
-    """Formats a wrong value for an error message."""
+    """Formats an invalid value for an error message, shortened to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -88,7 +88,7 @@ class _Table(BaseModel):
 
 
 class DaemonTable(_Table):
-    """[daemon] of the configuration file."""
+    """The table [daemon] of the configuration file."""
 
     socket: Annotated[str, Field(min_length=1)] | None = None
     interval_seconds: Annotated[_Seconds, Field(ge=0.01, le=3600)] = 1.0
@@ -102,7 +102,7 @@ class DaemonTable(_Table):
 
 
 class SimulateTable(_Table):
-    """[simulate] of the configuration file."""
+    """The table [simulate] of the configuration file."""
 
     instance_type: str | None = None
     ultraserver: Annotated[str, AfterValidator(_ultraserver_place)] | None = None
@@ -113,7 +113,7 @@ _Subjects = Annotated[list[Annotated[str, AfterValidator(checked_name)]], Field(
 
 
 class TlsTable(_Table):
-    """[tls] of the configuration file: certificates for all network listeners, and the roles of clients."""
+    """The table [tls] of the configuration file: certificates for all network listeners, and the roles of clients."""
 
     certificate: _Path | None = None
     key: _Path | None = None
@@ -123,7 +123,7 @@ class TlsTable(_Table):
 
 
 class MetricsTable(_Table):
-    """[metrics] of the configuration file."""
+    """The table [metrics] of the configuration file."""
 
     listen: _ListenAddress | None = None
     tls: bool = True
@@ -138,7 +138,7 @@ class MetricsTable(_Table):
 
 
 class WebTable(_Table):
-    """[web] of the configuration file."""
+    """The table [web] of the configuration file."""
 
     enabled: bool = False
     show_commands: bool = False
@@ -146,7 +146,7 @@ class WebTable(_Table):
 
 
 class HealthTable(_Table):
-    """[health] of the configuration file: `neurond.verdicts.evidence.HealthThresholds`. 0 switches a rule off."""
+    """The table [health] of the configuration file: the thresholds of rules. 0 disables a rule."""
 
     window_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = 300.0
     idle_seconds: _Limit = 300.0
@@ -159,12 +159,12 @@ class HealthTable(_Table):
     silent_seconds: _Limit = 30.0
 
     def changed(self) -> dict[str, float | None]:
-        """Returns the configured thresholds, None for a rule that is switched off."""
+        """Returns the thresholds that the file sets. None stands for a disabled rule."""
         return {name: getattr(self, name) or None for name in self.model_fields_set}
 
 
 class LoadTable(_Table):
-    """[load] of the configuration file."""
+    """The table [load] of the configuration file."""
 
     scenario: Literal["idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst"] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
@@ -172,7 +172,7 @@ class LoadTable(_Table):
 
 
 class SysfsTable(_Table):
-    """[sysfs] of the configuration file: where the driver is read."""
+    """The table [sysfs] of the configuration file: where and how to read the driver's files."""
 
     root: _Path = "/sys"
     proc_root: _Path = "/proc"
@@ -182,7 +182,7 @@ class SysfsTable(_Table):
 
 
 class ExportTable(_Table):
-    """[export] of the configuration file."""
+    """The table [export] of the configuration file."""
 
     sysfs: Annotated[str, Field(min_length=1)] | None = None
     driver_version: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,4}$")] = "2.30.2.0"
@@ -190,13 +190,13 @@ class ExportTable(_Table):
 
 
 class KubernetesTable(_Table):
-    """[kubernetes] of the configuration file."""
+    """The table [kubernetes] of the configuration file."""
 
     pod_resources_socket: _Path = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
 class ActionsTable(_Table):
-    """[actions] of the configuration file. Without a command and a webhook there are no actions."""
+    """The table [actions] of the configuration file. Actions need a command or a webhook."""
 
     command: Annotated[list[_Argument], Field(min_length=1, max_length=64)] | None = None
     webhook: Annotated[str, Field(max_length=2048), AfterValidator(_http_url)] | None = None
@@ -209,7 +209,7 @@ class ActionsTable(_Table):
     most_per_hour: Annotated[int, Field(ge=1, le=3600)] = 60
 
     def enabled_settings(self) -> dict[str, Any] | None:
-        """Returns the values for `neurond.actions.ActionSettings`, or None without actions."""
+        """Returns the values for `neurond.actions.ActionSettings`. None without a command and a webhook."""
         return self.model_dump() if self.command or self.webhook else None
 
 
@@ -239,12 +239,12 @@ def resolve_settings(
 ) -> Settings:
     """Merges the settings: flags override the environment, the environment overrides the file.
 
-    `flags` has the tables of the file with the given keys. Raises UserError, which names the wrong flag or key.
+    `flags` has the same tables and keys as the file. Raises UserError with the name of an invalid flag or key.
     """
     written = {} if file is None else read_toml(file)
     _validated(written, lambda path: _place(file or "", path))
     given = {table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}
-    configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # only a flag can still be wrong
+    configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # the file is valid, so an error is in a flag
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
     if load.scenario and not simulate.instance_type:
         raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
@@ -349,7 +349,7 @@ def read_toml(file: str) -> dict[str, Any]:
 
 _TABLES = tuple(DaemonConfiguration.model_fields)
 
-# The flag of each key that has one.
+# Keys of the configuration file, with the flags that override them.
 FLAGS = {
     "daemon.socket": "--socket",
     "daemon.group": "--group",
@@ -383,7 +383,7 @@ def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> 
         return DaemonConfiguration.model_validate(tables)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        path = [part for part in problem["loc"] if isinstance(part, str)]  # without the index in a list
+        path = [part for part in problem["loc"] if isinstance(part, str)]  # list indices are integers: leave them out
         raise UserError(f"{place(path)}: {_cause(problem)}", EXIT_USAGE) from None
 
 
@@ -400,7 +400,7 @@ def _cause(problem: Mapping[str, Any]) -> str:
 
 
 def _place(file: str, path: list[str]) -> str:
-    """Returns "file:line: table.key", without the line for a dotted or inline key."""
+    """Returns "file:line: table.key". Leaves the line out for a dotted key or an inline table."""
     table = ""
     for number, line in enumerate(Path(file).read_text("utf-8").splitlines(), 1):
         text = line.strip()

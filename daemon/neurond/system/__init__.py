@@ -1,1 +1,1 @@
-"""What the operating system knows: processes, vCPUs and memory, and who started the daemon."""
+"""Interfaces to the operating system: processes, vCPUs, memory, kernel log, clocks and service manager."""

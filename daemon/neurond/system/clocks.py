@@ -1,4 +1,4 @@
-"""A Unix clock that is never set, and the conversion of its times to the host's clock."""
+"""A Unix clock that ignores changes of the host's clock, and conversion of its times to the host's clock."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from neurontools.model import EndedProcess, Finding, Health, InjectedFault, LoadedModel, NeuronCore, Process, Snapshot
 
-_TOLERANCE_SECONDS = 0.05  # a clock that is off by less was not set: the two run alike
+_TOLERANCE_SECONDS = 0.05  # smaller differences are jitter, not a set clock
 _ATTEMPTS = 5
 _PROMPT_SECONDS = 0.001
 
 
 class SteadyClock:
-    """Unix time from the host's clock at the start, continued by CLOCK_MONOTONIC.
+    """A Unix clock that starts with the host's clock and then follows CLOCK_MONOTONIC.
 
-    The daemon keeps all times by this clock, so ages stay right when the host's clock is set. `moved_seconds` is the
-    difference to the host's clock now.
+    The daemon stores all times by this clock, so ages stay right when the host's clock is set. `moved_seconds` returns
+    the current difference to the host's clock.
     """
 
     def __init__(self, unix_clock: Callable[[], float] = time.time) -> None:
@@ -26,22 +26,21 @@ class SteadyClock:
         self._offset_seconds = self._offset()
 
     def at(self, monotonic_seconds: float) -> float:
-        """Unix time at a moment of CLOCK_MONOTONIC."""
+        """Converts a CLOCK_MONOTONIC time to Unix time."""
         return monotonic_seconds + self._offset_seconds
 
     def now(self) -> float:
-        """Unix time now."""
         return self.at(time.monotonic())
 
     def moved_seconds(self) -> float:
-        """How far the host's clock has been set since the start; negative when it was set back."""
+        """Returns by how many seconds the host's clock was set since the start; negative if it was set back."""
         moved_seconds = self._offset() - self._offset_seconds
         if abs(moved_seconds - self._moved_seconds) > _TOLERANCE_SECONDS:
             self._moved_seconds = moved_seconds
         return self._moved_seconds
 
     def _offset(self) -> float:
-        """Host clock minus CLOCK_MONOTONIC. Repeated when the thread was interrupted between the two."""
+        """Returns the host's clock minus CLOCK_MONOTONIC. Reads both again if a pause came between the reads."""
         offset_seconds = 0.0
         for _ in range(_ATTEMPTS):
             before = time.monotonic()
@@ -54,9 +53,9 @@ class SteadyClock:
 
 
 def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
-    """Shifts all times of a snapshot, so that ages stay the same. Returns the snapshot itself for 0 seconds.
+    """Converts the times of a snapshot to the host's clock, by adding `moved_seconds`.
 
-    Times from the driver are by the host's clock already and stay.
+    Leaves times from the driver, which are by the host's clock already.
     """
     if not moved_seconds:
         return snapshot
@@ -100,7 +99,7 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
 
 
 def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedFault:
-    """Shifts the times of an injected fault."""
+    """Converts the times of an injected fault to the host's clock."""
     return replace(
         fault,
         injected_at_unix_seconds=max(0.0, fault.injected_at_unix_seconds + moved_seconds),
@@ -110,7 +109,7 @@ def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedF
 
 
 def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
-    """Shifts the times of an ended process. In the log they stay as the host's clock showed them."""
+    """Converts the times of an ended process to the host's clock. Does not change the log of ended processes."""
     if not moved_seconds:
         return ended
     return replace(

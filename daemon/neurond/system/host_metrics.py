@@ -1,4 +1,4 @@
-"""CPU, memory, network, disks and EFA ports of the host that the daemon runs on."""
+"""Reads vCPU, memory, network, disk and EFA metrics of the host that the daemon runs on."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from neurontools.driver.sysfs_files import parse_count, read_bytes, read_text, r
 from neurontools.model import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, host
 from neurontools.util.units import sum_known
 
-# Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
+# Fields of /proc/stat in the order of VcpuTimes, without guest time, which user time contains, and without steal time.
 _read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
 
 _SWAP_SECONDS = 4.5
 
 
 class HostReader:
-    """Reads the host's metrics. Shares and rates are over the time since the last read; the first read has none.
+    """Reads the host's metrics. Ratios and rates cover the time since the previous read; the first has none.
 
-    `sys` and `proc` are the roots for network, disks and EFA devices.
+    `sys` and `proc` are where sysfs and procfs are mounted, for network, disks and EFA devices.
     """
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
@@ -60,14 +60,14 @@ class HostReader:
             "vcpu_times": now,
             "context_switches_total": psutil.cpu_stats().ctx_switches,
         }
-        # None: the first read, a vCPU came or went, or the kernel's counters have not moved.
+        # `usage` is None at the first read, after a change of the vCPUs, or if no counter has changed.
         usage = host.vcpu_usage_between(now, before)
         if usage is not None:
             values["vcpu_average"], _ = usage
         return values
 
     def _read_swap(self) -> dict[str, int]:
-        """Reads swap every few seconds: it changes slowly and costs more than everything else here."""
+        """Reads swap only every few seconds: swap changes slowly, and reading it costs more than the other metrics."""
         now_seconds = time.monotonic()
         if now_seconds - self._swap[0] >= _SWAP_SECONDS:
             self._swap = now_seconds, _swap()
@@ -91,11 +91,11 @@ def _swap() -> dict[str, int]:
 
 RDMA_READ_SECONDS = 5.0
 _MOST_PORTS = 64
-_LOOK_SECONDS = 60.0  # where there was no such device: how often one is looked for
+_LOOK_SECONDS = 60.0  # interval of the search for RDMA devices on a host without any
 _OLD_SECONDS = 3 * RDMA_READ_SECONDS
 _MAX_NAME_CHARACTERS = 64
 
-# Fields of RdmaPort, and files of hw_counters as the driver of EFA has them; several are added.
+# Fields of RdmaPort, with the files of the EFA driver below hw_counters whose sum they are.
 _COUNTERS = {
     "received_bytes_total": ("rx_bytes",),
     "sent_bytes_total": ("tx_bytes",),
@@ -110,7 +110,7 @@ _COUNTERS = {
 
 
 class RdmaReader:
-    """Reads RDMA ports below `sys` in a thread, every few seconds. There is no thread while there are no ports."""
+    """Reads RDMA ports below `sys` every few seconds, in a thread. Starts the thread when it finds ports."""
 
     def __init__(self, sys: str = "/sys") -> None:
         self._directory = f"{sys}/class/infiniband"
@@ -119,7 +119,7 @@ class RdmaReader:
         self._thread: threading.Thread | None = None
 
     def read(self, now_seconds: float) -> tuple[RdmaPort, ...]:
-        """The ports by device and number, at CLOCK_MONOTONIC; empty when the devices have not answered for long."""
+        """Returns the latest ports, sorted; () if they are older than 15 s. `now_seconds` is CLOCK_MONOTONIC."""
         if self._thread is None:
             if now_seconds - self._looked_at_seconds >= _LOOK_SECONDS:
                 self._looked_at_seconds = now_seconds
@@ -140,7 +140,7 @@ class RdmaReader:
 
 
 def port_paths(directory: str) -> list[tuple[str, int, str]]:
-    """Returns (device, port number, directory) of each port, sorted."""
+    """Returns device, port number and directory of each RDMA port, sorted."""
     found = []
     for device in _names(directory):
         ports = f"{directory}/{device}/ports"
@@ -149,7 +149,7 @@ def port_paths(directory: str) -> list[tuple[str, int, str]]:
 
 
 def read_ports(directory: str) -> tuple[RdmaPort, ...]:
-    """Reads the ports with their counters; a counter that can't be read is None."""
+    """Reads the RDMA ports with their counters. A counter that can't be read is None."""
     return tuple(
         RdmaPort(
             device[:_MAX_NAME_CHARACTERS],
@@ -162,7 +162,7 @@ def read_ports(directory: str) -> tuple[RdmaPort, ...]:
 
 
 def with_rates(now: tuple[RdmaPort, ...], before: tuple[RdmaPort, ...], passed_seconds: float) -> tuple[RdmaPort, ...]:
-    """Adds bytes per second since `before`; None for new ports and for counters that fell."""
+    """Adds bytes per second since `before` to each RDMA port; None for new ports and reset counters."""
     earlier = {(port.device, port.port): port for port in before}
 
     def rate(port: RdmaPort, name: str) -> float | None:
@@ -202,7 +202,7 @@ def _count(path: str) -> int | None:
 
 
 def _state(text: str | None) -> str | None:
-    """Returns the word after the number: ACTIVE from "4: ACTIVE"."""
+    """Returns the state of a port without its number: ACTIVE from "4: ACTIVE"."""
     word = (text or "").rpartition(":")[2].strip()
     return word[:_MAX_NAME_CHARACTERS] or None
 
@@ -210,20 +210,20 @@ def _state(text: str | None) -> str | None:
 TRAFFIC_READ_SECONDS = 5.0
 MOST_SHOWN = 32
 _MAX_BYTES = 2**20
-_SECTOR_BYTES = 512  # the unit of /proc/diskstats, whatever the disk's sector size
-_READS_BETWEEN_SCANS = 15  # scans for other hardware, which may keep the number of lines
-_MOST = 2**54  # sectors; in bytes it still fits the messages
+_SECTOR_BYTES = 512  # sectors in /proc/diskstats have this size on every disk
+_READS_BETWEEN_SCANS = 15  # scan for changed hardware even if the number of lines is the same
+_MOST = 2**54  # largest count, in sectors: its bytes still fit the protobuf field
 
-_Pair = tuple[int, int]  # received and sent, or read and written
+_Pair = tuple[int, int]  # counters in bytes: received and sent, or read and written
 _Rates = tuple[float | None, float | None]
 _Parse = Callable[[list[bytes], frozenset[bytes] | None], dict[bytes, _Pair]]
 
 
 class TrafficReader:
-    """Reads network interfaces and disks below `sys` and `proc`, at most every TRAFFIC_READ_SECONDS."""
+    """Reads counters of network interfaces and disks, at most once per TRAFFIC_READ_SECONDS."""
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
-        # /proc/net belongs to the reader's network namespace. Below another root, PID 1 has the host's.
+        # /proc/net shows the reader's network namespace. In the host's procfs, PID 1 has the host's namespace.
         network = ("/proc/net/dev",) if proc == "/proc" else (f"{proc}/1/net/dev", f"{proc}/net/dev")
         self._network = _CounterFile(network, f"{sys}/class/net", is_all_without=True)
         self._disks = _CounterFile((f"{proc}/diskstats",), f"{sys}/block", is_all_without=False)
@@ -231,9 +231,9 @@ class TrafficReader:
         self._latest: tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]] = ((), ())
 
     def read(self, now_seconds: float) -> tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]]:
-        """Interfaces and disks at CLOCK_MONOTONIC; empty without the files. Raises OSError otherwise."""
+        """Returns interfaces and disks, () if their file is missing. Raises OSError if it is unreadable."""
         seconds = now_seconds - self._read_at_seconds
-        # A tick may come a little early.
+        # 0.9, because a tick may come a little early.
         if seconds < 0.9 * TRAFFIC_READ_SECONDS:
             return self._latest
         self._read_at_seconds = now_seconds
@@ -247,7 +247,7 @@ class TrafficReader:
 
 
 class _CounterFile:
-    """The counters in one file, for names that have hardware behind them: bridges and partitions would count twice."""
+    """Reads one counter file. Leaves out names without hardware: bridges and partitions would count twice."""
 
     def __init__(self, paths: tuple[str, ...], directory: str, *, is_all_without: bool) -> None:
         self._paths = paths
@@ -259,7 +259,7 @@ class _CounterFile:
         self._before: dict[bytes, _Pair] = {}
 
     def read(self, parse: _Parse, seconds: float) -> list[tuple[str, _Pair, _Rates]]:
-        """Returns name, counters, and rates per second since the last read."""
+        """Returns name, counters, and rates per second since the previous read of each interface or disk."""
         lines = _content(self._paths).split(b"\n")
         if self._reads % _READS_BETWEEN_SCANS == 0 or len(lines) != self._line_count:
             self._reads, self._line_count = 0, len(lines)
@@ -282,7 +282,7 @@ class _CounterFile:
 
 
 def interface_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict[bytes, _Pair]:
-    """Parses received and sent bytes per interface from lines of /proc/net/dev, for these names or all."""
+    """Parses received and sent bytes per interface from lines of /proc/net/dev. `names` None: all interfaces."""
     counts: dict[bytes, _Pair] = {}
     for line in lines:
         name, _, rest = line.partition(b":")
@@ -295,7 +295,7 @@ def interface_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict
 
 
 def disk_counts(lines: list[bytes], names: frozenset[bytes] | None) -> dict[bytes, _Pair]:
-    """Parses read and written bytes per disk from lines of /proc/diskstats, for these names or all."""
+    """Parses read and written bytes per disk from lines of /proc/diskstats. `names` None: all disks."""
     counts: dict[bytes, _Pair] = {}
     for line in lines:
         fields = line.split(None, 10)
@@ -310,7 +310,7 @@ def _put(counts: dict[bytes, _Pair], name: bytes, first: bytes, second: bytes, u
 
 
 def _rate(before: int, now: int, seconds: float) -> float | None:
-    """Growth per second; None when the counter fell, because it restarted."""
+    """Returns a counter's growth per second; None if it was reset."""
     return (now - before) / seconds if now >= before else None
 
 

@@ -1,7 +1,7 @@
-"""The kernel log: reads /dev/kmsg, or a file or FIFO of the same format; writes such a file for a simulated host.
+"""Reads the kernel log from /dev/kmsg, or from a file or FIFO of the same format. Writes a file for a simulated host.
 
-The daemon reads at each tick instead of waiting in the selector: a regular file can't be waited for, and a flood of
-lines would wake the daemon for each one. Each tick reads a bounded amount.
+The daemon reads at each tick and does not wait for lines with a selector: a regular file can't be waited for, and in
+a flood of lines, each line would wake the daemon. Each tick reads a bounded amount.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from neurontools.util.errors import UserError
 
 _MOST_RECORDS = 2000  # per tick
 _MOST_BYTES = 256 * 1024
-_LONGEST_RECORD_BYTES = 8192  # the kernel's limit; longer lines of a file are skipped
+_LONGEST_RECORD_BYTES = 8192  # the kernel's limit for a record; longer lines in a file are skipped
 _RETRY_TICKS = 10
-# A line without one of these is not parsed: most kernel messages are about other devices.
+# Only lines with one of these marks are parsed: most kernel messages are about other devices.
 _MARKS = (b"NEURON_HW_ERR", b"nd", b"Neuron Driver")
 
 _log = logging.getLogger(__name__)
 
 
 class KernelLogReader:
-    """Reads new records at each call. Belongs to the event loop's thread.
+    """Reads new kernel log records. To be used in the event loop's thread only.
 
-    A missing file is tried again later. `is_named`: the user named this file, so a failure to read it is logged once.
+    Tries to open a missing file again later. With `is_named`, the user configured the file: logs a failure once.
     """
 
     def __init__(self, path: str, *, is_named: bool = True) -> None:
@@ -46,11 +46,11 @@ class KernelLogReader:
 
     @property
     def is_read(self) -> bool:
-        """Whether the file is open."""
+        """Whether the kernel log is open."""
         return self._file >= 0
 
     def read(self) -> list[KernelRecord]:
-        """Returns the records about Neuron devices since the last call."""
+        """Returns new records about Neuron devices since the previous call."""
         if self._file < 0 and not self._open():
             return []
         try:
@@ -68,7 +68,7 @@ class KernelLogReader:
         return found
 
     def close(self) -> None:
-        """Closes the file; the next read opens it again."""
+        """Closes the kernel log. The next `read` opens it again."""
         if self._file >= 0:
             os.close(self._file)
         self._file, self._rest = -1, b""
@@ -78,7 +78,7 @@ class KernelLogReader:
             self._waits_ticks -= 1
             return False
         try:
-            # A FIFO without a writer must not block.
+            # O_NONBLOCK: opening a FIFO without a writer would block.
             self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
             status = os.fstat(self._file)
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode)):
@@ -99,14 +99,14 @@ class KernelLogReader:
             self._has_warned = True
 
     def _device_lines(self) -> list[bytes]:
-        """One read returns one record; its further lines are variables."""
+        """Returns the first line of each new record of /dev/kmsg; further lines of a record are variables."""
         lines: list[bytes] = []
         while len(lines) < _MOST_RECORDS:
             try:
                 record = os.read(self._file, _LONGEST_RECORD_BYTES)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # records were overwritten: the next read starts at the oldest
+            except BrokenPipeError:  # unread records were overwritten: the next read returns the oldest record
                 continue
             if not record:
                 break
@@ -125,7 +125,7 @@ class KernelLogReader:
         return []
 
     def _follow(self) -> None:
-        """At the end of the file: starts over when it was truncated or replaced."""
+        """Reads a truncated file from its start, and closes a replaced file. Called at the end of the file."""
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode):
             return
@@ -139,14 +139,14 @@ class KernelLogReader:
                 self.close()
 
 
-MOST_BYTES = 16 * 2**20  # a loop that keeps causing a fault must not fill the disk
+MOST_BYTES = 16 * 2**20  # limit of the file: a script that injects faults in a loop must not fill the disk
 _ORIGIN = "neuron[injected]:"
 
 
 class KernelLogWriter:
-    """Appends kernel log records to the file at `path`, which `close` keeps. Raises UserError.
+    """Appends kernel log records to the file at `path`. `close` does not remove the file.
 
-    `serial_numbers` are by device index.
+    Raises UserError if the file can't be opened. `serial_numbers` is keyed by device index.
     """
 
     def __init__(self, path: str, instance_id: str, serial_numbers: dict[int, str | None]) -> None:
@@ -163,7 +163,7 @@ class KernelLogWriter:
             raise _no_file(path, error) from None
 
     def write(self, error: HardwareError) -> None:
-        """Appends a hardware error in the driver's format. The record is dropped when the disk is full."""
+        """Appends a hardware error in the driver's format. Drops the error if the file or the disk is full."""
         complete = replace(
             error,
             instance_id=self._instance_id,
@@ -190,7 +190,7 @@ class KernelLogWriter:
 
 
 def check_writable(path: str) -> None:
-    """Raises UserError when the file could not be written; does not open or create it."""
+    """Raises UserError if the kernel log file is not writable. Does not open or create the file."""
     try:
         whole = Path(path).resolve()
         directory = whole.parent

@@ -1,4 +1,4 @@
-"""The daemon as an operating system process: signals, service manager, event loop timing and log format."""
+"""Signals, service manager, event loop timing and log format of the daemon's process."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from neurontools.util.terminal import escape_controls
 
 
 async def finish_other_tasks(patience_seconds: float) -> None:
-    """Waits for all other tasks to end. grpcio's tasks print a traceback when the loop cancels them."""
+    """Waits until all other tasks end, because grpcio's tasks print a traceback when the loop cancels them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=patience_seconds)
 
 
 def termination_event(*, by_hang_up: bool) -> asyncio.Event:
-    """Returns an event that SIGTERM and SIGINT set; SIGHUP too with `by_hang_up`, unless nohup ignores it."""
+    """Returns an event that SIGTERM and SIGINT set. With `by_hang_up`, SIGHUP sets it too, except under nohup."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -37,9 +37,9 @@ def termination_event(*, by_hang_up: bool) -> asyncio.Event:
 
 
 class LoopTurns:
-    """Measures the CPU time of event loop iterations, which costs one microsecond each.
+    """Measures the CPU time of event loop iterations. Measuring costs one microsecond per iteration.
 
-    `longest_cpu_seconds` is None before `begin`.
+    `longest_cpu_seconds` is the longest iteration since `begin`, None before.
     """
 
     def __init__(self) -> None:
@@ -47,18 +47,18 @@ class LoopTurns:
         self._began_seconds = 0.0
 
     def begin(self) -> None:
-        """Starts measuring. The start of the daemon does not count."""
+        """Starts the measurement, when the daemon has started: iterations during its start do not count."""
         self.longest_cpu_seconds = 0.0
         self._began_seconds = time.thread_time()
 
     def end_turn(self) -> None:
-        """Called before the loop waits for events."""
+        """Ends the measurement of an iteration. Called before the loop waits for events."""
         longest_seconds = self.longest_cpu_seconds
         if longest_seconds is not None:
             self.longest_cpu_seconds = max(longest_seconds, time.thread_time() - self._began_seconds)
 
     def begin_turn(self) -> None:
-        """Called when events are ready."""
+        """Starts the measurement of an iteration. Called when events are ready."""
         self._began_seconds = time.thread_time()
 
 
@@ -75,14 +75,14 @@ class _TimedSelector(selectors.DefaultSelector):
 
 
 def timed_loop() -> asyncio.AbstractEventLoop:
-    """Returns an event loop that measures its iterations."""
+    """Returns an event loop that measures the CPU time of its iterations in `turns`."""
     return asyncio.SelectorEventLoop(_TimedSelector())
 
 
 def notify_ready(ready_fd: int | None) -> bool:
-    """Writes a line to `ready_fd` and sends READY=1 to systemd.
+    """Writes the line "ready" to `ready_fd` and sends READY=1 to systemd.
 
-    Returns False when the reader of `ready_fd` has gone.
+    Returns False if `ready_fd` is a pipe whose reader has closed it.
     """
     has_reader = True
     if ready_fd is not None:
@@ -99,7 +99,7 @@ def notify_ready(ready_fd: int | None) -> bool:
 
 
 def notify_systemd(state: str) -> None:
-    """Sends a state to systemd, if it started this process (sd_notify(3)). Errors are ignored."""
+    """Sends a state to systemd if systemd started this process (sd_notify(3)). Ignores errors."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -108,7 +108,7 @@ def notify_systemd(state: str) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """Seconds between watchdog messages: half of systemd's limit. None without a watchdog."""
+    """Returns the seconds between watchdog messages: half of systemd's limit. None without a watchdog."""
     microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not (microseconds.isascii() and microseconds.isdigit() and len(microseconds) <= 16) or int(microseconds) == 0:
         return None
@@ -125,7 +125,7 @@ def has_terminal() -> bool:
 
 
 def raise_file_limit() -> int:
-    """Raises the limit of open files to the hard limit and returns it."""
+    """Raises the soft limit of open files to the hard limit, and returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -134,7 +134,7 @@ def raise_file_limit() -> int:
 
 
 def exit_with_parent(parent_pid: int) -> None:
-    """Asks the kernel for SIGTERM when the parent ends. Exits if the parent has already ended."""
+    """Makes the kernel send SIGTERM when the parent process ends. Exits if it has already ended."""
     if not set_parent_death_signal(parent_pid, signal.SIGTERM):
         raise SystemExit(0)
 
@@ -145,7 +145,7 @@ _STDERR = 2
 
 
 def configure_logging(level: str) -> None:
-    """Logs records of this level (error, warning, info, debug) and above to standard error."""
+    """Logs records of this level (error, warning, info or debug) and above to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JournalFormatter("%(message)s") if is_journal() else VisibleFormatter(_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -156,7 +156,7 @@ def set_log_level(level: str) -> None:
 
 
 def is_journal() -> bool:
-    """Whether standard error goes to systemd's journal (systemd.exec(5), JOURNAL_STREAM)."""
+    """Returns whether standard error goes to systemd's journal (JOURNAL_STREAM in systemd.exec(5))."""
     try:
         status = os.fstat(_STDERR)
     except OSError:
@@ -165,7 +165,7 @@ def is_journal() -> bool:
 
 
 class VisibleFormatter(logging.Formatter):
-    """Formats a record as one line with control characters escaped. A traceback follows in its own lines."""
+    """Formats a log record as one line with escaped control characters. A traceback adds lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return escape_controls(super().formatMessage(record))
@@ -178,7 +178,7 @@ class VisibleFormatter(logging.Formatter):
 
 
 class JournalFormatter(VisibleFormatter):
-    """Adds a priority to each line (sd-daemon(3)), and leaves out the program name, which the journal knows."""
+    """Adds a syslog priority to each line (sd-daemon(3)), for the journal."""
 
     def format(self, record: logging.LogRecord) -> str:
         priority = f"<{_PRIORITIES.get(record.levelname, 6)}>"

@@ -1,4 +1,4 @@
-"""Processes: command, user, CPU time and memory, exit status, and the job and rank that a launcher gave them."""
+"""Reads facts of processes: command, user, CPU time, memory, exit status, and job and rank from the launcher."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from neurontools.driver.processes import ProcessFiles, read_boot_time
 from neurontools.model import Job, Process
 
 MAX_COMMAND_CHARACTERS = 4096
-_SAME_START_SECONDS = 2.0  # tolerance for small changes of the clock
+_SAME_START_SECONDS = 2.0  # tolerated difference of start times: the clock may be adjusted
 _UNREADABLE = (psutil.Error, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """Facts about one process. None: unknown; "" is a command line that can't be read."""
+    """Facts about one process. None is an unknown fact, "" an unreadable command line."""
 
     user: str | None = None
     command: str = ""
@@ -38,14 +38,14 @@ class ProcessFacts:
     job: Job | None = None
 
     def within(self, job: Job | None) -> ProcessFacts:
-        """A copy with this job."""
+        """Returns a copy that belongs to `job`."""
         return self if job is None else replace(self, job=job)
 
 
 class ProcessTable:
-    """Facts by PID. Constant facts are read once, the others at each `refresh`.
+    """Caches facts of processes by PID. Reads constant facts once, and changing facts at each `refresh`.
 
-    A reused PID is recognized by its start time.
+    Recognizes a reused PID by its start time.
     """
 
     def __init__(self, clock: SteadyClock | None = None) -> None:
@@ -55,7 +55,7 @@ class ProcessTable:
         self._checked_at_unix_seconds: dict[int, float] = {}
 
     def refresh(self, pids: Iterable[int]) -> None:
-        """Reads the changing facts of these processes and forgets all others."""
+        """Reads the changing facts of these processes, and forgets all other processes."""
         wanted = set(pids)
         for pid in self._facts.keys() - wanted:
             del self._facts[pid], self._processes[pid], self._checked_at_unix_seconds[pid]
@@ -63,25 +63,25 @@ class ProcessTable:
             self._check(pid)
 
     def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
-        """The facts of a process that existed at this time. Reads them now if the known ones are older."""
+        """Returns the facts of a process that existed at this time. Reads them anew if the cached facts are older."""
         if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
             self._check(pid)
         return self._facts[pid]
 
     def last_facts(self, pid: int) -> ProcessFacts:
-        """The last known facts of a process that may have ended."""
+        """Returns the cached facts of a process that may have ended."""
         return self._facts.get(pid) or ProcessFacts()
 
     def _check(self, pid: int) -> None:
         self._checked_at_unix_seconds[pid] = self._clock.now()
         known, process = self._facts.get(pid), self._processes.get(pid)
-        if known is None or process is None:  # new, or unreadable the last time
+        if known is None or process is None:  # a new process, or one that was unreadable the last time
             self._facts[pid] = self._identified(pid)
             return
-        with contextlib.suppress(*_UNREADABLE):  # out of descriptors: keep the known facts
+        with contextlib.suppress(*_UNREADABLE):  # without free file descriptors, keep the cached facts
             if process.is_running():
                 self._facts[pid] = self._measured(process, known)
-            elif psutil.pid_exists(pid):  # another process has the PID now
+            elif psutil.pid_exists(pid):  # a new process has the PID
                 self._facts[pid] = self._identified(pid)
 
     def _identified(self, pid: int) -> ProcessFacts:
@@ -108,7 +108,7 @@ class ProcessTable:
 
 
 def is_alive(proc: str, process: Process) -> bool:
-    """Whether this PID still has the same start time. `proc` is where /proc is mounted."""
+    """Returns whether a process still runs, by PID and start time. `proc` is the mount point of procfs."""
     times = ProcessFiles(proc, process.pid).times()
     if times is None or process.started_at_unix_seconds is None:
         return times is not None
@@ -125,11 +125,11 @@ def user_name(uid: int) -> str | None:
 
 
 def _utf8_text(raw: str) -> str:
-    """Returns valid UTF-8. Command lines may contain any bytes; invalid ones become U+FFFD."""
+    """Replaces invalid UTF-8 by U+FFFD, because command lines may contain any bytes."""
     return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-# struct pidfd_info as of Linux 6.13 (include/uapi/linux/pidfd.h): mask, cgroupid, eleven ids, exit_code.
+# struct pidfd_info of Linux 6.13 (include/uapi/linux/pidfd.h): mask, cgroupid, eleven IDs, exit_code.
 _INFO = struct.Struct("QQ11Ii")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _WITH_EXIT = 1 << 3  # Linux 6.15
@@ -138,17 +138,17 @@ _CAP_SYS_PTRACE = 19
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether the process has ended, even if its parent has not waited for it yet."""
+    """Returns whether a process has ended, even if its parent has not waited for it yet."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def exit_status(pidfd: int, pid: int, uid: int) -> int | None:
-    """Exit code of a process, or the negative number of the signal that ended it; None when unknown.
+    """Returns the exit code of a process, or the negative number of the signal that ended it; None if unknown.
 
-    From Linux 6.15 a pidfd has it once the parent has waited. Before, /proc/PID/stat has it until the parent waits, but
-    shows 0 to users who may not trace the process.
+    Since Linux 6.15, a pidfd has the status after the parent has waited. /proc/PID/stat has the status until the parent
+    waits, but shows 0 to users who may not trace the process.
     """
     status = _from_pidfd(pidfd)
     if status is None and (uid == os.geteuid() or _may_trace()):
@@ -160,7 +160,7 @@ def _from_pidfd(pidfd: int) -> int | None:
     info = bytearray(_INFO.pack(_WITH_EXIT, *[0] * 13))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, info)
-    except OSError:  # Linux before 6.13, or the process still runs
+    except OSError:  # Linux is older than 6.13, or the process still runs
         return None
     fields = _INFO.unpack(info)
     return int(fields[-1]) if fields[0] & _WITH_EXIT else None
@@ -186,13 +186,13 @@ def _may_trace() -> bool:
     return False
 
 
-_READS = 3  # a new process may still move into a process group of its own
+_READS = 3  # number of reads of each job: a new process may still change its process group
 _BOOT_ID = "sys/kernel/random/boot_id"
-_HOST_UID_MAP = b"0 0 4294967295"  # of a process in the host's user namespace
+_HOST_UID_MAP = b"0 0 4294967295"  # uid_map of a process in the host's user namespace
 
 
 class JobReader:
-    """Reads and remembers the job of each process. Belongs to the event loop's thread."""
+    """Reads and caches the job of each process. To be used in the event loop's thread only."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
@@ -204,7 +204,7 @@ class JobReader:
             del self._known[gone]
 
     def job_of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
-        """The job of the process that has had this PID since then; None when unknown."""
+        """Returns the job of the process that has this PID and was first seen at this time; None if unknown."""
         known = self._known.get(pid)
         if known is None or known[0] != seen_at_unix_seconds:
             known = seen_at_unix_seconds, 0, None
@@ -236,7 +236,7 @@ class JobReader:
         return read_limited(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
 
     def _owner(self, directory: Path) -> str:
-        """The user, as part of the run id, so that no other user can claim the run; "" in a user namespace."""
+        """Returns the process's user for the run ID, so that no other user can fake the run; "" in a user namespace."""
         if read_limited(directory / "uid_map", 256).split() == _HOST_UID_MAP.split():
             with contextlib.suppress(OSError):
                 return f"user {directory.stat().st_uid}"
@@ -244,7 +244,7 @@ class JobReader:
 
 
 def group_of(pid: int, stat: bytes) -> str:
-    """The name of a process's job from /proc/PID/stat; "" when unknown.
+    """Derives the name of a process's job from /proc/PID/stat; "" if unknown.
 
     torchrun starts each worker in its own session; other launchers keep the workers in one process group.
     """
@@ -265,11 +265,11 @@ _RUN_ID_BYTES = 6
 
 _RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"NEURON_PJRT_PROCESS_INDEX")
 _WORLD_SIZES = (b"WORLD_SIZE", b"SLURM_NTASKS", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
-_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # comma-separated, one number per process
+_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # comma-separated, one device count per process
 _TORCHRUN = b"TORCHELASTIC_RUN_ID"
 _STORE = (b"MASTER_ADDR", b"MASTER_PORT")
 _ROOT = b"NEURON_RT_ROOT_COMM_ID"  # "address:port" of rank 0 for the original runtime's collectives
-_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # Open MPI 5, Open MPI 4, MPICH
+_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # of Open MPI 5, Open MPI 4 and MPICH
 _SLURM = (b"SLURM_CLUSTER_NAME", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
 _LOCAL_RANK, _LOCAL_WORLD_SIZE = b"LOCAL_RANK", b"LOCAL_WORLD_SIZE"
 _LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS")
@@ -277,16 +277,16 @@ _LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LO
 VARIABLES = frozenset(
     (*_RANKS, *_WORLD_SIZES, _PJRT_DEVICES, _TORCHRUN, *_STORE, _ROOT, *_MPI, *_SLURM, _LOCAL_RANK, *_LOCAL_WORLD_SIZES)
 )
-_NO_ID = "none"  # torchrun's run id by default
+_NO_ID = "none"  # the default of torchrun's run ID
 _LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - only compared with
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Rank and run of a process, from its launcher's environment variables; None: not set.
+    """Rank and run of a process, from its launcher's environment variables. None: the variable is not set.
 
-    `run` identifies a run on several hosts, equal on all of them; `name` is its display name. Both are None for a
-    run on one host. `first_rank` and `local_world_size` are about this host, whose ranks torchrun numbers without gaps.
+    `run` identifies a run and is equal on all its hosts; `name` is its display name. Both are None for a run on one
+    host. `first_rank` and `local_world_size` describe the ranks of this host, which torchrun numbers without gaps.
     """
 
     rank: int | None = None
@@ -298,7 +298,7 @@ class Launch:
 
 
 def parse_launch(environment: Mapping[bytes, bytes], boot_id: str) -> Launch:
-    """Parses a launcher's environment variables. `boot_id` tells apart loopback addresses of different hosts."""
+    """Parses a launcher's environment variables. `boot_id` distinguishes loopback addresses of different hosts."""
     rank, world_size = _first_number(environment, _RANKS), _first_number(environment, _WORLD_SIZES)
     if world_size is None and _PJRT_DEVICES in environment:
         world_size = environment[_PJRT_DEVICES].count(b",") + 1
@@ -316,16 +316,16 @@ def parse_launch(environment: Mapping[bytes, bytes], boot_id: str) -> Launch:
 
 
 def run_id(*parts: str) -> str:
-    """Hashes the parts that identify a run to 12 hexadecimal digits."""
+    """Hashes the parts of a run's identity to 12 hexadecimal digits."""
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=_RUN_ID_BYTES).hexdigest()
 
 
 def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, ...] | None, str | None]:
-    """The parts that identify the run, and its display name."""
+    """Returns the parts of the run's identity, and the run's display name."""
     address, port = (_one_line_value(environment, name) for name in _STORE)
     store = f"{address}:{port}" if address and port else ""
     if _TORCHRUN in environment and store:
-        # Many runs have the id "none", and ids are reused, so the address of the store is part of the identity.
+        # Many runs have the ID "none" or a reused ID, so the store's address is part of the identity.
         told = _one_line_value(environment, _TORCHRUN)
         name = f"torchrun at {store}" if told in ("", _NO_ID) else f"torchrun {told}"
         return ("torchrun", told, store, _place(store, boot_id)), _cut(name)
@@ -338,7 +338,7 @@ def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, .
 
 
 def _place(store: str, boot_id: str) -> str:
-    """The boot id for a loopback address; "" for an address that is valid on all hosts."""
+    """Returns the boot ID for a loopback address; "" for an address that other hosts can reach."""
     return boot_id if store.lower().startswith(_LOOPBACK) else ""
 
 
@@ -347,7 +347,7 @@ def _cut(name: str) -> str:
 
 
 def _one_line_value(environment: Mapping[bytes, bytes], name: bytes) -> str:
-    """A printable value; "" when it is missing, too long or not printable."""
+    """Returns an environment variable's value; "" if it is missing, too long or not printable."""
     value = environment.get(name, b"")
     text = value.decode("utf-8", "replace")
     return text if len(value) <= _LONGEST_ID and text.isprintable() else ""
@@ -365,7 +365,7 @@ MAX_ENVIRONMENT_BYTES = 512 * 2**10
 
 
 def read_limited(path: Path, most_bytes: int) -> bytes:
-    """Reads at most `most_bytes` of a file; b"" when it can't be read."""
+    """Reads at most `most_bytes` of a file. Returns b"" if the file can't be read."""
     try:
         with path.open("rb") as file:
             return file.read(most_bytes)
@@ -374,6 +374,6 @@ def read_limited(path: Path, most_bytes: int) -> bytes:
 
 
 def read_environment(directory: Path, names: Container[bytes]) -> dict[bytes, bytes]:
-    """Reads these environment variables of the process with this /proc/PID directory."""
+    """Reads these environment variables of a process. `directory` is its /proc/PID."""
     entries = read_limited(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
     return {name: value for name, _, value in (entry.partition(b"=") for entry in entries) if name in names}
