@@ -5,8 +5,8 @@
 
     os.environ["NEURON_RT_VISIBLE_CORES"] = str(free_cores.wait(4))
 
-A core is free only if it certainly has no owner and no memory in use. Nothing is reserved: another process may take the
-cores first.
+A core counts as free only if it certainly has no owner and no memory in use. Nothing is reserved: another process may
+take the cores before the caller does.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["CoreRange", "NeverFree", "NotFree", "free_indices", "select", "wait"
 
 _T = TypeVar("_T")
 _AGAIN_SECONDS = 0.25
-_LONGEST_ABSENCE_SECONDS = 60.0  # while the daemon restarts
+_LONGEST_ABSENCE_SECONDS = 60.0  # how long to wait for a restart of the daemon
 
 
 class NotFree(UserError):
-    """The time is over before enough consecutive NeuronCores became free."""
+    """The timeout passed before enough consecutive NeuronCores became free."""
 
 
 class NeverFree(UserError):
-    """The host, or the chosen devices, do not have that many consecutive NeuronCores."""
+    """The host or the selected devices have fewer consecutive NeuronCores than requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class CoreRange:
 
     @property
     def last(self) -> int:
-        """Index of the last core."""
+        """Index of the last core in the range."""
         return self.first + self.count - 1
 
     @property
     def indices(self) -> range:
-        """Indices of all cores."""
+        """Indices of all cores in the range."""
         return range(self.first, self.first + self.count)
 
     def __str__(self) -> str:
@@ -62,7 +62,10 @@ class CoreRange:
 
 
 def free_indices(snapshot: Snapshot, logical_neuroncore_config: int | None = None) -> frozenset[int]:
-    """Returns the free logical NeuronCores under an LNC (default: the host's)."""
+    """Returns the indices of the free logical NeuronCores.
+
+    `logical_neuroncore_config` (LNC) is the number of physical cores per logical core; None: the host's default.
+    """
     return frozenset(core.index for core in _cores(snapshot, logical_neuroncore_config) if core.is_free is True)
 
 
@@ -73,11 +76,12 @@ def select(
     logical_neuroncore_config: int | None = None,
     device_indices: Sequence[int] = (),
 ) -> CoreRange | None:
-    """Returns the best `count` consecutive free logical NeuronCores, optionally of these devices. None if none.
+    """Returns the best `count` consecutive free logical NeuronCores, or None if no such range is free.
 
-    Prefers, in this order: fewer devices, fewer hops between them, fewer wholly free devices broken up, fuller devices,
-    and lower indices. Skips devices with a critical finding. Raises NeverFree if the host or the devices have too few
-    cores, and ValueError for a count below 1.
+    Considers only `device_indices`, if given, and skips devices with a critical finding. Prefers, in this order, ranges
+    with fewer devices, fewer hops between the devices, fewer entirely free devices used only in part, fewer free cores
+    left on their devices, and lower indices. Raises NeverFree if the host or the given devices have too few cores, and
+    ValueError for a count below 1.
     """
     if count < 1:
         raise ValueError(f"count={count}: not a number of NeuronCores; give a whole number from 1")
@@ -124,10 +128,10 @@ def wait(
     device_indices: Sequence[int] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> CoreRange:
-    """Waits until `count` consecutive logical NeuronCores are free, and returns the best ones as `select` does.
+    """Waits until `count` consecutive logical NeuronCores are free, and returns the range that `select` chooses.
 
-    Uses the LNC that the environment sets, else the host's. `timeout_seconds` 0 checks once; None waits forever. Raises
-    NotFree after the timeout, NeverFree if the host has too few cores, and the errors of `client.connect`.
+    Uses the LNC from `environment`, else the host's default. A `timeout_seconds` of 0 checks once, None waits forever.
+    Raises NotFree after the timeout, NeverFree if the host has too few cores, and the errors of `client.connect`.
     """
     lnc = logical_neuroncore_config(environment)
 
@@ -147,10 +151,10 @@ def wait(
 def wait_until(
     look: Callable[[Snapshot], _T | None], daemon: Client, timeout_seconds: float | None = None
 ) -> _T | None:
-    """Calls `look` on each snapshot until it returns a value, and returns that. None after the timeout.
+    """Calls `look` on each new snapshot until it returns a value; returns this value, or None after the timeout.
 
-    Sees each change of ownership at once. If the daemon goes away, waits up to a minute for its restart, then raises
-    NoDaemon or TimedOut. Raises them at once if the daemon does not answer the first request.
+    The daemon sends a snapshot as soon as a core changes its owner. If the daemon disappears, waits up to a minute for
+    its restart, then raises NoDaemon or TimedOut. Raises immediately if the daemon does not answer the first request.
     """
     ends_at = float("inf") if timeout_seconds is None else monotonic() + timeout_seconds
     answer = look(daemon.snapshot())
@@ -170,12 +174,12 @@ def wait_until(
 
 
 def _cores(snapshot: Snapshot, lnc: int | None) -> tuple[LogicalNeuronCore, ...]:
-    """Groups cores by LNC. An LNC that the hardware does not support means the host's default."""
+    """Returns the host's logical cores under an LNC; the host's default replaces an LNC that the hardware lacks."""
     return logical_cores(snapshot, lnc if lnc in snapshot.instance.logical_neuroncore_configs else None)
 
 
 def _check_possible(snapshot: Snapshot, count: int, lnc: int | None, device_indices: Sequence[int]) -> None:
-    """Raises NeverFree unless the longest run of consecutive devices has `count` cores."""
+    """Raises NeverFree if even the longest run of consecutive devices has fewer than `count` cores."""
     instance = snapshot.instance
     if lnc not in instance.logical_neuroncore_configs:
         lnc = instance.logical_neuroncore_config
@@ -196,12 +200,12 @@ def _topology(snapshot: Snapshot) -> Topology | None:
     devices = sorted(snapshot.devices, key=lambda device: device.index)
     try:
         return Topology(TopologyKind(snapshot.instance.topology), tuple(device.connected_to for device in devices))
-    except ValueError:  # its neighbours still name a missing device
+    except ValueError:  # a present device lists a missing one as its neighbour
         return None
 
 
 def _hops(topology: Topology | None, devices: list[int]) -> int:
-    """Sums the hops over all pairs of devices."""
+    """Returns the sum of the NeuronLink hops over all pairs of devices; 0 if the topology is unknown."""
     if topology is None or len(devices) < 2:
         return 0
     far = topology.device_count

@@ -1,21 +1,21 @@
-"""Verdicts on devices: the daemon's findings, with reasons and actions.
+"""Tells which devices are healthy, and why others are not. A verdict has the daemon's findings on one device.
 
-How to use it:
+Example:
 
     from neurontools.model import health
 
     verdicts = health.verdicts(snapshot)
     for verdict in verdicts:
-        verdict.device_index, verdict.severity, verdict.is_healthy   # Severity.OK without findings
+        verdict.device_index, verdict.severity, verdict.is_healthy   # Severity.OK if there are no findings
         for finding in verdict.findings:                              # highest severity first
             finding.kind, finding.severity, finding.reason, finding.action, finding.pid, finding.neuroncore_index
-            health.age_seconds(finding, snapshot)                     # the age of the finding
-    health.is_healthy(verdicts)                                       # no finding exceeds a notice
+            health.age_seconds(finding, snapshot)                     # how long the finding has lasted
+    health.is_healthy(verdicts)                                       # True if no finding is graver than a notice
 
 The daemon derives findings once per tick and puts them into each snapshot. `severity` and `is_healthy` are None if the
-health is unknown: in snapshots of old daemons, and for a device whose health the driver does not report.
+health is unknown: in snapshots of old daemons, and for devices whose health the driver does not report.
 
-An idle device is a notice: wasteful, but not broken. A device with a finding above a notice is unhealthy.
+An idle device is only a notice, because nothing is broken. A device with a graver finding than a notice is unhealthy.
 """
 
 from neurontools.model.finding import Finding, FindingKind, Severity

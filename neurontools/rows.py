@@ -6,8 +6,8 @@
     with client.connect() as daemon:
         cores = pandas.DataFrame(rows.cores(daemon.snapshot()))
 
-A row is a dict with the keys of `neuron-ls --query … --format json`; `neuron-ls --help-query` explains them. Keys of
-quantities include the unit. None: unknown or not applicable.
+Each row is a dict with the keys of `neuron-ls --query … --format json`; `neuron-ls --help-query` explains these keys.
+The key of a quantity includes its unit. A value of None means unknown or not applicable.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["cores", "devices"]
 
 
 def devices(snapshot: Snapshot) -> list[dict[str, FieldValue]]:
-    """Returns one row per device. `health` is the daemon's verdict; None: no verdict."""
+    """Returns one row per device. `health` is None if the daemon derived no verdict."""
     return _made(snapshot, None, of_cores=False)
 
 
 def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, FieldValue]]:
     """Returns one row per logical NeuronCore, with its process and the fields of its device.
 
-    The LNC defaults to the host's. `index` is the device's.
+    `logical_neuroncore_config` (LNC) defaults to the host's. The key `index` is the index of the device.
     """
     return _made(snapshot, logical_neuroncore_config, of_cores=True)
 

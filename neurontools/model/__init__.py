@@ -1,15 +1,16 @@
-"""The state of one host at one moment: the one definition of every quantity, its unit and its meaning.
+"""The data model of a snapshot: every quantity of a host with its unit and meaning.
 
-Every part is a frozen dataclass. `None` means unknown and is never a substitute for 0. A quantity carries its unit in
-its name: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that only grows. Field names are those of
-`neuron.proto`: `neurontools.rpc.convert` maps the two by name.
+All classes are frozen dataclasses. `None` means unknown and never replaces 0. The name of a quantity ends with its
+unit: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that only grows. The fields have the names of
+`neuron.proto`, and `neurontools.rpc.convert` converts by name.
 
-Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical_cores` groups them.
+Cores are physical NeuronCores. Users see logical cores, each of one or more physical cores (LNC); `logical_cores`
+groups the physical cores of a snapshot.
 """
 
 from neurontools.util.light_imports import lazy_names
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from neurontools.model.device import (
         Device,

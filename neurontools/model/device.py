@@ -11,21 +11,22 @@ from neurontools.model.representation import repr_of_changed_fields, repr_of_fie
 
 
 class _Categories:
-    """Memory in use, one field per category."""
+    """Base class: memory in use, with one field per category of the driver."""
 
     __slots__: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int | None:
-        """Sum of the known categories. None if none is known."""
+        """Sum of the known categories in bytes; None if all are unknown."""
         return _sum_of_known(_VALUES[type(self)](self))
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory(_Categories):
-    """Device memory (HBM) in use, in bytes, by the driver's eleven categories. None: cannot be read.
+    """Device memory (HBM) in use, in bytes, by the driver's eleven categories.
 
-    `neuron-monitor` shows the first five. The other six are in the driver's sysfs tree only.
+    None means that a category cannot be read. `neuron-monitor` shows the first five categories; the other six are only
+    in the driver's sysfs tree.
     """
 
     constants_bytes: int | None = 0
@@ -47,7 +48,7 @@ class DeviceMemory(_Categories):
 class HostMemory(_Categories):
     """Host memory in use for the devices, in bytes, by the driver's eight categories.
 
-    `neuron-monitor` shows the first four per process. The other four are in sysfs only, per device.
+    `neuron-monitor` shows the first four categories per process. The other four are only in sysfs, per device.
     """
 
     application_memory_bytes: int | None = 0
@@ -63,17 +64,17 @@ class HostMemory(_Categories):
 
 
 def memory_categories(memory: _Categories) -> dict[str, int | None]:
-    """Returns the categories by field name, in the order of the fields."""
+    """Returns the bytes of each memory category by field name, in the order of the fields."""
     return {name: getattr(memory, name) for name in memory.__slots__}
 
 
 def sum_device_memory(parts: Iterable[DeviceMemory]) -> DeviceMemory:
-    """Adds each category. A category is unknown only if it is unknown in every part."""
+    """Adds device memory by category. A sum is None only if the category is unknown in every part."""
     return DeviceMemory(**_sum(DeviceMemory, parts))
 
 
 def sum_host_memory(parts: Iterable[HostMemory]) -> HostMemory:
-    """Adds each category. A category is unknown only if it is unknown in every part."""
+    """Adds host memory by category. A sum is None only if the category is unknown in every part."""
     return HostMemory(**_sum(HostMemory, parts))
 
 
@@ -88,7 +89,7 @@ def _sum_of_known(values: tuple[int | None, ...]) -> int | None:
     return sum(values) if values else None  # type: ignore[arg-type]
 
 
-# Reads all categories at once, because a live view adds thousands of them per second.
+# attrgetter reads all memory categories in one call, because a live view adds thousands of objects per second.
 _VALUES: dict[type[_Categories], Callable[[_Categories], tuple[int | None, ...]]] = {
     kind: attrgetter(*(field.name for field in fields(kind))) for kind in (DeviceMemory, HostMemory)
 }
@@ -96,7 +97,7 @@ _VALUES: dict[type[_Categories], Callable[[_Categories], tuple[int | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class EccCounters:
-    """ECC errors since the driver was loaded. None: the driver does not count them."""
+    """ECC errors of a device since the driver was loaded. None means that the driver does not count this kind."""
 
     mem_corrected_total: int | None = None
     mem_uncorrected_total: int | None = None
@@ -109,7 +110,7 @@ class EccCounters:
 
 @dataclass(frozen=True, slots=True)
 class PowerUtilization:
-    """Power in the last full minute, as a ratio of the device's maximum. The driver does not report watts."""
+    """Power of a device in the last full minute, as a ratio of its maximum. The driver does not report watts."""
 
     sampled_at_unix_seconds: float
     minimum_ratio: float
@@ -119,7 +120,7 @@ class PowerUtilization:
 
 @dataclass(frozen=True, slots=True)
 class HbmStack:
-    """One HBM stack of a device. The cores that share it allocate from its capacity."""
+    """One HBM stack of a device. Several cores may share it and its capacity."""
 
     index: int
     capacity_bytes: int
@@ -130,7 +131,7 @@ class HbmStack:
 class ReportedHealth:
     """Device health as the driver reports it (Trainium2 and later, driver 2.30)."""
 
-    unhealthy_components: tuple[str, ...] = ()  # the driver's terms: hbm, sram, link_host, link_efa
+    unhealthy_components: tuple[str, ...] = ()  # names from the driver: hbm, sram, link_host, link_efa
 
     __repr__ = repr_of_changed_fields
 
@@ -139,15 +140,15 @@ class ReportedHealth:
 class Device:
     """One Neuron device.
 
-    `inferred_fields` names the fields whose value was inferred rather than documented, reported by the driver or
-    observed. Code that relies on such a field should say so.
+    `inferred_fields` names the fields with an inferred value: neither documented, nor reported by the driver, nor
+    observed. Code that shows such a value should mark it as inferred.
     """
 
     index: int
     bdf: str | None  # PCI address with domain, "0000:10:1c.0"
-    cpu_affinity: str | None  # vCPUs in the kernel's format, "0-31,64-95"
-    numa_node: str | None  # in the kernel's format; "-1" for no node
-    connected_to: tuple[int, ...]  # NeuronLink neighbours, in the driver's order
+    cpu_affinity: str | None  # vCPUs near the device, in the kernel's list format, "0-31,64-95"
+    numa_node: str | None  # NUMA node of the device as the kernel prints it; "-1" for none
+    connected_to: tuple[int, ...]  # indices of the NeuronLink neighbours, in the driver's order
     memory_bytes: int  # HBM capacity of the device
     hbm_stacks: tuple[HbmStack, ...] = ()
     serial_number: str | None = None
@@ -155,43 +156,42 @@ class Device:
     power: PowerUtilization | None = None
     host_memory: HostMemory = HostMemory()
     inferred_fields: tuple[str, ...] = ()
-    reported_health: ReportedHealth | None = None  # None: the driver does not report it
+    reported_health: ReportedHealth | None = None  # None: the driver does not report health
 
     __repr__ = repr_of_fields("index", "bdf", "connected_to", "memory_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class NeuronCore:
-    """One physical NeuronCore: its owner, its utilization and its memory.
+    """One physical NeuronCore: its owner, utilization and memory.
 
-    Counters belong to the core and continue across owners, since `Snapshot.cores_counted_since_seconds`. The daemon
-    derives rates and ratios. They are None until it has two measurements of the same owner, and when the owner stops
-    reporting.
+    Counters start at `Snapshot.cores_counted_since_seconds` and continue across owners. The daemon computes rates and
+    ratios from two measurements of the same owner. They are None before that, and when the owner stops reporting.
     """
 
-    index: int  # on the host, physical: device_index * cores per device + index_on_device
+    index: int  # index of the physical core on the host: device_index * cores per device + index_on_device
     device_index: int
-    index_on_device: int  # position in the logical order of the device
-    hbm_stack_index: int  # on its device; physical cores may share a stack
-    owner_pid: int | None = None  # None: no known owner; a simulated core is then free
-    busy_seconds_total: float | None = None  # time in executions, running ones included
-    flop_total: int | None = None  # floating point operations executed
-    executions_total: int | None = None  # finished executions of any outcome
+    index_on_device: int  # position of the core in the device's logical order
+    hbm_stack_index: int  # index of the core's HBM stack on its device; cores may share a stack
+    owner_pid: int | None = None  # PID of the owner; None: no known owner, and a simulated core is free
+    busy_seconds_total: float | None = None  # seconds spent in executions, including running ones
+    flop_total: int | None = None  # floating-point operations that the core executed
+    executions_total: int | None = None  # finished executions with any outcome
     memory: DeviceMemory = DeviceMemory()
-    measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the host, when the counters were taken
-    execution_started_at_unix_seconds: float | None = None  # start of the running execution; None: none is running
+    measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the host when the counters were read
+    execution_started_at_unix_seconds: float | None = None  # start of the running execution; None if none is running
     last_execution_at_unix_seconds: float | None = None  # end of the latest finished execution
-    utilization_ratio: float | None = None  # share of the last period spent in executions
+    utilization_ratio: float | None = None  # fraction of time spent in executions between the last two measurements
     flops_per_second: float | None = None
-    status: StatusCounters | None = None  # of the driver; None: simulated device
-    candidate_pids: tuple[int, ...] = ()  # if there is no owner: processes that have the device open
-    inferred_fields: tuple[str, ...] = ()  # as in Device; owner_pid if the owner only has the device open
-    reset_requests_total: int | None = None  # since the driver was loaded
+    status: StatusCounters | None = None  # counters of the driver; None for a simulated device
+    candidate_pids: tuple[int, ...] = ()  # if no owner is known: PIDs of all processes that have the device open
+    inferred_fields: tuple[str, ...] = ()  # see Device; has owner_pid if the owner merely has the device open
+    reset_requests_total: int | None = None  # device resets requested since the driver was loaded
     reset_failures_total: int | None = None
 
     __repr__ = repr_of_fields("index", "device_index", "owner_pid", "utilization_ratio")
 
     @property
     def is_allocated(self) -> bool:
-        """Whether memory beyond the driver's own is in use on the core."""
+        """Whether the core has memory in use besides that of the driver itself."""
         return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)

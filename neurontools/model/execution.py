@@ -1,4 +1,4 @@
-"""Counters of executions, and their latency."""
+"""Counters of executions and errors, and histograms of execution latency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neurontools.model.representation import repr_of_changed_fields
 
 @dataclass(frozen=True, slots=True)
 class ExecutionCounters:
-    """Finished executions of a process by outcome. Each execution counts in exactly one field.
+    """Finished executions of a process by outcome. Each execution increments exactly one field.
 
     The outcomes are those of neuron-monitor's `execution_summary`.
     """
@@ -28,7 +28,7 @@ class ExecutionCounters:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounters:
-    """Errors of a process by kind, as in neuron-monitor's `error_summary`."""
+    """Errors of a process by kind. The kinds are those of neuron-monitor's `error_summary`."""
 
     generic_total: int = 0
     numerical_total: int = 0
@@ -42,9 +42,9 @@ class ErrorCounters:
 
 @dataclass(frozen=True, slots=True)
 class StatusCounters:
-    """Outcomes and errors of one core since the driver was loaded, under the driver's names.
+    """Execution outcomes and errors of one core since the driver was loaded. Fields have the driver's names.
 
-    Before driver 2.30 they change only when a process ends. None: the driver lacks the counter.
+    Before driver 2.30, the counters change only when a process ends. None means that the driver lacks the counter.
     """
 
     success_total: int | None = None
@@ -77,7 +77,7 @@ class StatusCounters:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
-    """Latency percentiles of one period in seconds, to the precision of `LatencyHistogram`."""
+    """Percentiles of the latencies in a `LatencyHistogram`, in seconds, rounded to its buckets."""
 
     p0_seconds: float
     p1_seconds: float
@@ -90,9 +90,9 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """Histogram of all latencies of a process. `bucket_seconds` converts a bucket index to a latency.
+    """Histogram of the execution latencies of a process. `bucket_seconds` converts a bucket index to a latency.
 
-    Lists only non-empty buckets, by ascending index. The difference of two histograms has the latencies between them.
+    Lists only non-empty buckets, by ascending index. `subtract_histograms` returns the latencies between two readings.
     """
 
     bucket_indices: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ _PERCENTS = (0, 1, 25, 50, 75, 99, 100)
 
 
 def bucket_index(latency_seconds: float) -> int:
-    """Returns the bucket of a latency, 0 to BUCKET_COUNT - 1."""
+    """Returns the index of the bucket for a latency, 0 to BUCKET_COUNT - 1."""
     if latency_seconds <= SMALLEST_LATENCY_SECONDS:
         return 0
     return min(ceil(log(latency_seconds / SMALLEST_LATENCY_SECONDS) * _PER_LOG), BUCKET_COUNT - 1)
@@ -125,7 +125,7 @@ def bucket_seconds(index: int) -> float:
 
 
 def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> LatencyHistogram:
-    """Returns the latencies between two states of a histogram. Raises ValueError if a bucket decreased."""
+    """Returns the histogram of the latencies between two readings. Raises ValueError if a bucket decreased."""
     counts = dict(zip(later.bucket_indices, later.bucket_counts, strict=True))
     for index, count in zip(earlier.bucket_indices, earlier.bucket_counts, strict=True):
         remaining = counts.get(index, 0) - count
@@ -139,7 +139,7 @@ def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> L
 
 
 def median_seconds(histogram: LatencyHistogram) -> float | None:
-    """Returns the median by nearest rank. None if the histogram is empty."""
+    """Returns the median latency by nearest rank; None if the histogram is empty."""
     total = sum(histogram.bucket_counts)
     if not total:
         return None
@@ -147,11 +147,11 @@ def median_seconds(histogram: LatencyHistogram) -> float | None:
 
 
 def latency_percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | None:
-    """Returns the percentiles by nearest rank. None if the histogram is empty."""
+    """Returns the latency percentiles by nearest rank; None if the histogram is empty."""
     total = sum(histogram.bucket_counts)
     if not total:
         return None
-    # Integer arithmetic: a float is inexact for large counts.
+    # Integer arithmetic, because floats are inexact for large counts.
     ranks = [max(1, -(-percent * total // 100)) for percent in _PERCENTS]
     return LatencyPercentiles(*_values_at(histogram, ranks))
 

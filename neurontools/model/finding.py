@@ -1,4 +1,4 @@
-"""Findings: problems and notices that the daemon derives once per tick and puts into each snapshot."""
+"""Findings: what is wrong or wasteful on a host. The daemon derives findings once per tick for each snapshot."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from neurontools.model.representation import repr_of_fields
 class Severity(IntEnum):
     """Severity of a finding. The numbers are the values of the metric neurontools_device_health."""
 
-    OK = 0  # no findings; only of a device or a host
-    NOTICE = 1  # worth knowing; nothing is broken
+    OK = 0  # no findings; never the severity of a finding, only of a device or host
+    NOTICE = 1  # worth knowing, but nothing is broken
     WARNING = 2  # a fault exists or is about to happen
     CRITICAL = 3  # work is lost or stalled
 
 
 class FindingKind(StrEnum):
-    """Kinds of findings. A newer daemon may send others."""
+    """Kinds of findings. A newer daemon may send kinds that are not listed here."""
 
     DEVICE_MISSING = "device_missing"
     ECC_UNCORRECTED = "ecc_uncorrected"
@@ -44,31 +44,31 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding.
+    """One thing that is wrong or wasteful on a host, with its reason and the action to take.
 
-    `reason` and `action` are single-line sentences without a full stop. They contain no durations, so they stay equal
-    while the finding lasts; `began_at_unix_seconds` tells its age.
+    `reason` and `action` are single-line sentences without a full stop. They contain no durations, so they do not
+    change while the finding lasts. Its age follows from `began_at_unix_seconds`.
     """
 
-    kind: str  # a `FindingKind`, or a kind of a newer daemon
+    kind: str  # a `FindingKind`, or a kind that only a newer daemon knows
     severity: Severity
     reason: str
     action: str
-    began_at_unix_seconds: float  # no earlier than the daemon's own start
+    began_at_unix_seconds: float  # never before the start of the daemon
     device_indices: tuple[int, ...] = ()
-    pid: int | None = None  # the process to examine
-    pids: tuple[int, ...] = ()  # all processes concerned, `pid` included
-    neuroncore_index: int | None = None  # logical, under the LNC of the process
-    part: str | None = None  # of the device, in the driver's terms (hbm, link_efa), or of step time (STEP_PARTS)
+    pid: int | None = None  # the process that the user should examine
+    pids: tuple[int, ...] = ()  # all processes that the finding concerns, including `pid`
+    neuroncore_index: int | None = None  # index of the logical core under the LNC of the process
+    part: str | None = None  # affected part: of the device (driver's name: hbm, link_efa) or of step time (STEP_PARTS)
     job: str | None = None  # the job of these processes: "Slurm job 17", "pod default/train-0", "process group 4711"
-    synthetic: bool = False  # concerns processes of a synthetic load
-    injected: bool = False  # caused by injected faults
+    synthetic: bool = False  # whether it concerns processes of a synthetic load
+    injected: bool = False  # whether injected faults are the cause
 
     __repr__ = repr_of_fields("kind", "severity", "device_indices", "reason")
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Identifies the finding within a snapshot. Stays equal from snapshot to snapshot while the finding lasts."""
+        """A key that is unique within a snapshot, and the same in all snapshots while the finding lasts."""
         whose = self.job if self.job is not None else self.pid
         where = self.device_indices if whose is None else ()
         return self.kind, whose, where, self.neuroncore_index, self.part
@@ -76,10 +76,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The findings on a host, and the devices that were checked."""
+    """All findings on a host, and the devices that the daemon checked."""
 
-    device_indices: tuple[int, ...] = ()  # checked devices, missing ones included
-    unknown_device_indices: tuple[int, ...] = ()  # the checked devices whose health the driver does not report
+    device_indices: tuple[int, ...] = ()  # checked devices, including missing ones
+    unknown_device_indices: tuple[int, ...] = ()  # checked devices whose health the driver does not report
     findings: tuple[Finding, ...] = ()  # highest severity first
 
     __repr__ = repr_of_fields("device_indices", "unknown_device_indices", "findings")

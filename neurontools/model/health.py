@@ -1,4 +1,4 @@
-"""Verdicts on devices and on the host, derived from the findings."""
+"""Derives verdicts from the findings: whether each device, and the whole host, is healthy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from neurontools.model.finding import Finding, FindingKind, Health, Severity
 from neurontools.util.units import duration_text, ranges_text
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one device. Without findings the device is healthy, unless its health is unknown."""
+    """The verdict on one device. A device without findings is healthy, unless its health is unknown."""
 
     device_index: int
-    findings: tuple[Finding, ...] = ()  # gravest first
+    findings: tuple[Finding, ...] = ()  # highest severity first
     is_known: bool = True
 
     @property
     def severity(self) -> Severity | None:
-        """The highest severity of the findings. None if the health is unknown and there is at most a notice."""
+        """The highest severity of the findings. None if the health is unknown and no finding exceeds a notice."""
         gravest = max((finding.severity for finding in self.findings), default=Severity.OK)
         return gravest if self.is_known or gravest > Severity.NOTICE else None
 
     @property
     def is_healthy(self) -> bool | None:
-        """Whether no finding exceeds a notice. None if unknown."""
+        """Whether no finding on the device exceeds a notice. None if its health is unknown."""
         severity = self.severity
         return None if severity is None else severity <= Severity.NOTICE
 
     @property
     def severity_name(self) -> str | None:
-        """The severity as "ok", "notice", "warning" or "critical". None if unknown."""
+        """The severity as "ok", "notice", "warning" or "critical". None if the health is unknown."""
         severity = self.severity
         return None if severity is None else severity.name.lower()
 
 
 def verdicts(snapshot: Snapshot) -> tuple[Verdict, ...]:
-    """Returns a verdict for each device, missing ones included, by index."""
+    """Returns a verdict for each device of a snapshot, in the order of the index."""
     if snapshot.health is None:
         return tuple(Verdict(device.index, is_known=False) for device in snapshot.devices)
     return verdicts_of_health(snapshot.health)
 
 
 def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
-    """Returns a verdict for each checked device, by index."""
+    """Returns a verdict for each checked device, including missing ones, in the order of the index."""
     found: dict[int, list[Finding]] = {index: [] for index in judged.device_indices}
     for finding in judged.findings:
         for index in finding.device_indices:
@@ -61,15 +61,15 @@ def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
 
 
 def is_healthy(found: Iterable[Verdict]) -> bool | None:
-    """Whether all devices are healthy. None if none is known to be unhealthy and the health of some is unknown."""
+    """Returns whether all devices are healthy. None if no device is unhealthy, but the health of some is unknown."""
     summarize_verdicts = {verdict.is_healthy for verdict in found}
     return False if False in summarize_verdicts else None if None in summarize_verdicts else True
 
 
 def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
-    """Groups findings with the same kind, severity, action, process and job. Highest severity first.
+    """Groups findings with the same kind, severity, action, process and job.
 
-    Returns the first finding of each group with the device indices of the whole group.
+    Returns the first finding of each group, with the device indices of the whole group, highest severity first.
     """
     found: dict[tuple[object, ...], tuple[Finding, set[int]]] = {}
     for finding in findings:
@@ -80,24 +80,24 @@ def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, .
 
 
 def count_by_severity(snapshot: Snapshot) -> dict[Severity, int]:
-    """Counts findings by severity. A group of `group_alike` counts once."""
+    """Counts the groups of similar findings (see `group_alike`) by severity."""
     severities = [finding.severity for finding, _ in group_alike(snapshot.health.findings if snapshot.health else ())]
     return {severity: severities.count(severity) for severity in Severity if severity in severities}
 
 
 def age_seconds(finding: Finding, snapshot: Snapshot) -> float:
-    """Returns the age of the finding at the time of the snapshot."""
+    """Returns the age of a finding in seconds at the time of the snapshot."""
     return max(0.0, snapshot.taken_at_unix_seconds - finding.began_at_unix_seconds)
 
 
 def marked_reason(finding: Finding) -> str:
-    """Returns the reason, marked "[synthetic]" or "[injected]" where that is the cause."""
+    """Returns the finding's reason, marked "[synthetic]" or "[injected]" if it comes from such a load or fault."""
     synthetic, injected = " [synthetic]" if finding.synthetic else "", " [injected]" if finding.injected else ""
     return f"{finding.reason}{synthetic}{injected}"
 
 
 def sentence(finding: Finding, snapshot: Snapshot) -> str:
-    """Returns the marked reason and the age of the finding in one line."""
+    """Returns one line with the reason of a finding, its marks, and its age."""
     seconds = age_seconds(finding, snapshot)
     return marked_reason(finding) + (f" (for {duration_text(float(round(seconds)))})" if seconds >= 1 else "")
 
@@ -108,7 +108,7 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
-    """Summarizes verdicts as `summary` does, given the daemon's version and whether it makes verdicts."""
+    """Returns the line of `summary`. `is_judged` says whether the daemon derives findings at all."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
     unknown = sum(verdict.is_healthy is None for verdict in found)
@@ -125,13 +125,13 @@ def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_vers
 
 
 class Owner(StrEnum):
-    """Who has to act: the operator of the node, or the user who runs jobs on it."""
+    """Who has to act on a finding: the operator of the node, or the user who runs jobs on the node."""
 
     NODE = "node"
     USER = "user"
 
 
-# (kind, part or None for any part): name and owner.
+# Maps the kind and part of a finding (None: any part) to its name and owner.
 _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.DEVICE_MISSING, None): ("DEVICE_MISSING", Owner.NODE),
     (FindingKind.ECC_UNCORRECTED, "sram"): ("SRAM_UNCORRECTABLE_ERROR", Owner.NODE),
@@ -169,21 +169,21 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
 }
 
 FINDING_NAMES = tuple(dict.fromkeys(name for name, _ in _TABLE.values()))
-"""All names of findings."""
+"""All names of findings, each once."""
 
 
 def finding_name(finding: Finding) -> str:
-    """Returns the name in capitals, such as HBM_UNCORRECTABLE_ERROR or NEEDS_RESET."""
+    """Returns the name of a finding in capitals, such as HBM_UNCORRECTABLE_ERROR or NEEDS_RESET."""
     return _name_and_owner(finding)[0]
 
 
 def finding_owner(finding: Finding) -> Owner:
-    """Returns who has to act on the finding."""
+    """Returns who has to act on a finding: the operator of the node or the user."""
     return _name_and_owner(finding)[1]
 
 
 def describe_finding(finding: Finding) -> dict[str, object]:
-    """Converts a finding to the JSON object that programs get, with its name and owner."""
+    """Returns a finding as a JSON object for other programs, with its name and owner."""
     return {
         "name": finding_name(finding),
         "problem": str(finding_owner(finding)),
@@ -204,22 +204,22 @@ def describe_finding(finding: Finding) -> dict[str, object]:
 
 
 def _name_and_owner(finding: Finding) -> tuple[str, Owner]:
-    """Looks up name and owner. An unknown kind, of a newer daemon, is the user's, so that no node gets drained."""
+    """Returns the name and owner of a finding. For an unknown kind the owner is the user, so no node is drained."""
     found = _TABLE.get((finding.kind, finding.part)) or _TABLE.get((finding.kind, None))
     return found or (finding.kind.upper(), Owner.USER)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCriteria:
-    """Selects the findings that make a host unhealthy: by minimum severity, owner and name. `names` None: all."""
+    """Selects the findings that make a host unhealthy, by minimum severity, owner and name (None: all names)."""
 
     level: Severity = Severity.WARNING
     owners: Collection[Owner] = (Owner.NODE, Owner.USER)
     names: Collection[str] | None = None
-    expected_devices: int | None = None  # a finding if there are fewer; None: do not check
+    expected_devices: int | None = None  # fewer devices than this are a finding; None: no check
 
     def includes(self, finding: Finding) -> bool:
-        """Whether the finding makes the host unhealthy."""
+        """Returns whether a finding makes the host unhealthy."""
         return (
             finding.severity >= self.level
             and finding_owner(finding) in self.owners
@@ -229,21 +229,21 @@ class HealthCriteria:
 
 @dataclass(frozen=True, slots=True)
 class HostVerdict:
-    """The verdict on a host. `findings` are those selected by the criteria, highest severity first."""
+    """The verdict on a host. `findings` are the findings that match the criteria, highest severity first."""
 
     is_healthy: bool | None  # None: unknown
     findings: tuple[Finding, ...]
-    summary: str  # a sentence without a full stop
-    device_count: int | None = None  # checked devices; None: unknown
+    summary: str  # one sentence on the host's health, without a full stop
+    device_count: int | None = None  # number of checked devices; None: unknown
 
     @property
     def severity(self) -> Severity | None:
-        """The highest severity of the findings. None if the health is unknown."""
+        """The highest severity of the matching findings. None if the health is unknown."""
         return max((finding.severity for finding in self.findings), default=Severity.OK if self.is_healthy else None)
 
     @property
     def sentence(self) -> str:
-        """The first finding with its location and action, and how many others there are; else the summary."""
+        """The first finding with its devices, action and the number of further findings; else `summary`."""
         if not self.findings:
             return self.summary
         first, groups = self.findings[0], group_alike(self.findings)
@@ -259,7 +259,7 @@ class HostVerdict:
 def judge_host(
     judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: HealthCriteria
 ) -> HostVerdict:
-    """Derives the verdict on the host from the daemon's findings. `judged` None: the daemon makes no verdicts."""
+    """Returns the verdict on a host from its findings. `judged` is None if the daemon derives none."""
     if judged is None:
         return unknown_verdict(f"neurond {daemon_version or 'of an unknown version'} makes no verdicts; update it")
     found = list(judged.findings)
@@ -288,18 +288,18 @@ def no_devices_verdict(asked: HealthCriteria, at_unix_seconds: float) -> HostVer
 
 
 def unknown_verdict(why: str) -> HostVerdict:
-    """Returns a verdict of unknown health, with the reason."""
+    """Returns a verdict of unknown health, with the reason as its summary."""
     return HostVerdict(None, (), why)
 
 
 def finding_location(finding: Finding) -> str:
-    """Returns "device 3: " as a prefix for the reason; "" if the finding concerns no device."""
+    """Returns the devices of a finding as a prefix for its reason, "device 3: "; "" if it concerns no device."""
     devices = _devices(finding.device_indices)
     return f"{devices}: " if devices else ""
 
 
 def _devices(indices: Sequence[int]) -> str:
-    """Formats "device 3" or "devices 0-2,5"; "" for none."""
+    """Formats device indices as "device 3" or "devices 0-2,5"; "" if there are none."""
     return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
 
 

@@ -1,4 +1,4 @@
-"""The host: its instance type, disks, network and vCPUs."""
+"""Data classes for the host: instance type, vCPUs, memory, disks and network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neurontools.model.representation import repr_of_fields
 
 @dataclass(frozen=True, slots=True)
 class VcpuUsage:
-    """Ratios of vCPU time by state in a period. They sum to 1."""
+    """Fractions of vCPU time in each state during a period. The fractions sum to 1."""
 
     user_ratio: float
     nice_ratio: float
@@ -24,7 +24,7 @@ class VcpuUsage:
 
 @dataclass(frozen=True, slots=True)
 class VcpuTimes:
-    """Time of one vCPU by state, since boot."""
+    """Seconds that one vCPU spent in each state since boot."""
 
     user_seconds_total: float
     nice_seconds_total: float
@@ -37,33 +37,33 @@ class VcpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class NetworkInterface:
-    """Traffic of a network interface since boot, without EFA traffic that bypasses the kernel."""
+    """Traffic of a network interface since boot. Does not include EFA traffic, which bypasses the kernel."""
 
     name: str
     received_bytes_total: int
     sent_bytes_total: int
-    received_bytes_per_second: float | None = None  # between the latest two reads, 5 seconds apart
+    received_bytes_per_second: float | None = None  # mean between the last two reads of the counters, 5 s apart
     sent_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Traffic of a whole disk since boot."""
+    """Traffic of a whole disk, with all partitions, since boot."""
 
     name: str
     read_bytes_total: int
     written_bytes_total: int
-    read_bytes_per_second: float | None = None  # between the latest two reads, 5 seconds apart
+    read_bytes_per_second: float | None = None  # mean between the last two reads of the counters, 5 s apart
     written_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """Traffic of an RDMA (EFA) port since its driver was loaded. None: the driver does not report it."""
+    """Traffic of an RDMA (EFA) port since its driver was loaded. None if the driver does not report a counter."""
 
     device: str
     port: int
-    state: str | None = None  # the kernel's term: ACTIVE, DOWN
+    state: str | None = None  # port state as the kernel names it: ACTIVE, DOWN
     received_bytes_total: int | None = None
     sent_bytes_total: int | None = None
     rdma_read_bytes_total: int | None = None
@@ -73,62 +73,64 @@ class RdmaPort:
     retransmit_timeouts_total: int | None = None
     unresponsive_remotes_total: int | None = None
     failed_requests_total: int | None = None
-    received_bytes_per_second: float | None = None  # between the latest two reads, 5 seconds apart
+    received_bytes_per_second: float | None = None  # mean between the last two reads of the counters, 5 s apart
     sent_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """vCPUs, memory, network and disks of the daemon's host. Real even if the instance is simulated."""
+    """vCPUs, memory, network and disks of the daemon's host. The values are real even if the devices are simulated."""
 
     vcpu_count: int | None = None
     vcpu_average: VcpuUsage | None = None
-    vcpus: tuple[VcpuUsage, ...] = ()  # only in old recordings, which lack vcpu_times
+    vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU; only in old recordings, which lack vcpu_times
     context_switches_total: int | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
-    vcpu_times: tuple[VcpuTimes, ...] = ()  # by vCPU index; empty when unknown
-    network_interfaces: tuple[NetworkInterface, ...] = ()  # by name; hardware interfaces if there are any, never lo
-    disks: tuple[Disk, ...] = ()  # by name
-    rdma_ports: tuple[RdmaPort, ...] = ()  # by device and port
+    vcpu_times: tuple[VcpuTimes, ...] = ()  # in the order of the vCPU index; empty if unknown
+    # sorted by name; only hardware interfaces if there are any; never lo
+    network_interfaces: tuple[NetworkInterface, ...] = ()
+    disks: tuple[Disk, ...] = ()  # sorted by name
+    rdma_ports: tuple[RdmaPort, ...] = ()  # sorted by device and port
 
     __repr__ = repr_of_fields("vcpu_count", "vcpu_average", "memory_used_bytes", "memory_total_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class UltraServerNode:
-    """The host as a node of an UltraServer: several hosts whose devices NeuronLink connects.
+    """The host's place in an UltraServer, which is several hosts whose devices are connected by NeuronLink.
 
-    `links` is "ring" or "switched". In a ring, each device connects to the devices with its index on the previous and
-    the next node. In a switched UltraServer, any two devices are one hop apart. `Device.connected_to` omits such links.
+    `links` is "ring" or "switched". In a ring, each device is linked to the devices with the same index on the previous
+    and the next node. In a switched UltraServer, any two devices are one hop apart. `Device.connected_to` does not list
+    links between nodes.
     """
 
-    index: int | None  # of this node, from 0
+    index: int | None  # index of this host in the UltraServer, from 0
     node_count: int | None
     name: str | None = None  # "Trn2 UltraServer"
     links: str | None = None
     link_bytes_per_second_per_device: int | None = None
-    inferred_fields: tuple[str, ...] = ()  # as in Device
+    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value; see Device
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Identity and hardware of the host. None: unknown."""
+    """Instance type, identity and hardware of the host. None means unknown."""
 
     instance_type: str
     instance_id: str | None
     device_count: int
     physical_cores_per_device: int
-    logical_neuroncore_config: int  # default of this host: physical cores per logical core
-    logical_neuroncore_configs: tuple[int, ...]  # supported by the hardware
+    logical_neuroncore_config: int  # LNC of this host by default: physical cores per logical core
+    logical_neuroncore_configs: tuple[int, ...]  # LNCs that the hardware supports
     device_memory_bytes: int
     hbm_stack_bytes: int
-    topology: str  # single, line, ring, torus_2d, switched
-    device_type: str | None = None  # as neuron-monitor names it: trainium, inferentia2, trainium2
+    topology: str  # how NeuronLink connects the devices: single, line, ring, torus_2d, switched
+    device_type: str | None = None  # neuron-monitor's name: trainium, inferentia2, trainium2
     device_version: str | None = None  # "v2"
-    neuroncore_version: str | None = None  # under the default LNC: "v2", "v3d"
+    neuroncore_version: str | None = None  # version under the default LNC: "v2", "v3d"
     driver_version: str | None = None
     instance_name: str | None = None
     availability_zone: str | None = None
@@ -137,14 +139,14 @@ class Instance:
     ami_id: str | None = None
     subnet_id: str | None = None
     ultraserver_id: str | None = None
-    inferred_fields: tuple[str, ...] = ()  # as in Device
+    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value; see Device
     expected_device_indices: tuple[int, ...] = ()
-    """Devices that should exist: all of the instance, or those given to the container. One that is not in the snapshot
-    is missing. Empty: unknown.
+    """Devices that should exist: all devices of the instance, or those assigned to the container. An expected device
+    that is not in the snapshot is missing. Empty if unknown.
     """
-    foreign_device_count: int = 0  # devices of the driver that the container was not given
-    fileless_device_indices: tuple[int, ...] = ()  # expected devices without a device file
-    ultraserver_node: UltraServerNode | None = None  # None: not a node, as far as known
+    foreign_device_count: int = 0  # devices of the driver that are not assigned to the container
+    fileless_device_indices: tuple[int, ...] = ()  # expected devices that have no device file
+    ultraserver_node: UltraServerNode | None = None  # None if the host is not known to be in an UltraServer
 
     __repr__ = repr_of_fields(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"
@@ -157,15 +159,15 @@ _seconds = attrgetter(*(field.name for field in fields(VcpuTimes)))
 def vcpu_usage_between(
     later: Sequence[VcpuTimes], earlier: Sequence[VcpuTimes]
 ) -> tuple[VcpuUsage, tuple[VcpuUsage, ...]] | None:
-    """Returns the usage between two readings: the average of all vCPUs, and each vCPU by index.
+    """Returns vCPU usage between two readings of the times: the mean of all vCPUs, and the usage of each vCPU.
 
-    A vCPU whose clocks did not advance gets the average. Returns None if times are unknown, no time has passed, or the
-    number of vCPUs changed.
+    A vCPU whose times did not advance gets the mean. Returns None if the times are unknown, no vCPU's time advanced, or
+    the number of vCPUs changed.
     """
     if len(later) != len(earlier):
         return None
     spent = [
-        # The kernel's idle and io_wait clocks may step back a little.
+        # The kernel's idle and io_wait times may decrease slightly.
         [max(0.0, after - before) for after, before in zip(_seconds(now), _seconds(then), strict=True)]
         for now, then in zip(later, earlier, strict=True)
     ]

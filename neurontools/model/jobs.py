@@ -1,4 +1,4 @@
-"""Jobs: cooperating processes of a host, their state, stalled collectives and stragglers."""
+"""Finds the jobs of a snapshot, their state, stalled collectives and stragglers."""
 
 from __future__ import annotations
 
@@ -14,106 +14,106 @@ from neurontools.model.representation import repr_of_fields
 from neurontools.model.snapshot import Snapshot
 from neurontools.util.units import mean_known, sum_known
 
-_MOST_RANKS_HERE = 1024  # bounds the ranks that a process can claim; no host has more cores
+_MOST_RANKS_HERE = 1024  # limit for `ranks_here`, which a process reports; no host has more cores
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a job, with its cores."""
+    """One process of a job, with the cores that it holds."""
 
     process: Process
-    cores: tuple[NeuronCore, ...]  # physical
+    cores: tuple[NeuronCore, ...]  # physical cores
 
     __repr__ = repr_of_fields("process")
 
     @property
     def number(self) -> int | None:
-        """Global rank in the job. None: unknown."""
+        """The global rank of the process in its job; None: unknown."""
         return self.process.job.rank if self.process.job is not None else None
 
     @property
     def utilization_ratio(self) -> float | None:
-        """Mean over its cores. None if unknown for all."""
+        """Mean utilization of the rank's cores; None if unknown for all of them."""
         return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Optimizer steps per second. None: not reported."""
+        """Optimizer steps per second; None if the process does not report them."""
         counters, rates = self.process.training, self.process.training_rates
         return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
-        """End of the last finished execution on its cores."""
+        """Unix time when the last execution on the rank's cores finished."""
         return _latest(core.last_execution_at_unix_seconds for core in self.cores)
 
     @property
     def compiling_since_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC since when it waits for a program. None: not waiting, or not reporting."""
+        """CLOCK_MONOTONIC since when the rank waits for a program; None: not waiting, or not reporting."""
         counters = self.process.training if self.process.reporting else None
         return None if counters is None else counters.compiling_since_seconds
 
     @property
     def last_step_at_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC of the end of its last step. None: no step yet, or not reported."""
+        """CLOCK_MONOTONIC at the end of the rank's last step; None: no step yet, or not reported."""
         counters = self.process.training
         return None if counters is None else counters.last_step_at_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """The processes of one job on this host, or a single process without a job. None: unknown."""
+    """The processes of one job on this host, or a single process without a job. Unknown values are None."""
 
-    name: str | None  # as in `Job`; None: a process without a known job
-    ranks: tuple[Rank, ...]  # at least one, sorted by rank, then by PID
-    findings: tuple[Finding, ...] = ()  # on its processes, highest severity first
+    name: str | None  # name of the job; None for a process without a known job
+    ranks: tuple[Rank, ...]  # at least one process, sorted by rank, then by PID
+    findings: tuple[Finding, ...] = ()  # findings on the job's processes, highest severity first
 
     __repr__ = repr_of_fields("name", "ranks")
 
     @property
     def is_several(self) -> bool:
-        """Whether several of its processes are on this host."""
+        """Whether more than one process of the job is on this host."""
         return len(self.ranks) > 1
 
     @property
     def cores(self) -> tuple[NeuronCore, ...]:
-        """Physical cores of its processes."""
+        """Physical cores of the job's processes."""
         return tuple([core for rank in self.ranks for core in rank.cores])
 
     @property
     def neuroncore_indices(self) -> tuple[int, ...]:
-        """Logical cores of its processes, ascending, each under the LNC of its process."""
+        """Indices of the logical cores of the job's processes, ascending, each under the LNC of its process."""
         return tuple(sorted({index for rank in self.ranks for index in rank.process.neuroncore_indices}))
 
     @property
     def device_indices(self) -> tuple[int, ...]:
-        """Devices of its processes, ascending."""
+        """Indices of the devices of the job's processes, ascending."""
         return tuple(sorted({index for rank in self.ranks for index in rank.process.device_indices}))
 
     @property
     def users(self) -> tuple[str, ...]:
-        """Known users of its processes."""
+        """Names of the known users of the job's processes, sorted."""
         return tuple(sorted({rank.process.user for rank in self.ranks if rank.process.user is not None}))
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks on all hosts. None: unknown."""
+        """Number of the job's ranks on all hosts; None: unknown."""
         return world_size(rank.process for rank in self.ranks)
 
     @property
     def run_id(self) -> str | None:
-        """As in `Job`. None also if its processes belong to several runs."""
+        """Identifies the run of the job across hosts; None: not reported, or the processes differ."""
         told = {rank.process.job.run_id if rank.process.job is not None else None for rank in self.ranks}
         return told.pop() if len(told) == 1 else None
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its ranks are on this host. True also if the world size is unknown."""
+        """Whether all ranks of the job are on this host; also true if the world size is unknown."""
         return self.world_size is None or len(self.ranks) >= self.world_size
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks that the launcher started on this host but that hold no cores. Empty if not reported."""
+        """Ranks that the launcher started on this host, but that hold no cores. Empty if not reported."""
         there = {rank.number for rank in self.ranks}
         started: set[int] = set()
         for rank in self.ranks:
@@ -124,61 +124,61 @@ class RunningJob:
 
     @property
     def recent_steps(self) -> JobSteps | None:
-        """Durations of its ranks' recent steps. None unless all ranks report them."""
+        """Recent step times of the job's ranks; None unless all ranks report recent steps."""
         return recent_steps([rank.process for rank in self.ranks])
 
     @property
     def utilization_ratio(self) -> float | None:
-        """Mean over its cores. None if unknown for all."""
+        """Mean utilization of the job's cores; None if unknown for all of them."""
         return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def flops_per_second(self) -> float | None:
-        """Sum over its cores. None if unknown for all."""
+        """Total FLOPS of the job's cores; None if unknown for all of them."""
         return sum_known(core.flops_per_second for core in self.cores)
 
     def mfu_ratio(self, peak_flops_per_core: float | None) -> float | None:
-        """Returns the FLOPS of its cores as a ratio of their peak. None if either is unknown."""
+        """Returns the FLOPS of the job's cores as a ratio of their peak; None if the FLOPS or the peak are unknown."""
         flops, count = self.flops_per_second, len(self.cores)
         return flops / (peak_flops_per_core * count) if flops is not None and peak_flops_per_core and count else None
 
     @property
     def device_memory_bytes(self) -> int | None:
-        """Sum over its cores. None if unknown for all."""
+        """Device memory in use on the job's cores, in bytes; None if unknown for all of them."""
         return sum_known(core.memory.total_bytes for core in self.cores)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Optimizer steps per second of the slowest reporting rank. Synchronized ranks have the same rate."""
+        """Optimizer steps per second of the slowest rank that reports them. Synchronized ranks have the same rate."""
         return min((steps for rank in self.ranks if (steps := rank.steps_per_second) is not None), default=None)
 
     @property
     def executions_per_second(self) -> float | None:
-        """Sum over its processes. None if unknown for all."""
+        """Total executions per second of the job's processes; None if unknown for all of them."""
         return sum_known(rank.process.executions_per_second for rank in self.ranks)
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
-        """End of the last finished execution on its cores."""
+        """Unix time when the last execution on the job's cores finished."""
         return _latest(rank.last_execution_at_unix_seconds for rank in self.ranks)
 
     @property
     def compiling_since_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC since when the longest-waiting rank waits for a program. None: no rank waits."""
+        """CLOCK_MONOTONIC since when the longest-waiting rank waits for a program; None: no rank waits."""
         return _earliest(rank.compiling_since_seconds for rank in self.ranks)
 
     @property
     def last_step_at_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC of the last step of the rank that is furthest behind. None: not reported."""
+        """CLOCK_MONOTONIC at the end of the last step of the rank that is furthest behind; None: not reported."""
         return _earliest(rank.last_step_at_seconds for rank in self.ranks)
 
     def since_last_step_seconds(self, now_seconds: float) -> float | None:
-        """Returns the seconds since `last_step_at_seconds`."""
+        """Returns the seconds from `last_step_at_seconds` to this CLOCK_MONOTONIC time."""
         return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
 def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
-    """Returns all jobs of a host, by lowest PID, without observers."""
+    """Returns all jobs of a snapshot, sorted by lowest PID. Leaves out observers (see `uses_cores`)."""
     found = snapshot.health.findings if snapshot.health is not None else ()
     return tuple(
         RunningJob(
@@ -191,13 +191,13 @@ def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
 
 
 def world_size(processes: Iterable[Process]) -> int | None:
-    """Returns the world size that the processes report. None if none does, or if they disagree."""
+    """Returns the world size that the processes report; None if no process does, or if they disagree."""
     told = {process.job.world_size for process in processes if process.job is not None} - {None}
     return told.pop() if len(told) == 1 else None
 
 
 def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
-    """Combines the ranks' recent steps. None unless all ranks report them."""
+    """Returns the recent step times of a job's processes; None unless all processes report recent steps."""
     told = []
     for process in processes:
         steps = process.recent_steps
@@ -209,7 +209,7 @@ def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
 
 
 def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
-    """Groups processes by job. A process without a known job forms its own group."""
+    """Groups processes by job. Each process without a known job forms a group of its own."""
     found: dict[str | int, list[Process]] = {}
     for process in processes:
         found.setdefault(process.pid if process.job is None else process.job.name, []).append(process)
@@ -217,12 +217,12 @@ def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
 
 
 def uses_cores(process: Process) -> bool:
-    """Whether the process holds cores or has loaded the runtime. Otherwise it is an observer."""
+    """Returns whether a process holds cores or has loaded the runtime. Otherwise it is an observer, like a monitor."""
     return bool(process.core_indices) or process.runtime_version is not None
 
 
 def sort_by_rank(processes: Iterable[Process]) -> list[Process]:
-    """Sorts by rank. Processes without a rank come last, by PID."""
+    """Sorts processes by rank. Processes without a rank come last, sorted by PID."""
 
     def place(process: Process) -> tuple[bool, int, int]:
         rank = process.job.rank if process.job is not None else None
@@ -244,48 +244,49 @@ def _earliest(moments: Iterable[float | None]) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-LEAST_RATIO = 0.1  # of a step: a smaller delay is not reported
-_IN_STEP_RATIO = 0.8  # shortest to longest mean step; below it, the ranks do not wait for each other
+LEAST_RATIO = 0.1  # smallest delay that makes a rank a straggler, as a ratio of its step time
+_IN_STEP_RATIO = 0.8  # ratio of the shortest to the longest mean step time; below it, the ranks are not synchronized
 
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """Recent steps of one rank, in seconds per step. The fields are those of `RecentSteps`."""
+    """Recent step times of one rank, in seconds per step. `RecentSteps` explains the fields."""
 
     rank: int | None
     pid: int
-    part_seconds: tuple[float, ...]  # in the order of STEP_PARTS
+    part_seconds: tuple[float, ...]  # mean time of each part of a step, in the order of STEP_PARTS
     least_wait_seconds: float
     most_wait_seconds: float
 
     @property
     def step_seconds(self) -> float:
-        """How long a step took."""
+        """Mean duration of a step."""
         return sum(self.part_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """Recent steps of all ranks of a job on one host, in seconds per step."""
+    """Recent step times of all ranks of a job on one host, in seconds per step."""
 
     rank_count: int
-    part_seconds: tuple[float, ...]  # mean over the ranks, in the order of STEP_PARTS
-    least_step_seconds: float  # of the fastest rank
+    part_seconds: tuple[float, ...]  # time of each part of a step, mean over the ranks, in the order of STEP_PARTS
+    least_step_seconds: float  # mean step time of the fastest rank
     median_step_seconds: float
     most_step_seconds: float
-    busiest: RankSteps  # the rank that waits least
-    others_wait_seconds: float | None  # shortest wait of the other ranks; None: no others
+    busiest: RankSteps  # the rank that waits least in collectives
+    others_wait_seconds: float | None  # shortest collective wait of the other ranks; None: no other ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """The rank that the others wait for.
+    """The rank that the other ranks of a job wait for.
 
-    `gain_seconds` is the time each step would save if this rank were as fast as the next slowest. `gain_ratio` is the
-    same as a ratio of a step. `part` is the part of step time (STEP_PARTS) that takes longer. None: no single part.
+    `gain_seconds` is the time that each step would save if this rank were as fast as the next slowest rank.
+    `gain_ratio` is this time as a ratio of a step. `part` is the part of step time (STEP_PARTS) that takes longer than
+    on other ranks; None if no single part does.
     """
 
-    index: int  # of its host, in the list of hosts
+    index: int  # index of the rank's host in the list given to `find_straggler`
     rank: RankSteps
     part: str | None
     gain_seconds: float
@@ -293,7 +294,7 @@ class Straggler:
 
 
 def combine_rank_steps(ranks: Sequence[RankSteps]) -> JobSteps:
-    """Combines the ranks of one host. `ranks` may not be empty."""
+    """Combines the step times of all ranks of a job on one host. `ranks` must not be empty."""
     busiest = min(ranks, key=lambda rank: rank.most_wait_seconds)
     steps = sorted(rank.step_seconds for rank in ranks)
     return JobSteps(
@@ -308,10 +309,10 @@ def combine_rank_steps(ranks: Sequence[RankSteps]) -> JobSteps:
 
 
 def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
-    """Finds the straggler among the ranks of a job on all hosts.
+    """Returns the straggler among the ranks of a job on all hosts.
 
-    Returns None if no rank clearly delays the others in both spans, if the ranks are not synchronized, or if there is
-    only one.
+    Returns None if no rank clearly delays the others in both spans of `RecentSteps`, if the ranks are not synchronized,
+    or if the job has only one rank.
     """
     if sum(host.rank_count for host in hosts) < 2:
         return None
@@ -328,7 +329,10 @@ def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
 
 
 def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> str | None:
-    """Returns the part in which the straggler exceeds the mean of the others by at least half their wait."""
+    """Returns the part of step time that makes the straggler slow, or None.
+
+    This is the part that exceeds the mean of the other ranks most, if the excess is at least half of `gain_seconds`.
+    """
     count = sum(host.rank_count for host in hosts)
     longer = {}
     for position, part in enumerate(STEP_PARTS):
@@ -343,16 +347,19 @@ def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> s
 
 @dataclass(frozen=True, slots=True)
 class StalledCollective:
-    """Ranks of one host, some of which wait in a collective. A rank that does not report counts as absent."""
+    """Ranks of one host, divided into those that wait in a collective and those absent from it.
 
-    collective: str  # the most common one, "all_reduce"; "" if not reported
+    A rank that does not report counts as absent.
+    """
+
+    collective: str  # the most common collective of the waiting ranks, "all_reduce"; "" if not reported
     waiting: tuple[Process, ...]
     absent: tuple[Process, ...]
-    since_seconds: float  # CLOCK_MONOTONIC when the last waiting rank arrived
+    since_seconds: float  # CLOCK_MONOTONIC when the last of the waiting ranks entered the collective
 
 
 def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective | None:
-    """Splits the ranks of a job into waiting and absent ones. None if no rank is in a collective."""
+    """Divides the ranks of a job into those in a collective and absent ones; None if no rank is in a collective."""
     since = {process.pid: at for process in processes if (at := in_collective_since(process)) is not None}
     if not since:
         return None
@@ -367,15 +374,18 @@ def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective |
 
 
 def in_collective_since(process: Process) -> float | None:
-    """Returns the CLOCK_MONOTONIC since when the process is in a collective. None: not in one, or not reporting."""
+    """Returns the CLOCK_MONOTONIC time when a process entered its current collective.
+
+    Returns None if the process is in no collective or does not report.
+    """
     counters = process.training if process.reporting else None
     return None if counters is None else counters.collective_since_seconds
 
 
 def mean_step_seconds(process: Process) -> float | None:
-    """Returns the mean duration of the process's steps. None: no steps, or not reported.
+    """Returns the mean duration of a process's recent steps; None: no steps, or not reported.
 
-    Without recent steps, returns the mean since the process began to count, which includes its start-up.
+    If recent steps are not reported, returns the mean since the process started counting, which includes its start-up.
     """
     counters, began = process.training, process.counted_since_seconds
     if process.recent_steps is not None:
@@ -385,31 +395,34 @@ def mean_step_seconds(process: Process) -> float | None:
     return max(0.0, counters.last_step_at_seconds - began) / counters.steps_total
 
 
-_WAITING_STEPS = 4.0  # recent step durations without a step, after which the job counts as waiting
-_WAITING_SECONDS = 10.0  # lower bound of the same
+_WAITING_STEPS = 4.0  # a job without a step for this many median step times counts as waiting
+_WAITING_SECONDS = 10.0  # but not before this time without a step
 
 
 class JobState(StrEnum):
-    """State of a job. If its ranks differ, the first state here wins. A newer daemon may send others."""
+    """What a job is doing. If its ranks differ, the first of these states applies. Newer daemons may send others."""
 
     COMPILING = "compiling"
     STUCK = "stuck"
-    WAITING = "waiting"  # no step lately: evaluation, checkpoint, input or other ranks
-    STARTING = "starting"  # no step yet
+    WAITING = "waiting"  # no recent step: in evaluation, writing a checkpoint, or waiting for input or other ranks
+    STARTING = "starting"  # no step has finished yet
     TRAINING = "training"
-    UNKNOWN = "unknown"  # steps are not reported
+    UNKNOWN = "unknown"  # no rank reports its steps
 
 
 @dataclass(frozen=True, slots=True)
 class JobActivity:
-    """State of a job and its age; for TRAINING and WAITING, the time since the last step. None: unknown."""
+    """The state of a job, and for how long it has lasted (None: unknown).
+
+    For TRAINING and WAITING, `seconds` is the time since the last step.
+    """
 
     state: JobState
     seconds: float | None
 
 
 def job_activity(job: RunningJob, snapshot: Snapshot) -> JobActivity:
-    """Returns what a job of the snapshot is doing."""
+    """Returns the state of a job at the time of the snapshot."""
     now = snapshot.taken_at_seconds
     since_step = job.since_last_step_seconds(now)
     stuck = [finding.began_at_unix_seconds for finding in job.findings if finding.kind == FindingKind.STUCK]

@@ -1,4 +1,4 @@
-"""Processes on the devices: what they hold, execute and train, and their container, pod and job."""
+"""Data classes for processes: their cores, memory, executions, training, container, pod and job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from neurontools.util.units import sum_known
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """The part of a loaded model on one logical NeuronCore. The core's memory includes its memory."""
+    """The part of a loaded model on one logical NeuronCore. Its memory is also counted in the memory of the core."""
 
     index: int
-    neuroncore_index: int  # logical, on the host, under the LNC of the process
+    neuroncore_index: int  # index of the logical core on the host, under the LNC of the process
     device_index: int
     device_memory: DeviceMemory = DeviceMemory()
     host_memory: HostMemory = HostMemory()
@@ -26,22 +26,22 @@ class Subgraph:
 class LoadedModel:
     """One model (NEFF) that a process has loaded."""
 
-    model_id: int  # assigned by the process
+    model_id: int  # number that the process assigned
     name: str
     uuid: str  # 32 hexadecimal digits
-    running: bool  # executed in the last reporting period
+    running: bool  # whether the model was executed in the last reporting period
     subgraphs: tuple[Subgraph, ...] = ()
     executions_total: int = 0
     last_execution_at_unix_seconds: float | None = None
-    busy_seconds_total: float | None = None  # in executions; None: not reported
-    busy_ratio: float | None = None  # in the last few seconds
+    busy_seconds_total: float | None = None  # seconds spent in executions; None: not reported
+    busy_ratio: float | None = None  # fraction of the last few seconds spent in executions
 
     __repr__ = repr_of_fields("model_id", "name", "running", "executions_total")
 
 
 @dataclass(frozen=True, slots=True)
 class CoreWork:
-    """Work of a process on one logical NeuronCore since it began to count, without other owners' work."""
+    """Work of a process on one logical NeuronCore since its counters started, without work of earlier owners."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -58,58 +58,60 @@ class Process:
     pid: int
     uid: int | None
     user: str | None
-    command: str  # the command line; "" when it cannot be read
-    tag: str  # NEURON_PROCESS_TAG, else the PID as text
-    runtime_version: str | None  # None for a process that does not use the runtime
+    command: str  # the command line; "" if unreadable
+    tag: str  # value of NEURON_PROCESS_TAG, else the PID as text
+    runtime_version: str | None  # version of the Neuron runtime; None if the process does not use it
     started_at_unix_seconds: float | None
     attached_at_unix_seconds: float | None
-    synthetic: bool  # part of a synthetic load, no real process
-    logical_neuroncore_config: int  # physical cores per logical core, as this process sees it
-    core_indices: tuple[int, ...] = ()  # physical cores held
-    neuroncore_indices: tuple[int, ...] = ()  # the same as logical cores under its own LNC
-    device_indices: tuple[int, ...] = ()  # devices of these cores; for an observer, its open devices
+    synthetic: bool  # True: part of a synthetic load, not a real process
+    logical_neuroncore_config: int  # LNC of this process: physical cores per logical core
+    core_indices: tuple[int, ...] = ()  # physical cores that the process holds
+    neuroncore_indices: tuple[int, ...] = ()  # the same cores as logical cores, under the LNC of this process
+    device_indices: tuple[int, ...] = ()  # devices of these cores; for an observer, the devices that it has open
     host_memory: HostMemory = HostMemory()
     resident_bytes: int | None = None
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
     models: tuple[LoadedModel, ...] = ()
-    executions: ExecutionCounters | None = ExecutionCounters()  # None: the driver's counts cannot be attributed
+    executions: ExecutionCounters | None = ExecutionCounters()  # None: counts of this process are unknown
     errors: ErrorCounters | None = ErrorCounters()
-    total_latency_histogram: LatencyHistogram = LatencyHistogram()  # queueing plus execution
-    device_latency_histogram: LatencyHistogram = LatencyHistogram()  # execution alone
-    measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of its last report; None before the first
-    reporting: bool = False  # False: its report is overdue, so its numbers are old
-    vcpu_user_ratio: float | None = None  # 2.0 is two busy vCPUs
+    total_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of queueing plus execution
+    device_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of execution alone
+    measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the last report; None before the first report
+    reporting: bool = False  # False: its next report is overdue, so its numbers are old
+    vcpu_user_ratio: float | None = None  # vCPU use in user mode; 2.0 is two busy vCPUs
     vcpu_system_ratio: float | None = None
     executions_per_second: float | None = None
-    total_latency: LatencyPercentiles | None = None  # in the last period; None: no executions
+    total_latency: LatencyPercentiles | None = None  # latency percentiles of the last period; None: no executions
     device_latency: LatencyPercentiles | None = None
-    attribution: Attribution | None = None  # None: no known container, pod or job
-    training: TrainingCounters | None = None  # None: not counted by its runtime
-    training_rates: TrainingRates | None = None  # of the last period
-    inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices if only this process has the device open
+    attribution: Attribution | None = None  # None if no container, pod or job is known
+    training: TrainingCounters | None = None  # None if the runtime does not count training
+    training_rates: TrainingRates | None = None  # rates in the last period
+    inferred_fields: tuple[str, ...] = ()  # see Device; has core_indices if only this process has the device open
     counted_since_seconds: float | None = None
-    """CLOCK_MONOTONIC since when the process counts executions, errors, latencies and training. None: not reported.
+    """CLOCK_MONOTONIC when the process started to count executions, errors, latencies and training. None: not reported.
 
-    A restart of the daemon does not change it. `neurontools.model.snapshot.counters_continue` compares it.
+    A restart of the daemon does not change this time. `neurontools.model.snapshot.counters_continue` compares two
+    such times.
     """
 
     job: Job | None = None
     core_work: tuple[CoreWork, ...] = ()
-    """Work on each of `neuroncore_indices` since `counted_since_seconds`. Empty: not reported."""
+    """Work on each core in `neuroncore_indices` since `counted_since_seconds`. Empty if not reported."""
 
-    operators: tuple[OperatorTime, ...] = ()  # longest first, the rest last; empty: not reported
-    advice: tuple[ScriptAdvice, ...] = ()  # highest cost first
-    recent_steps: RecentSteps | None = None  # None: too few steps, or wait times not reported
+    operators: tuple[OperatorTime, ...] = ()  # most total time first, unlisted operators last; empty if not reported
+    advice: tuple[ScriptAdvice, ...] = ()  # advice on the training script, highest cost first
+    recent_steps: RecentSteps | None = None  # None if there are too few steps, or wait times are not reported
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Container, pod and job of a process, from its cgroup, its environment and the kubelet. None: not in one.
+    """Container, pod and Slurm job of a process, from its cgroup, its environment and the kubelet.
 
-    The pod's name and namespace come from the kubelet or the process's environment.
+    A field is None if the process is not in a container, pod or job. The pod's name and namespace come from the kubelet
+    or the environment of the process.
     """
 
     container_id: str | None = None  # 64 hexadecimal digits
@@ -119,92 +121,95 @@ class Attribution:
     pod_namespace: str | None = None
     slurm_job_id: str | None = None
     slurm_step_id: str | None = None
-    pod_group: str | None = None  # JobSet, Job or leader of cooperating pods, from their environment
+    pod_group: str | None = None  # name of the JobSet, Job or leader pod, from the environment of the process
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job of a process: cooperating processes on one or several hosts."""
+    """The job of a process. A job is a group of processes that train together, on one host or several."""
 
     name: str
-    """Its name on this host: "Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711",
+    """Name of the job on this host: "Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711",
     "process group 4711", "synthetic load steady"."""
 
     rank: int | None = None
     world_size: int | None = None  # ranks on all hosts
     run_id: str | None = None
-    """12 hexadecimal digits that identify the run across hosts. None: the launcher reports a single-host run."""
+    """12 hexadecimal digits that identify the run across hosts. None if the launcher reports a run on a single host."""
 
-    first_rank_here: int | None = None  # first of the consecutive ranks that the launcher started here
-    ranks_here: int | None = None  # number of these ranks
+    first_rank_here: int | None = None  # first of the consecutive ranks that the launcher started on this host
+    ranks_here: int | None = None  # number of ranks that the launcher started on this host
 
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """Devices that the kubelet allocated to a container, used or not."""
+    """Devices that the kubelet allocated to a container, even if the container does not use them."""
 
     pod_name: str
     pod_namespace: str
     container_name: str
     device_indices: tuple[int, ...] = ()
-    neuroncore_indices: tuple[int, ...] = ()  # logical, under the LNC of the host
+    neuroncore_indices: tuple[int, ...] = ()  # indices of logical cores, under the LNC of the host
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingCounters:
-    """Training counters of a process. None: not seen (samples without MpDeviceLoader) or not reported."""
+    """Training counters of a process. None means not reported, or not counted (samples without MpDeviceLoader)."""
 
-    steps_total: int = 0  # calls of an optimizer's step
-    samples_total: int | None = None  # first dimension of MpDeviceLoader's batches
-    compilations_total: int | None = None  # compiled graphs, without cache hits
+    steps_total: int = 0  # calls of `Optimizer.step`
+    samples_total: int | None = None  # sum of the batch sizes of MpDeviceLoader (first dimension)
+    compilations_total: int | None = None  # number of compiled graphs, without cache hits
     compile_seconds_total: float | None = None
     collectives_total: int | None = None
-    collective_seconds_total: float | None = None  # part of busy time: a waiting core is busy
-    collective_bytes_total: int | None = None  # contributed by this process
+    collective_seconds_total: float | None = None  # seconds in collectives, waits included; part of busy time
+    collective_bytes_total: int | None = None  # bytes that this process put into collectives
     to_device_bytes_total: int | None = None
     from_device_bytes_total: int | None = None
-    input_wait_seconds_total: float | None = None  # waiting for the loader's batches
-    checkpoints_total: int | None = None  # written
-    checkpoint_seconds_total: float | None = None  # spent writing them
+    input_wait_seconds_total: float | None = None  # seconds that steps waited for batches of the loader
+    checkpoints_total: int | None = None  # number of checkpoints written
+    checkpoint_seconds_total: float | None = None  # seconds spent writing checkpoints
     host_seconds_total: float | None = None
-    """Step time splits into host, input wait and the four fields below. They sum to the time since the process began to
-    count. Host time is the remainder: tracing, Python and the script itself."""
+    """Seconds of host time: tracing, Python and the script itself.
 
-    compile_wait_seconds_total: float | None = None  # waiting for a program to be compiled or read, and loaded
-    transfer_seconds_total: float | None = None  # copies between host and device that the script waits for
-    compute_seconds_total: float | None = None  # executing, including data movement of collectives
-    collective_wait_seconds_total: float | None = None  # part of collective_seconds_total: until all ranks arrived
-    compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not waiting, or not reported
-    last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC; end of the last step; None: none yet
-    collective_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not in one, or not reported
-    latest_collective: str | None = None  # current or last one, "all_reduce"; None: none yet
-    checkpointing_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not writing, or not reported
+    Step time is divided into host time, input wait and the next four fields. These six sum to the time since the
+    process started to count, and host time is the remainder."""
+
+    compile_wait_seconds_total: float | None = None  # seconds waiting for a program to be compiled or read, and loaded
+    transfer_seconds_total: float | None = None  # seconds that the script waits for copies between host and device
+    compute_seconds_total: float | None = None  # seconds executing, including the data movement of collectives
+    collective_wait_seconds_total: float | None = None  # seconds in collectives before all ranks entered them
+    compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: waits for no program, or not reported
+    last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC at the end of the last step; None: no step yet
+    # CLOCK_MONOTONIC when the process entered its current collective; None: in no collective, or not reported
+    collective_since_seconds: float | None = None
+    latest_collective: str | None = None  # name of the current or last collective, "all_reduce"; None if none yet
+    checkpointing_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: writes no checkpoint, or not reported
 
     def compiling_for_seconds(self, now_seconds: float) -> float | None:
-        """Returns how long the process has waited for a program. None: not waiting, or not reported."""
+        """Returns for how many seconds the process has waited for a program; None: not waiting, or not reported."""
         return age_seconds(self.compiling_since_seconds, now_seconds)
 
     def since_last_step_seconds(self, now_seconds: float) -> float | None:
-        """Returns the time since the last step. None: no step yet, or not reported."""
+        """Returns the seconds since the last step; None: no step yet, or not reported."""
         return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
 def age_seconds(at_seconds: float | None, now_seconds: float) -> float | None:
-    """Returns the seconds since a time of CLOCK_MONOTONIC. None stays None."""
+    """Returns the seconds from a CLOCK_MONOTONIC time until now, at least 0; None if the time is None."""
     return None if at_seconds is None else max(0.0, now_seconds - at_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRates:
-    """The rates of TrainingCounters in the last period. None: unknown."""
+    """Rates of the counters in `TrainingCounters` during the last period. None means unknown."""
 
     steps_per_second: float | None = None
     samples_per_second: float | None = None
-    collective_ratio: float | None = None  # of the time
+    collective_ratio: float | None = None  # fraction of time spent in collectives
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
-    input_wait_ratio: float | None = None  # of the time, as the fields below
+    input_wait_ratio: float | None = None  # fraction of time, like the five fields below
     host_ratio: float | None = None
     compile_wait_ratio: float | None = None
     transfer_ratio: float | None = None
@@ -214,7 +219,7 @@ class TrainingRates:
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """A part of step time, with its fields in TrainingCounters and TrainingRates."""
+    """A part of step time, with the names of its fields in `TrainingCounters` and `TrainingRates`."""
 
     name: str
     counter: str
@@ -234,12 +239,13 @@ WAIT_PART = 1  # index of "collective wait" in STEP_PARTS
 
 @dataclass(frozen=True, slots=True)
 class RecentSteps:
-    """Mean durations of a rank's recent steps, measured in two spans of several steps."""
+    """Mean times of a rank's recent steps. The steps form two spans, whose collective wait is also given separately."""
 
     steps: int
-    part_seconds: tuple[float, ...]  # per step, in the order of STEP_PARTS; unreported time is in host
-    least_wait_seconds: float  # collective wait per step, in the span with less
-    most_wait_seconds: float  # collective wait per step, in the other span
+    # mean seconds of each part of a step, in the order of STEP_PARTS; unreported time counts as host time
+    part_seconds: tuple[float, ...]
+    least_wait_seconds: float  # collective wait per step in the span with less wait
+    most_wait_seconds: float  # collective wait per step in the span with more wait
 
     @property
     def step_seconds(self) -> float:
@@ -249,23 +255,23 @@ class RecentSteps:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """Time of all executions of one operator in a process."""
+    """Total time that a process spent in one operator."""
 
-    name: str  # "aten::mm"; "" for all unlisted operators
+    name: str  # name of the operator, "aten::mm"; "" for all unlisted operators
     seconds_total: float  # estimated from sampled executions
     executions_total: int
-    ratio: float | None = None  # in the last few seconds
+    ratio: float | None = None  # fraction of the last few seconds spent in the operator
 
     __repr__ = repr_of_fields("name", "seconds_total")
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptAdvice:
-    """Advice of the runtime on a training script. The texts come from the process, so they are untrusted."""
+    """Advice from the runtime on how to speed up a training script. The process sends the texts: they are untrusted."""
 
-    rule: str  # "host-read"
+    rule: str  # name of the rule, "host-read"
     measured: str
-    place: str | None  # "train.py:12"
+    place: str | None  # source line, "train.py:12"
     fix: str
     effect: str
 
@@ -277,61 +283,61 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class EndedProcess:
-    """A process that ended or released its NeuronCores, and what it used.
+    """A process that ended or released its NeuronCores, with its total usage.
 
-    Its counters go back to when it began to count, across restarts of the daemon. A process that attaches again after
-    releasing its cores gets one record per attachment.
+    The totals begin when the process started to count, even if the daemon restarted since. A process that released its
+    cores and attached again has a record for each time it was attached.
     """
 
     pid: int
     uid: int | None
     user: str | None
-    command: str  # truncated; "" if unreadable
+    command: str  # command line, truncated; "" if unreadable
     tag: str
     job: str | None  # "Slurm job 17", "pod default/train-0", "process group 4711"
     synthetic: bool
     began_at_unix_seconds: float
     ended_at_unix_seconds: float
-    neuroncore_count: int  # logical, under its own LNC
+    neuroncore_count: int  # number of logical cores, under the LNC of the process
     logical_neuroncore_config: int
     device_indices: tuple[int, ...] = ()
-    busy_seconds_total: float | None = None  # sum over its logical cores
+    busy_seconds_total: float | None = None  # seconds spent in executions, summed over its logical cores
     flop_total: int | None = None
-    utilization_ratio: float | None = None  # of its core time
-    mfu_ratio: float | None = None  # of its cores' peak for catalog.PEAK_DTYPE
-    peak_device_memory_bytes: int | None = None  # highest sample
+    utilization_ratio: float | None = None  # fraction of its core time spent in executions
+    mfu_ratio: float | None = None  # FLOPS as a ratio of its cores' peak for catalog.PEAK_DTYPE
+    peak_device_memory_bytes: int | None = None  # highest sampled memory use
     executions: ExecutionCounters | None = None
     errors: ErrorCounters | None = None
-    steps_total: int | None = None  # calls of an optimizer's step
-    exit_status: int | None = None  # as in subprocess: a code, or a negative signal number
-    lives_on: bool = False  # the process continued without cores
-    inferred_fields: tuple[str, ...] = ()  # as in Process: neuroncore_count
+    steps_total: int | None = None  # calls of `Optimizer.step`
+    exit_status: int | None = None  # like subprocess.returncode: exit code, or negative signal number
+    lives_on: bool = False  # True: the process released its cores and continued to run
+    inferred_fields: tuple[str, ...] = ()  # see Device; may contain neuroncore_count
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_count", "exit_status")
 
     @property
     def held_seconds(self) -> float:
-        """Seconds for which it held its cores."""
+        """Seconds for which the process held its cores."""
         return max(0.0, self.ended_at_unix_seconds - self.began_at_unix_seconds)
 
     @property
     def neuroncore_hours(self) -> float:
-        """Logical NeuronCores times the hours for which it held them."""
+        """Number of logical NeuronCores times the hours for which the process held them."""
         return self.neuroncore_count * self.held_seconds / SECONDS_PER_HOUR
 
     @property
     def failed_executions_total(self) -> int | None:
-        """Executions that did not complete. None: unknown."""
+        """Number of executions with an outcome other than completed; None: unknown."""
         return None if self.executions is None else _sum_fields(self.executions) - self.executions.completed_total
 
     @property
     def errors_total(self) -> int | None:
-        """Errors of all kinds. None: unknown."""
+        """Number of errors of all kinds; None: unknown."""
         return None if self.errors is None else _sum_fields(self.errors)
 
     @property
     def how(self) -> str:
-        """How it ended: "ok", "exit 7", "signal 9" or "let go"; "-" if unknown."""
+        """How the process ended: "ok", "exit 7", "signal 9", or "let go" if it released its cores; "-" if unknown."""
         if self.lives_on:
             return "let go"
         status = self.exit_status
@@ -344,13 +350,13 @@ class EndedProcess:
 class EndedTotal:
     """Total usage of several ended processes. Means are weighted by NeuronCore hours and skip unknown values."""
 
-    name: str | None  # user or job; None: unknown
+    name: str | None  # name of the user or job; None: unknown
     process_count: int
-    failed_count: int  # non-zero exit code, or a signal
+    failed_count: int  # processes with a non-zero exit code or killed by a signal
     neuroncore_hours: float
     utilization_ratio: float | None
     mfu_ratio: float | None
-    peak_device_memory_bytes: int | None  # highest of any process
+    peak_device_memory_bytes: int | None  # highest use of any of the processes
     executions_completed_total: int | None
     failed_executions_total: int | None
     errors_total: int | None
@@ -358,12 +364,12 @@ class EndedTotal:
 
 
 def total_by_user(ended: Iterable[EndedProcess]) -> list[EndedTotal]:
-    """Returns the totals by user, most NeuronCore hours first."""
+    """Returns the total usage of each user, most NeuronCore hours first."""
     return _totals(ended, lambda process: process.user if process.uid is None else process.user or str(process.uid))
 
 
 def total_by_job(ended: Iterable[EndedProcess]) -> list[EndedTotal]:
-    """Returns the totals by job, most NeuronCore hours first. Processes without a job form one group."""
+    """Returns the total usage of each job, most NeuronCore hours first. Processes without a job form one group."""
     return _totals(ended, lambda process: process.job)
 
 

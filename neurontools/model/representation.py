@@ -1,11 +1,11 @@
-"""One-line `repr` of the parts of a snapshot, for notebooks and debuggers."""
+"""Implements `repr` of the classes in a snapshot: one short line, for notebooks and debuggers."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from time import gmtime, strftime
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -15,7 +15,7 @@ _MOST_ITEMS = 8
 
 
 def repr_of_fields(*names: str) -> Callable[[Any], str]:
-    """Returns a `__repr__` that shows these fields and an ellipsis for the others."""
+    """Returns a `__repr__` method that shows these fields, and an ellipsis for the other fields."""
 
     def shown(part: Any) -> str:
         return f"{type(part).__name__}({', '.join(f'{name}={abbreviate(getattr(part, name))}' for name in names)}, …)"
@@ -24,7 +24,10 @@ def repr_of_fields(*names: str) -> Callable[[Any], str]:
 
 
 def repr_of_changed_fields(part: Any) -> str:
-    """A `__repr__` that omits fields with their default value. It evaluates to an equal object."""
+    """Returns the representation of a dataclass without fields that have their default value.
+
+    Use it as `__repr__`. Unless values are abbreviated, the text evaluates to an equal object.
+    """
     changed = {field.name: getattr(part, field.name) for field in fields(part)}
     given = {field.name: field.default for field in fields(part)}
     listed = [f"{name}={abbreviate(value)}" for name, value in changed.items() if value != given[name]]
@@ -32,7 +35,7 @@ def repr_of_changed_fields(part: Any) -> str:
 
 
 def abbreviate(value: object) -> str:
-    """Formats a value: a long tuple as its length, a float with four decimals."""
+    """Returns the short representation of a value: long tuples as their length, floats rounded to four decimals."""
     if isinstance(value, tuple) and len(value) > _MOST_ITEMS:
         return f"<{len(value)}>"
     if isinstance(value, str) and len(value) > 80:
@@ -41,7 +44,7 @@ def abbreviate(value: object) -> str:
 
 
 def utc_time_text(unix_seconds: float) -> str:
-    """Formats a time in UTC; the number itself if it is outside the calendar."""
+    """Formats a Unix time as UTC; returns the plain number if it is outside the range of dates."""
     try:
         return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(unix_seconds))
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The snapshot: the state of one host at one moment."""
+"""The snapshot, which is the state of one host at one tick, and the keys that identify its counters."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from neurontools.util.units import mean_known, sum_known
 
 
 class SourceKind(StrEnum):
-    """Source of the device data."""
+    """Where the daemon reads the devices from: a simulation, or the driver's sysfs tree."""
 
     SIMULATED = "simulated"
     SYSFS = "sysfs"
 
 
 LATEST_UNIX_SECONDS = 2.0**37
-"""The year 6325: the latest time that is accepted."""
+"""The latest valid time of a snapshot, in the year 6325."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The complete state of one host at one moment. Immutable."""
+    """The complete state of one host at one tick of its daemon. Immutable."""
 
-    sequence: int  # increases by one with each snapshot of a daemon
+    sequence: int  # increases by one with each snapshot of the same daemon
     taken_at_unix_seconds: float
-    taken_at_seconds: float  # CLOCK_MONOTONIC of the host
+    taken_at_seconds: float  # CLOCK_MONOTONIC of the host at the tick
     interval_seconds: float  # the daemon's sampling interval
     source: SourceKind
     instance: Instance
     devices: tuple[Device, ...]
-    cores: tuple[NeuronCore, ...]  # physical, by index
-    processes: tuple[Process, ...]  # by PID
+    cores: tuple[NeuronCore, ...]  # physical cores, sorted by index
+    processes: tuple[Process, ...]  # sorted by PID
     host: Host = Host()
-    pod_allocations: tuple[PodAllocation, ...] = ()  # of the kubelet; empty without one
-    warnings: tuple[str, ...] = ()  # messages on data that could not be read
-    synthetic_load: str | None = None  # the scenario of the synthetic load, if one runs
+    pod_allocations: tuple[PodAllocation, ...] = ()  # devices that the kubelet allocated; empty without a kubelet
+    warnings: tuple[str, ...] = ()  # messages about data that the daemon could not read
+    synthetic_load: str | None = None  # scenario of the running synthetic load; None: no synthetic load
     daemon_version: str = ""
     daemon_pid: int = 0
     cores_counted_since_seconds: float | None = None
-    """CLOCK_MONOTONIC since when the cores' counters count. Simulated devices: the start of the daemon.
-    None: since the driver was loaded.
+    """CLOCK_MONOTONIC when the counters of the cores started, which for simulated devices is the start of the daemon.
+    None means that they started when the driver was loaded.
     """
-    health: Health | None = None  # None: not checked, which does not mean healthy
-    ended: tuple[EndedProcess, ...] = ()  # in the last minute, oldest first; the daemon's history has more
-    daemon_cpu_seconds_total: float | None = None  # of the daemon itself
-    daemon_vcpu_ratio: float | None = None  # in the last period; 1.0 is one busy vCPU
+    health: Health | None = None  # None: health was not checked, so it is unknown
+    ended: tuple[EndedProcess, ...] = ()  # processes that ended in the last minute, oldest first
+    daemon_cpu_seconds_total: float | None = None  # CPU time of the daemon itself
+    daemon_vcpu_ratio: float | None = None  # CPU use of the daemon since the last tick; 1.0 is one busy vCPU
     daemon_resident_bytes: int | None = None
-    injected_faults: tuple[InjectedFault, ...] = ()  # in simulated devices, by number; healed ones are left out
+    injected_faults: tuple[InjectedFault, ...] = ()  # faults of simulated devices that are not healed yet, by number
 
     def __repr__(self) -> str:
         parts = [
@@ -69,14 +69,14 @@ class Snapshot:
         return f"<{what}, {utc_time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
 
     def core(self, index: int) -> NeuronCore | None:
-        """Returns the physical core with this index. None if it is missing, for example with its device."""
+        """Returns the physical core with this index; None if the core is missing, for example with its device."""
         cores = self.cores
         if 0 <= index < len(cores) and cores[index].index == index:
             return cores[index]
         return next((core for core in cores if core.index == index), None)
 
     def cores_of(self, process: Process) -> tuple[NeuronCore, ...]:
-        """Returns the physical cores that a process holds, without missing ones."""
+        """Returns the physical cores that a process holds, except missing cores."""
         return tuple([core for index in process.core_indices if (core := self.core(index)) is not None])
 
 
@@ -84,7 +84,7 @@ class Snapshot:
 class LogicalNeuronCore:
     """A logical NeuronCore: `logical_neuroncore_config` neighbouring physical cores of one device."""
 
-    index: int  # global
+    index: int  # index on the host
     device_index: int
     cores: tuple[NeuronCore, ...]
 
@@ -92,44 +92,44 @@ class LogicalNeuronCore:
 
     @property
     def owner_pids(self) -> tuple[int, ...]:
-        """PIDs of the owners. More than one only if processes use different LNCs."""
+        """PIDs of the core's owners. There are several only if processes use different LNCs."""
         return tuple(sorted({core.owner_pid for core in self.cores if core.owner_pid is not None}))
 
     @property
     def candidate_pids(self) -> tuple[int, ...]:
-        """PIDs of processes that have the device open and may hold a core of it."""
+        """PIDs of processes that have the core's device open and may therefore hold the core."""
         return tuple(sorted({pid for core in self.cores for pid in core.candidate_pids}))
 
     @property
     def is_owner_inferred(self) -> bool:
-        """Whether the owner was inferred."""
+        """Whether the owner was inferred rather than reported."""
         return any("owner_pid" in core.inferred_fields for core in self.cores)
 
     @property
     def is_free(self) -> bool | None:
-        """Whether the core has no owner. None: a process may hold it, or a hidden process has memory on it."""
+        """Whether the core has no owner. None if a process may hold it, or if memory of an unknown process is on it."""
         if self.owner_pids:
             return False
         return None if self.candidate_pids or any(core.is_allocated for core in self.cores) else True
 
     @property
     def utilization_ratio(self) -> float | None:
-        """Mean over its physical cores. None if unknown for all."""
+        """Mean utilization of the physical cores; None if unknown for all of them."""
         return mean_known(core.utilization_ratio for core in self.cores)
 
     @property
     def flops_per_second(self) -> float | None:
-        """Sum over its physical cores. None if unknown for all."""
+        """Total FLOPS of the physical cores; None if unknown for all of them."""
         return sum_known(core.flops_per_second for core in self.cores)
 
     @property
     def memory(self) -> DeviceMemory:
-        """Sum over its physical cores."""
+        """Total device memory of the physical cores, by category."""
         return sum_device_memory(core.memory for core in self.cores)
 
 
 def logical_cores(snapshot: Snapshot, logical_neuroncore_config: int | None = None) -> tuple[LogicalNeuronCore, ...]:
-    """Groups the physical cores of the host by LNC (default: the host's)."""
+    """Groups the physical cores of a host into logical cores; the LNC defaults to that of the host."""
     size = logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
     groups: dict[tuple[int, int], list[NeuronCore]] = {}
     for core in snapshot.cores:
@@ -142,20 +142,20 @@ def logical_cores(snapshot: Snapshot, logical_neuroncore_config: int | None = No
 
 
 CountKey = tuple[int, float]
-"""Identifies a series of counters on a host: the PID and the time since when it counts."""
+"""Identifies the counters of a process on a host: its PID, and the CLOCK_MONOTONIC when the counters started."""
 
 
 def count_key(process: Process) -> CountKey | None:
-    """Returns the key of the process's counters. None if it does not report since when they count."""
+    """Returns the key of a process's counters; None if the process does not report when they started."""
     since_seconds = process.counted_since_seconds
     return None if since_seconds is None else (process.pid, since_seconds)
 
 
 def counters_continue(before: Process, now: Process) -> bool:
-    """Whether the counters of `now` continue those of `before`, so that subtracting them is valid.
+    """Returns whether the counters of `now` continue those of `before`, so that their difference is valid.
 
-    If only one of the two reports since when it counts, the counters do not continue: the counters of the other are 0.
-    If neither does, they continue when both attached at the same time.
+    They continue if both report the same PID and start of counting. They do not continue if only one reports a start.
+    If neither reports a start, both must have the same PID and time of attaching.
     """
     earlier, later = count_key(before), count_key(now)
     if earlier is not None or later is not None:
@@ -164,9 +164,9 @@ def counters_continue(before: Process, now: Process) -> bool:
 
 
 def counted_since_unix_seconds(process: Process, snapshot: Snapshot) -> float | None:
-    """Returns the Unix time since when the process's counters count. None: unknown.
+    """Returns the Unix time when the counters of a process started; None if unknown.
 
-    Falls back to the time of attachment if the process does not report it.
+    Returns the time when the process attached if it does not report the start of its counters.
     """
     since_seconds = process.counted_since_seconds
     if since_seconds is None:
@@ -175,34 +175,34 @@ def counted_since_unix_seconds(process: Process, snapshot: Snapshot) -> float | 
 
 
 class FaultState(IntEnum):
-    """Progress of an injected fault."""
+    """How far an injected fault has progressed."""
 
-    WAITING = 0  # for its time, or for an execution
+    WAITING = 0  # waits for its start time or for an execution
     HOLDS = 1
-    OVER = 2  # ended; its effects stay until it is healed
+    OVER = 2  # the fault ended, but its effects remain until it is healed
 
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """One injected fault that has not been healed: the request and its effects so far."""
+    """One injected fault that is not healed yet: the request and the effects so far."""
 
-    number: int  # from 1, unique in its daemon
-    kind: str  # of `neurontools.faults.kinds`
+    number: int  # counts from 1 in each daemon
+    kind: str  # kind of fault, defined in `neurontools.faults.kinds`
     state: FaultState
     device_indices: tuple[int, ...]  # affected devices
     neuroncore_index: int | None  # requested logical core, under the host's default LNC
     pid: int | None  # requested process
     injected_at_unix_seconds: float
-    began_at_unix_seconds: float | None = None  # None: still waiting
-    ended_at_unix_seconds: float | None = None  # None: has not ended by itself
-    met_total: int = 0  # executions that it affected
+    began_at_unix_seconds: float | None = None  # None: the fault is still waiting
+    ended_at_unix_seconds: float | None = None  # None: the fault has not ended by itself
+    met_total: int = 0  # executions that the fault affected
     after_executions: int | None = None
     after_seconds: float | None = None
     for_seconds: float | None = None
     probability: float = 1.0
-    amount: float | None = None  # in the unit of the kind; None: the kind has no amount
-    part: str | None = None  # of the device, in the driver's terms
-    injected_by_uid: int | None = None  # by the kernel's peer credentials; None: unknown
-    injected_by_pid: int | None = None  # by the kernel's peer credentials
+    amount: float | None = None  # strength of the fault, in the unit of its kind; None: the kind has none
+    part: str | None = None  # affected part of the device, by the driver's name
+    injected_by_uid: int | None = None  # UID of the requester, from the socket's peer credentials; None: unknown
+    injected_by_pid: int | None = None  # PID of the requester, from the socket's peer credentials
 
     __repr__ = repr_of_fields("number", "kind", "state", "device_indices")
