@@ -1,1 +1,1 @@
-"""Text, JSON and HTML output of the tools: pure functions of a Snapshot, without I/O, clock or environment."""
+"""Text, JSON and HTML output of the tools. Pages are pure functions of their input: no I/O, clock or environment."""

@@ -1,7 +1,7 @@
 """The output of `neuron-ls`: devices and their processes as a table and as JSON.
 
-The table marks inferred values (`VALUE (inferred)`) and prints `-` for unknown ones. The JSON format has no mark. It
-prints both as an empty string, so that no inferred value passes for one read from the hardware.
+The table marks inferred values as `VALUE (inferred)`, and prints `-` for unknown values. The JSON format has no such
+mark, so inferred and unknown values are empty strings there: all others were read from the hardware.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NoSuchDevice(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class _DeviceListRow:
-    """A line of the table: a device with one of its processes, or without."""
+    """A line of the device table: a device and one of its processes, or None for a device without processes."""
 
     device: Device
     process: Process | None
@@ -44,10 +44,11 @@ def device_list_table(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """Returns the header lines, the table and, with `topology`, the diagram; ends in a newline.
+    """Returns the text output of neuron-ls: header lines, device table and, with `topology`, the NeuronLink diagram.
 
-    `wide` cuts commands at 80 characters instead of 40. `all_processes` adds processes that don't use the runtime. An
-    LNC that the hardware does not support is ignored. Empty `device_indices` means all devices. Raises NoSuchDevice.
+    `wide` cuts commands at 80 characters instead of 40. `all_processes` adds processes that don't use the Neuron
+    runtime. Ignores an LNC that the hardware does not support. Empty `device_indices` means all devices. Raises
+    NoSuchDevice.
     """
     instance = snapshot.instance
     devices = _select_devices(snapshot, device_indices)
@@ -77,7 +78,10 @@ def device_list_json(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """Returns the JSON array without a final newline. Arguments and errors as for `device_list_table`."""
+    """Returns the devices as a JSON array without a final newline.
+
+    Takes the arguments of `device_list_table`, and raises NoSuchDevice, too.
+    """
     of_instance = _instance_object(snapshot.instance)
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
     return encode_go_json([of_instance | device for device in devices])
@@ -92,8 +96,8 @@ def device_list_object(
 ) -> str:
     """Returns the JSON object of `--output-format json`: the instance, its UltraServer if known, and the devices.
 
-    Arguments and errors as for `device_list_table`. AWS announced such top-level fields for SDK 2.34
-    (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33); not all of their names are public.
+    Takes the arguments of `device_list_table`, and raises NoSuchDevice, too. AWS announced top-level fields for SDK
+    2.34 (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33), but has not published all their names.
     """
     instance = snapshot.instance
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
@@ -160,7 +164,7 @@ def _header_text(instance: Instance, lnc: int) -> str:
 def _shown_columns(
     cores_per_device: int, *, links: bool, processes: bool, commands: bool, command_characters: int
 ) -> list[Column[_DeviceListRow]]:
-    """Returns the columns that have values, in the order of the AWS tool."""
+    """Returns the columns of the device table that have values, in the order of AWS's neuron-ls."""
 
     def core_ids(device: Device) -> str:
         first = device.index * cores_per_device
@@ -214,7 +218,7 @@ def _runtime_version(process: Process) -> str:
     return _NOT_APPLICABLE if process.runtime_version is None else process.runtime_version
 
 
-_NO_NUMA_NODE = "-1"  # the kernel's value for "no node"; parsers expect a number in the string
+_NO_NUMA_NODE = "-1"  # the kernel's value for "no NUMA node"; parsers expect a number in this string
 
 
 def _instance_object(instance: Instance) -> dict[str, JsonValue]:
@@ -222,7 +226,7 @@ def _instance_object(instance: Instance) -> dict[str, JsonValue]:
 
 
 def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequence[Process]) -> dict[str, JsonValue]:
-    """Returns a device with the keys of the AWS tool, in its order; numa_node is a string there."""
+    """Returns the JSON object of a device. Keys, their order and the type of numa_node match AWS's neuron-ls."""
     cores_per_device = instance.physical_cores_per_device // lnc
     first_core = device.index * cores_per_device
     return {
@@ -243,6 +247,6 @@ def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequ
 
 
 def _value_unless_inferred(part: Device | Instance, field: str) -> str:
-    """Returns the text of a field; "" if it is unknown or inferred."""
+    """Returns the value of a text field; "" if the value is unknown or inferred."""
     text: str | None = getattr(part, field)
     return "" if text is None or field in part.inferred_fields else text

@@ -1,4 +1,4 @@
-"""The table of hosts: devices as cells, groups of hosts, and one row for each."""
+"""The table of hosts in the view of many hosts, and the grid of their devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
 _MOST_NAMES = 3
 HostSort = Callable[[Iterable[HostState]], list[HostState]]
 _MINUTE_SECONDS = 60
-_CLOCK_SECONDS = 60.0  # larger clock differences are shown
+_CLOCK_SECONDS = 60.0  # clock differences to this host are shown from this size on
 _STYLES = {
     Severity.CRITICAL: "bad",
     Severity.WARNING: "warn",
@@ -29,14 +29,14 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class AlikeHosts:
-    """Hosts of one instance type whose devices all have the same conditions."""
+    """Hosts of one instance type whose devices have the same conditions, such as "busy" or "missing"."""
 
     instance_type: str
     states: tuple[HostState, ...]
 
 
 def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
-    """Groups all known hosts by instance type and device conditions, worst first."""
+    """Groups all hosts with data by instance type and device conditions; the group with the worst host comes first."""
     found: dict[tuple[bool, str, tuple[str, ...]], list[HostState]] = {}
     for state in states:
         if state.summary is not None:
@@ -48,7 +48,7 @@ def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
 
 
 def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
-    """Draws one character per device, with the mean utilization over the hosts of a group."""
+    """Draws one character per device of a group of hosts, by its condition or its mean utilization over the hosts."""
     runs: list[Run] = []
     summaries = [state.summary for state in states if state.summary is not None]
     if not summaries:
@@ -70,7 +70,7 @@ def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
 
 
 def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: int) -> list[Line]:
-    """Draws one line per group: host count, instance type, devices and the first host names."""
+    """Draws one line per group of alike hosts: host count, instance type, devices and the first host names."""
     groups = group_alike(states)
     if height <= 0:
         return []
@@ -94,7 +94,7 @@ def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: i
 
 
 def _condition(cell: DeviceCell) -> str:
-    """Returns the state of a device that hosts are grouped by."""
+    """Returns the condition of a device, such as "free" or "severity 2"; hosts with equal conditions share a group."""
     if not cell.is_present:
         return "missing"
     if cell.severity is not None and cell.severity >= Severity.WARNING:
@@ -125,7 +125,7 @@ def _cell_run(cell: DeviceCell, ratio: float | None, glyphs: Glyphs) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A row of the list: a host, or a group shown like one host."""
+    """A row of the host table: a host, or a group of hosts with combined values."""
 
     state: HostState
     name: str  # as displayed
@@ -133,14 +133,14 @@ class HostRow:
 
     @property
     def key(self) -> str:
-        """The key of the row, stable between updates."""
+        """Identifies the row; stable between updates."""
         return f"{self.group.by}={self.group.value}" if self.group is not None else self.state.place.name
 
 
 def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened: Container[str] = ()) -> list[HostRow]:
-    """Returns the sorted rows: hosts, or groups, each followed by its hosts if it is open.
+    """Returns the sorted rows of the host table: hosts, or groups of hosts. The hosts of an open group follow it.
 
-    `by` is one of `groups.ways`; "" lists hosts. A group of one alike host is shown as that host.
+    `by` is the criterion of the groups; "" lists hosts. If `by` is ALIKE, a group of one host is listed as this host.
     """
     ordered = sort(states)
     if not by:
@@ -161,7 +161,7 @@ def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened:
 
 @dataclass(frozen=True, slots=True)
 class HostColumn:
-    """A column: title, cells, text of a host, and the least screen width at which it is shown."""
+    """A column of the host table. Narrower screens than `least_width` do not show it."""
 
     title: str
     width: int
@@ -214,7 +214,7 @@ HOST_COLUMNS = (
 
 
 def host_titles(width: int, name_width: int, cells: int) -> Line:
-    """Draws the line of column titles."""
+    """Draws the title line of the host table."""
     runs: list[Run] = [(f"   {cell('HOST', name_width)}", "column")]
     runs += [
         (f" {cell(column.title, column.width, right=column.is_right)}", "column") for column in _fitting_columns(width)
@@ -228,7 +228,7 @@ def host_titles(width: int, name_width: int, cells: int) -> Line:
 def host_line(
     listed: HostRow, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int, *, is_selected: bool
 ) -> Line:
-    """Draws a host or group. A lost host is grey, with the age of its data and the reason."""
+    """Draws a row of the host table. A lost host is dim, and has the age of its data and the reason of the loss."""
     state = listed.state
     is_lost = state.link is not HostLink.LIVE
     style = "dim" if is_lost else "text" if listed.group is None else "strong"
@@ -248,7 +248,7 @@ def host_line(
 
 
 def worst_finding_text(state: HostState) -> str:
-    """Returns the most severe finding of a host, or why the host is lost."""
+    """Returns the most severe finding of a host, or the reason why the host is lost."""
     if state.link is HostLink.LOST:
         return f"lost: {printable(state.trouble)}"
     if state.link is not HostLink.LIVE or state.summary is None:

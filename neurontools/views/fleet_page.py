@@ -1,4 +1,4 @@
-"""The page of many hosts: totals, devices, jobs and hosts."""
+"""The view of many hosts: totals, grid of devices, table of jobs and table of hosts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SORTS: dict[str, Callable[[Iterable[HostState]], list[HostState]]] = {
 
 @dataclass(slots=True)
 class FleetContext:
-    """Everything the fleet page is drawn from."""
+    """All input for drawing the view of many hosts."""
 
     rows: Sequence[HostRow]  # sorted and filtered
     all_states: tuple[HostState, ...]
@@ -88,7 +88,7 @@ class FleetContext:
 
 
 def matches_filter(state: HostState, text: str) -> bool:
-    """Returns whether each word of a filter occurs in the text of a host."""
+    """Returns whether each word of a filter occurs in a host's name, type, state, worst finding, jobs or labels."""
     if not text:
         return True
     found = state.summary
@@ -100,7 +100,7 @@ def matches_filter(state: HostState, text: str) -> bool:
 
 
 def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
-    """Draws the whole screen: exactly `width` cells by `height` lines."""
+    """Draws the view of many hosts: exactly `height` lines of `width` cells."""
     page = TextPage([_title_line(context, width), _totals_line(context, width)][:height])
     for note in context.notes[: max(0, height // 8)]:
         page.add_lines(fit_marked(((f" {context.glyphs.warn} {printable(note)}", "warn"),), width))
@@ -149,7 +149,7 @@ def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
 
 
 def fleet_lines(context: FleetContext, width: int) -> list[Line]:
-    """Returns all lines, for a single printed output."""
+    """Returns the view of many hosts in full length and without key bar, for printing it once."""
     page = fleet_page(context, width, len(context.rows) + 8 + max(8, len(context.all_states)))
     return [line for line in page.lines[:-1] if any(text.strip() for text, _ in line)]
 
@@ -183,11 +183,11 @@ def _title_line(context: FleetContext, width: int) -> Line:
 
 
 def _totals_line(context: FleetContext, width: int) -> Line:
-    """Draws the totals of the live hosts."""
+    """Draws the totals over the live hosts: devices, NeuronCores, utilization, FLOPS and jobs."""
     live = [state.summary for state in context.all_states if state.link is HostLink.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
-        """Sums a field over the hosts that report it; None if none does."""
+        """Sums a field over the hosts that report it; None if no live host reports it."""
         known = [count for found in live if (count := getattr(found, name)) is not None]
         return sum(known) if known or not live else None
 
@@ -204,7 +204,7 @@ def _totals_line(context: FleetContext, width: int) -> Line:
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
     jobs = total("job_count")
-    # Each host of a multi-host job reports the job.
+    # Each host of a multi-host job counts the job: subtract the repeated counts.
     again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)
     count = None if jobs is None else max(len(context.jobs), jobs - again)
     more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
@@ -249,7 +249,7 @@ class _FleetJobColumn:
 
 
 def _user_text(job: FleetJob) -> str:
-    """Returns the user of a job, or the number of users; "?" or "+" if there may be more."""
+    """Returns the user of a job, or the number of its users; "?" or "+" marks that there may be more users."""
     shown_text, count = len(job.users), job.user_count
     if shown_text == 1 and count in (1, None):
         return printable(job.users[0], 40) + " + ?" * (count is None)
@@ -267,7 +267,7 @@ def _ranks_text(job: FleetJob) -> str:
 
 
 def _state_text(job: FleetJob) -> str:
-    """Returns the state, with its duration unless the job is training."""
+    """Returns the state of a job, and how long it has lasted unless the job is training."""
     state = printable(job.state, 12)
     if job.state_seconds is None or job.state == JobState.TRAINING:
         return state
@@ -295,7 +295,10 @@ _JOB_COLUMNS = (
 
 
 def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
-    """Sorts jobs: stuck, missing ranks, straggler or finding, then healthy; each largest first."""
+    """Sorts jobs: stuck ones, those with missing ranks, those with a straggler or finding, then healthy ones.
+
+    Within each of these groups, jobs with the most cores come first.
+    """
 
     def place(job: FleetJob) -> tuple[bool, bool, bool, int]:
         return (
@@ -309,7 +312,7 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
 
 
 def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int) -> list[Line]:
-    """Draws the titles and the jobs that fit, and the number of the others."""
+    """Draws the title line, the jobs that fit in `height` lines, and the number of jobs left out."""
     shown = list(jobs[: max(0, height - 1)])
     if len(shown) < len(jobs):
         shown = shown[:-1]
@@ -338,7 +341,7 @@ def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_FleetJobColumn],
 
 
 def problem_text(job: FleetJob) -> str:
-    """Returns the missing ranks and the rank that others wait for; "" for a healthy job."""
+    """Returns the problems of a job as text: missing ranks, and the stuck rank or straggler. "" for a healthy job."""
     texts = []
     if job.missing_rank_count:
         texts.append(_missing_text(job))
@@ -354,7 +357,7 @@ def problem_text(job: FleetJob) -> str:
 
 
 def _standstill_text(standstill: FleetStandstill) -> str:
-    """Returns for example "3 ranks wait in all_reduce for rank 3 of host b"."""
+    """Returns which ranks block a collective, for example "3 ranks wait in all_reduce for rank 3 of host b"."""
     where = printable(standstill.collective, 32) or "a collective"
     count = standstill.waiting_rank_count
     text = f"{count} rank{'s wait' if count > 1 else ' waits'} in {where}"
@@ -371,7 +374,7 @@ def _standstill_text(standstill: FleetStandstill) -> str:
 
 
 def _missing_text(job: FleetJob) -> str:
-    """Returns for example "rank 3 of host b is missing", by host."""
+    """Returns the missing ranks by host, for example "rank 3 of host b is missing"."""
     by_place: dict[tuple[str, bool], list[int]] = {}
     for each in job.missing_ranks:
         by_place.setdefault((each.host_name or "", each.is_host_lost), []).append(each.rank)

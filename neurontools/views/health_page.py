@@ -1,4 +1,4 @@
-"""The page of events and health: the findings with their actions, and the event log."""
+"""The health page: the findings with their recommended actions, injected faults, and the event log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVENT_STYLES = {EventSeverity.INFO: "text", EventSeverity.WARNING: "warn", Even
 
 
 def health_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the findings, then the event log, newest first."""
+    """Draws the findings and injected faults, then the event log, newest event first."""
     page = TextPage()
     verdicts = [*_verdict_lines(context, width), *_fault_lines(context, width)]
     room = max(3, height * 3 // 5)
@@ -64,14 +64,14 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def _known_since_text(context: RenderContext) -> str:
-    """Returns the time at which the known history starts."""
+    """Returns, as text, the time at which the known history starts."""
     since = context.clock.first_at_unix_seconds
     since = context.snapshot.taken_at_unix_seconds if since is None else since
     return clock_text(since)
 
 
 def event_entries(context: RenderContext) -> list[SearchEntry]:
-    """Returns the event log for the search, newest first."""
+    """Returns the events as search entries, newest first."""
     return [
         SearchEntry(str(number), _event_text(event))
         for number, event in enumerate(reversed(shown_events(context, context.pid)))
@@ -83,13 +83,13 @@ def _event_text(event: HostEvent) -> str:
 
 
 def event_time_of_row(context: RenderContext, row: int) -> float | None:
-    """Returns the timeline position of the event in a row; None if there is none."""
+    """Returns the time of the event in a row of the event log, in seconds on the timeline; None if the row is empty."""
     events = shown_events(context, context.pid)
     return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
 
 
 def _shown_verdicts(context: RenderContext) -> tuple[Verdict, ...]:
-    """Returns the verdicts on the devices of the current tab."""
+    """Returns the verdicts on the devices that the current tab's process uses, or on all devices."""
     devices = shown_devices(context, context.pid)
     return tuple(verdict for verdict in context.verdicts if devices is None or verdict.device_index in devices)
 
@@ -120,7 +120,7 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
 
 
 def _fault_lines(context: RenderContext, width: int) -> list[Line]:
-    """Draws the faults injected into simulated devices, and their origin."""
+    """Draws the faults injected into simulated devices, each with the user and process that injected it."""
     faults = context.snapshot.injected_faults
     if not faults:
         return []

@@ -1,4 +1,4 @@
-"""The heat map: utilization of every core over time. Stragglers and stalls stand out."""
+"""The heat map page: utilization of every core over time, which makes stragglers and stalls visible."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from neurontools.views.drawing.plots import (
 )
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
 
-_LEAST_FOOT_HEIGHT = 6  # lines; higher pages show events and clock times below
+_LEAST_FOOT_HEIGHT = 6  # pages with at least this many lines show events and clock times below the map
 
 
 def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws a line for each core of the tab and a cell for each time interval."""
+    """Draws the heat map: a line for each core of the current tab, with one cell per time interval."""
     cores = shown_cores(context)
     about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
     page = TextPage([heading(context, _page_title(context, len(cores)), width, about), _legend_line(context, width)])
@@ -55,14 +55,14 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def shown_cores(context: RenderContext) -> list[LogicalNeuronCore]:
-    """Returns the cores of the current tab, in the order of the lines."""
+    """Returns the cores that the current tab's process holds, or all cores, in the order of the lines."""
     if context.pid is None:
         return list(context.figures.cores)
     return [core for core in context.figures.cores if context.pid in core.owner_pids]
 
 
 def core_entries(context: RenderContext) -> list[SearchEntry]:
-    """Returns the cores for the search: their names, owners and processes."""
+    """Returns the shown cores as search entries, with their names, owners and processes."""
     figures = context.figures
     return [
         SearchEntry(
@@ -91,7 +91,7 @@ def _legend_line(context: RenderContext, width: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class _CellRun:
-    """Adjacent cells that show the same step."""
+    """Adjacent cells of the heat map that show the same time interval."""
 
     step: CoreStep | None
     cells: int
@@ -135,7 +135,7 @@ def _core_line(
 
 
 def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
-    """Replaces one cell of a line whose characters are all one cell wide."""
+    """Replaces the run at cell `at` of a line. Each character of the line must be one cell wide."""
     found: list[Run] = []
     position = 0
     for text, style in runs:
@@ -150,7 +150,7 @@ def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
 
 @cache
 def _value_cells(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
-    """Returns the cell for each percent of utilization. Shape and colour show the same."""
+    """Returns the cell for each percentage of utilization, 0 to 100. Character and colour both encode the value."""
     levels = len(glyphs.heat)
     found = []
     for hundredths in range(101):

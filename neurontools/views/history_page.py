@@ -1,4 +1,4 @@
-"""The history page: plots of a device or core, and of the whole host."""
+"""The history page: plots of the selected device or core over time, and sparklines of the whole host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME_CELLS = 10
 
 
 def history_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws plots of the selection: up and down select the device, left and right the core."""
+    """Draws plots of the selected device or core over time, below sparklines of the whole host or the tab's process."""
     page = TextPage()
     page.append_page(_selection_bar(context, width))
     axis = time_axis(context, width)
@@ -54,7 +54,7 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def device_entries(context: RenderContext) -> list[SearchEntry]:
-    """Returns the devices for the search: their names, findings and processes."""
+    """Returns the devices as search entries, with their names, findings and processes."""
     wrong: dict[int, str] = {}
     for verdict in verdicts(context.snapshot):
         wrong[verdict.device_index] = " ".join(printable(finding.reason) for finding in verdict.findings)
@@ -73,7 +73,7 @@ def device_entries(context: RenderContext) -> list[SearchEntry]:
 
 
 def _selection_bar(context: RenderContext, width: int) -> TextPage:
-    """Draws the choice of device and core."""
+    """Draws the clickable lists of devices and cores, with the selected ones highlighted."""
     about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
     page = TextPage([heading(context, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
@@ -102,7 +102,7 @@ def _selection_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Line]:
-    """Draws three sparklines of the whole host, or of the tab's process."""
+    """Draws sparklines of utilization, memory and executions, for the whole host or for the tab's process."""
     series = context.series
     assert series is not None  # noqa: S101 - the axis is of it
     pid = context.pid

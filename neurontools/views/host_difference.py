@@ -18,14 +18,14 @@ from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
 ComparedValue = float | int | str | None
 ProcessTest = Callable[[ProcessFigures], bool]
 SCHEMA_VERSION = 1
-NOISE_RATIO = 0.05  # the table leaves out smaller relative changes
-_NOISE_POINTS = 0.01  # the table leaves out smaller changes of ratios
+NOISE_RATIO = 0.05  # the table leaves out relative changes up to this size
+_NOISE_POINTS = 0.01  # the table leaves out smaller absolute changes of values that are ratios, such as utilization
 _TITLE_CELLS, _VALUE_CELLS = 26, 18
 _MOST_NAME_CELLS = 60
 
 
 class Aggregate(Enum):
-    """How to combine the values of several snapshots."""
+    """How to combine the values that a quantity has in several snapshots."""
 
     MEAN = "mean"
     PEAK = "peak"
@@ -34,9 +34,9 @@ class Aggregate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
-    """A compared quantity. `name` includes the base unit; `text` formats a value.
+    """A quantity that the comparison covers. `name` includes the base unit; `text` formats a value.
 
-    `is_count` reports every change, not only those above noise.
+    If `is_count`, every change is a difference, however small.
     """
 
     name: str
@@ -48,14 +48,14 @@ class ComparedQuantity:
 
 @dataclass(frozen=True, slots=True)
 class ComparedJob:
-    """The processes of a job in one snapshot."""
+    """A job in one snapshot, with the figures of its processes."""
 
     processes: tuple[ProcessFigures, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """A device in one snapshot."""
+    """A device in one snapshot, with its health verdict and all figures of the snapshot."""
 
     device: Device
     verdict: Verdict
@@ -120,7 +120,7 @@ def _job_cores_text(holder: ComparedJob) -> str:
 
 
 def _job_mfu(holder: ComparedJob) -> float | None:
-    """Returns the mean weighted by cores; all cores of a host are alike."""
+    """Returns the mean MFU of a job's processes, weighted by their cores; all cores of a host have the same peak."""
     weighed = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
     cores = sum(count for _, count in weighed)
     return sum(ratio * count for ratio, count in weighed) / cores if cores else None
@@ -216,11 +216,11 @@ DEVICE_QUANTITIES: dict[ComparedQuantity, Callable[[DeviceState], ComparedValue]
 
 @dataclass(slots=True)
 class SubjectValues:
-    """The known values of a host, job or device over several snapshots."""
+    """The known values of a host, job or device, collected from several snapshots."""
 
     quantities: Mapping[ComparedQuantity, Callable[[Any], ComparedValue]]
     seen: dict[ComparedQuantity, list[float | int | str]] = field(default_factory=dict)
-    command: str = ""  # of the job's first process
+    command: str = ""  # command of the job's first process; "" for a host or device
 
     def add_state(self, state: object) -> None:
         for quantity, read in self.quantities.items():
@@ -229,7 +229,7 @@ class SubjectValues:
                 self.seen.setdefault(quantity, []).append(value)
 
     def value(self, quantity: ComparedQuantity) -> ComparedValue:
-        """Returns the combined value of all snapshots; None if unknown."""
+        """Returns the value of a quantity combined over all snapshots; None if no snapshot has a known value."""
         values = self.seen.get(quantity)
         if not values:
             return None
@@ -240,9 +240,9 @@ class SubjectValues:
 
 
 class RecordingSide:
-    """One side of the comparison: snapshots of a host.
+    """One side of the comparison: values collected from snapshots of a host.
 
-    `name` is the user's argument; `moment_count` is the number of snapshots that it has.
+    `name` is the user's argument, for example a file of a recording. `moment_count` is the number of snapshots in it.
     """
 
     def __init__(self, name: str, *, moment_count: int = 1) -> None:
@@ -255,7 +255,7 @@ class RecordingSide:
         self.devices: dict[int, SubjectValues] = {}
 
     def add_snapshot(self, snapshot: Snapshot, passes: ProcessTest | None = None) -> None:
-        """Adds a snapshot; jobs only count processes that pass the test."""
+        """Adds the values of a snapshot. Jobs include only processes for which `passes` returns True."""
         figures = Figures(snapshot)
         self.taken_at_unix_seconds.append(snapshot.taken_at_unix_seconds)
         instance = snapshot.instance
@@ -275,7 +275,7 @@ class RecordingSide:
 
 
 def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, ComparedJob]:
-    """Returns the matching processes by job. A process without a job is a job of its own."""
+    """Returns the matching processes by job name. A process outside any job counts as a job of one process."""
     found: dict[str, ComparedJob] = {}
     for job in figures.jobs:
         processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
@@ -290,9 +290,10 @@ def _process_name(process: Process) -> str:
 
 
 def pair_jobs(a: RecordingSide, b: RecordingSide) -> list[tuple[str | None, str | None]]:
-    """Pairs the jobs of both sides: by name, else by unique command, else the last ones left on both.
+    """Pairs the jobs of both sides by name, else by unique command.
 
-    PIDs and job numbers differ between runs. A job without a partner stays alone.
+    Names do not suffice, because PIDs and job numbers differ between runs. If exactly one job remains on each side,
+    pairs these two. Returns None as the partner of an unpaired job.
     """
     pairs: list[tuple[str | None, str | None]] = [(name, name) for name in a.jobs if name in b.jobs]
     rest_a = [name for name in a.jobs if name not in b.jobs]
@@ -315,7 +316,7 @@ def _has_unique_command(side: RecordingSide, names: Sequence[str], name: str) ->
 
 @dataclass(frozen=True, slots=True)
 class ComparedPair:
-    """A quantity on both sides; None means unknown. `differs`: by more than noise."""
+    """The values of a quantity on both sides; None means unknown. `differs` is False for differences within noise."""
 
     quantity: ComparedQuantity
     a: ComparedValue
@@ -325,7 +326,7 @@ class ComparedPair:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDifference:
-    """A host, job or device on both sides. `a` and `b` are its names there; None if it is missing."""
+    """A host, job or device on both sides. `a` and `b` are its names on these sides; None if missing there."""
 
     kind: str  # host, job or device
     a: str | None
@@ -334,12 +335,12 @@ class SubjectDifference:
 
     @property
     def differs(self) -> bool:
-        """Whether it is missing on one side or any quantity differs."""
+        """Whether the host, job or device is missing on one side, or any of its quantities differs."""
         return self.a is None or self.b is None or any(each.differs for each in self.quantities)
 
 
 def compare_sides(a: RecordingSide, b: RecordingSide) -> tuple[SubjectDifference, ...]:
-    """Compares host, jobs and devices of two sides, in this order."""
+    """Returns the differences between two sides: of the host, then of the jobs, then of the devices."""
     made = [_compare_subject("host", a.instance, b.instance, a.host, b.host)]
     made += [
         _compare_subject("job", one, other, a.jobs.get(one or ""), b.jobs.get(other or ""))
@@ -374,7 +375,7 @@ def _differs(quantity: ComparedQuantity, a: ComparedValue, b: ComparedValue) -> 
 
 
 def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
-    """Returns the table of differences by host, job and device."""
+    """Returns the text output: a table of the quantities that differ, by host, job and device."""
     found = compare_sides(a, b)
     lines = [f"A: {_side_text(a)}", f"B: {_side_text(b)}", ""]
     lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
@@ -436,7 +437,7 @@ def _change_text(row: ComparedPair) -> str:
 
 
 def host_difference_json(a: RecordingSide, b: RecordingSide) -> str:
-    """Returns all compared values as JSON, including those that do not differ."""
+    """Returns all compared quantities as JSON, including those that do not differ."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "a": _side_part(a),

@@ -26,15 +26,15 @@ from neurontools.views.drawing.render_context import RenderContext, SearchEntry,
 
 _FACT_LABEL_CELLS = 12
 _LEAST_TABLE_LINES = 4
-_POWER_CELLS = 30  # "ND15 ########.... 45.0% (40-51)"
-_VCPU_BAR_CELLS = 24  # "  12 ########....  34% "
+_POWER_CELLS = 30  # width of an entry such as "ND15 ########.... 45.0% (40-51)"
+_VCPU_BAR_CELLS = 24  # width of a vCPU such as "  12 ########....  34% "
 _VCPU_NARROW_CELLS = 10  # "  12  34% "
 _VCPU_LABEL_CELLS, _VCPU_FIGURE_CELLS = 5, 6
 _ALL_PORTS = "all"
 
 
 def host_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws versions and own cost, vCPUs and memory, device power, and the traffic table."""
+    """Draws the host page: versions, cost of the tools, memory, vCPUs, device power, and the traffic table."""
     page = TextPage([heading(context, "Host", width, printable(context.snapshot.instance.instance_type, 40))])
     page.add_lines(*_fact_lines(context, width))
     power = _power_lines(context, width)
@@ -124,7 +124,7 @@ def _power_lines(context: RenderContext, width: int) -> list[Line]:
 
 
 def traffic_entries(context: RenderContext) -> list[SearchEntry]:
-    """Returns the rows of network, disks and EFA for the search."""
+    """Returns network interfaces, disks and EFA ports as search entries."""
     rows = traffic_rows(context.snapshot.host)
     return [SearchEntry(str(number), f"{row.kind} {row.name} {row.state or ''}") for number, row in enumerate(rows)]
 
@@ -145,7 +145,7 @@ def _traffic_section(context: RenderContext, width: int, height: int) -> TextPag
 
 
 def user_and_system_ratios(usage: VcpuUsage) -> tuple[float, float]:
-    """Returns the user share, and the system share with interrupts and I/O wait."""
+    """Returns the user share of vCPU time with nice, and the system share with interrupts and I/O wait."""
     system = usage.system_ratio + usage.io_wait_ratio + usage.irq_ratio + usage.soft_irq_ratio
     return usage.user_ratio + usage.nice_ratio, system
 
@@ -166,7 +166,7 @@ def vcpu_lines(context: RenderContext, width: int, height: int) -> list[Line]:
 def _vcpu_row(
     context: RenderContext, vcpus: tuple[VcpuUsage, ...], row: int, down: int, across: int, width: int
 ) -> Line:
-    """Draws one line of vCPU bars; indices run down the columns."""
+    """Draws one line of vCPU bars. Indices increase down each column, so a line has every `down`-th vCPU."""
     cells = width // across
     runs: list[Run] = []
     for column in range(across):
@@ -201,12 +201,12 @@ def _vcpu_levels(context: RenderContext, vcpus: tuple[VcpuUsage, ...], width: in
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """Traffic of one network interface, disk or EFA port. None: unknown, or not applicable."""
+    """Traffic of one network interface, disk or EFA port. None means unknown or not applicable."""
 
     kind: str  # net, disk or EFA
     name: str
     state: str | None
-    in_bytes_per_second: float | None  # received or read
+    in_bytes_per_second: float | None  # received from the network, or read from the disk
     out_bytes_per_second: float | None
     in_bytes_total: int | None
     out_bytes_total: int | None
@@ -214,11 +214,11 @@ class TrafficRow:
     rdma_write_bytes_total: int | None = None
     dropped_packets_total: int | None = None
     retransmitted_bytes_total: int | None = None
-    trouble_total: int | None = None  # timeouts, unresponsive remotes and failed requests
+    trouble_total: int | None = None  # sum of retransmit timeouts, unresponsive remotes and failed requests of EFA
 
 
 def traffic_rows(host: Host) -> list[TrafficRow]:
-    """Returns the rows: all EFA ports together (if several), network interfaces, disks, each EFA port."""
+    """Returns the rows of the traffic table: total of all EFA ports (if several), interfaces, disks, each EFA port."""
     ports = [
         TrafficRow(
             "EFA",
@@ -265,7 +265,10 @@ def traffic_rows(host: Host) -> list[TrafficRow]:
 
 
 def traffic_texts(host: Host) -> tuple[str, ...]:
-    """Returns the rates by kind, such as "net in 1.2 MB/s out 300.0 KB/s", of the kinds that exist."""
+    """Returns the total rates of EFA, network and disks, such as "net in 1.2 MB/s out 300.0 KB/s".
+
+    Leaves out kinds that the host does not have.
+    """
     rows = traffic_rows(host)
     texts = []
     for kind, into, out in (("EFA", "in", "out"), ("net", "in", "out"), ("disk", "read", "write")):

@@ -1,4 +1,4 @@
-"""Further output of neuron-ls: the rows of `--loop`, and the reports of `--health` and `--ended`."""
+"""Output of neuron-ls for the options `--loop`, `--health` and `--ended`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMMAND_CELLS, _WIDE_COMMAND_CELLS, _NAME_CELLS = 40, 80, 32
 class _LoopColumn:
     title: str
     unit: str
-    cells: int  # 0: the last column, without padding
+    cells: int  # width of the column; 0 for the last column, which has no padding
     text: Callable[[QueryRow], str]
 
 
@@ -45,7 +45,7 @@ def _time_text(row: QueryRow) -> str:
 
 
 def _held_text(row: QueryRow) -> str:
-    """Returns held and existing cores; unknown if any core's owner is unknown."""
+    """Returns the numbers of held cores and of all cores of a device, such as "1/2"; "-" if an owner is unknown."""
     states = [core.is_free for core in row.device_cores]
     return f"{UNKNOWN if None in states else states.count(False)}/{len(states)}"
 
@@ -62,7 +62,7 @@ def _pids_text(row: QueryRow) -> str:
 
 
 def _ecc_text(row: QueryRow) -> str:
-    """Returns uncorrected and corrected ECC errors, of HBM and SRAM together."""
+    """Returns the numbers of uncorrected and corrected ECC errors, such as "0/3"; each sums HBM and SRAM."""
     ecc = row.device.ecc
     sums = []
     for known in (
@@ -90,9 +90,9 @@ _LOOP_COLUMNS = (
 
 
 def loop_header(snapshot: Snapshot) -> str:
-    """Returns the host, the columns and their units.
+    """Returns the header of `--loop`: three lines with the host, the column titles and their units.
 
-    Three lines that begin with #, so that parsers can skip them.
+    Each line begins with #, so that parsers can skip the header.
     """
     instance = snapshot.instance
     notes = ["simulated"] if snapshot.source is SourceKind.SIMULATED else []
@@ -108,7 +108,7 @@ def loop_header(snapshot: Snapshot) -> str:
 
 
 def loop_rows(rows: Sequence[QueryRow]) -> str:
-    """Returns one line per device."""
+    """Returns the lines of `--loop` for one snapshot, one per device."""
     return "".join(_row_text([_pad_cell(column, column.text(row)) for column in _LOOP_COLUMNS]) for row in rows)
 
 
@@ -121,7 +121,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 
 def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """Returns one line per finding, such as "device 3: critical: REASON; ACTION", and a summary."""
+    """Returns the text of `--health`: per finding "device 3: critical: REASON; ACTION" or alike, then a summary."""
     lines = [
         f"{_devices_text(finding)}: {finding.severity.name.lower()}: {sentence(finding, snapshot)}; {finding.action}"
         for finding in _unique_findings(verdicts)
@@ -131,7 +131,7 @@ def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def _unique_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
-    """Returns each finding once, most severe first."""
+    """Returns each finding once, most severe first, because verdicts on several devices may share a finding."""
     found = {finding.identity: finding for verdict in verdicts for finding in verdict.findings}
     return sorted(found.values(), key=lambda finding: (-finding.severity, finding.device_indices))
 
@@ -142,7 +142,7 @@ def _devices_text(finding: Finding) -> str:
 
 
 def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """Returns the findings as a JSON array with one element per device; null means unknown."""
+    """Returns the JSON of `--health`: an array with the verdict on each device; null means unknown."""
     answer = [
         {
             "device_index": verdict.device_index,
@@ -164,16 +164,16 @@ def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndedReport:
-    """The ended processes to report, oldest first, and the period they cover."""
+    """The ended processes to report, oldest first, and the start of the reported period."""
 
     processes: Sequence[EndedProcess]
-    since_unix_seconds: float  # requested start, or the start of the known history
-    user: str | None = None  # the requested user; None: all users
+    since_unix_seconds: float  # start that the user requested, or start of the known history
+    user: str | None = None  # report only processes of this user; None: of all users
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRow:
-    """An ended process, as the JSON and CSV output names its fields."""
+    """An ended process in the output; the field names are the names in JSON and CSV."""
 
     pid: int
     user: str | None
@@ -204,7 +204,7 @@ class EndedRow:
 
 @dataclass(frozen=True, slots=True)
 class EndedTotalRow:
-    """Totals over the ended processes of a user or job."""
+    """Totals over the ended processes of a user or job; the field names are the names in JSON."""
 
     name: str | None
     process_count: int
@@ -220,14 +220,14 @@ class EndedTotalRow:
 
 
 def copy_fields(kind: type[RecordType], source: object, **changed: object) -> RecordType:
-    """Builds a dataclass: the fields in `changed`, all others from the attributes of `source` with the same name."""
+    """Builds a dataclass from `changed`; copies all other fields from the attributes of `source` with the same name."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     values: dict[str, Any] = {name: changed[name] if name in changed else getattr(source, name) for name in names}
     return kind(**values)
 
 
 def ended_row(process: EndedProcess) -> EndedRow:
-    """Returns the output row of an ended process."""
+    """Converts an ended process to its form in JSON and CSV."""
     executions = process.executions
     return copy_fields(
         EndedRow,
@@ -244,7 +244,7 @@ def ended_row(process: EndedProcess) -> EndedRow:
 
 
 def ended_total_row(total: EndedTotal) -> EndedTotalRow:
-    """Returns the output row of a total."""
+    """Converts the totals of a user or job to their form in JSON."""
     return copy_fields(
         EndedTotalRow,
         total,
@@ -254,7 +254,7 @@ def ended_total_row(total: EndedTotal) -> EndedTotalRow:
 
 
 def ended_json(report: EndedReport) -> str:
-    """Returns a JSON object: processes, oldest first, and totals by user and by job; null means unknown."""
+    """Returns the JSON of `--ended`: ended processes, oldest first, and totals by user and job; null means unknown."""
     answer = {
         "schema_version": SCHEMA_VERSION,
         "since": rfc3339_text(report.since_unix_seconds),
@@ -266,7 +266,10 @@ def ended_json(report: EndedReport) -> str:
 
 
 def ended_csv(report: EndedReport, form: OutputFormat) -> str:
-    """Returns a CSV line per process, oldest first. Unknown values are empty; spaces separate devices."""
+    """Returns the CSV of `--ended`: a line per ended process, oldest first.
+
+    Unknown values are empty; device indices are separated by spaces.
+    """
     names = [field.name for field in fields(EndedRow)]
     lines = [csv_line(names)] if form.has_header else []
     for process in report.processes:
@@ -276,7 +279,7 @@ def ended_csv(report: EndedReport, form: OutputFormat) -> str:
 
 
 def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
-    """Returns tables: the processes, oldest first, then totals by user and by job."""
+    """Returns the text of `--ended`: tables of the ended processes, oldest first, and of totals by user and by job."""
     since = date_text(report.since_unix_seconds)
     if not report.processes:
         whose = "" if report.user is None else f" of {excerpt(report.user, _NAME_CELLS)}"

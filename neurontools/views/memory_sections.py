@@ -1,4 +1,4 @@
-"""The memory sections of the overview: totals by category, and the tree of devices, cores and models."""
+"""Memory sections of the overview page: totals by category, and the memory tree of devices, cores and models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEVICE_CATEGORIES = (
     ("Runtime Memory", "runtime_memory_bytes"),
     ("Model Scratchpad", "model_shared_scratchpad_bytes"),
 )
-# Only the driver reports these. They are shown if not 0, so that the sums add up.
+# Categories that only the driver reports. They are shown if not 0, so that the categories add up to the total.
 FURTHER_CATEGORIES = (
     ("Collectives", "collectives_bytes"),
     ("DMA Rings", "dma_rings_bytes"),
@@ -46,14 +46,14 @@ FURTHER_CATEGORIES = (
     ("Uncategorized", "uncategorized_bytes"),
 )
 _BAR_CELLS = 24
-_LEAST_CELLS_WITH_CATEGORIES = 60  # narrower screens show the totals only
+_LEAST_CELLS_WITH_CATEGORIES = 60  # least width of a screen; narrower screens have no categories
 _NUMBER_CELLS = 15
 _ID_CELLS = 10
-_LONGEST_NAME = 80  # keeps the numbers near their names on wide screens
+_LONGEST_NAME = 80  # most cells for names, which keeps the numbers near the names on wide screens
 
 
 def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws host and device memory by category: in two columns if there is room, else in two lines each."""
+    """Draws host and device memory by category: side by side with bars if they fit, else as text."""
     host = context.figures.host_memory(context.pid)
     device = context.figures.device_memory(context.pid)
     page = TextPage([heading(context, "Memory Usage Summary", width, _capacity_text(context))])
@@ -83,7 +83,7 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def memory_line(context: RenderContext, width: int) -> Line:
-    """Draws host and device memory totals in one line."""
+    """Draws the totals of host memory and device memory in one line."""
     host, device = context.figures.host_memory(context.pid), context.figures.device_memory(context.pid)
     capacity = sum(each.memory_bytes for each in context.snapshot.devices)
     used = f"{units.bytes_text(device.total_bytes)} of {units.memory_size_text(capacity)}"
@@ -134,7 +134,7 @@ def _category_runs(
 
 
 def _used_share(context: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
-    """Returns the total as a share of the capacity."""
+    """Returns the used share of host or device memory; the first of `rows` has the title and the used bytes."""
     title, value = rows[0]
     if value is None:
         return None
@@ -154,7 +154,7 @@ def _capacity_text(context: RenderContext) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryNode:
-    """A row of the memory tree."""
+    """A row of the memory tree: a device, core, model or memory category."""
 
     key: str  # path of the node, such as "nd3/nc7/m4194305.10001"
     depth: int
@@ -170,7 +170,7 @@ class MemoryNode:
 
 
 def visible_nodes(context: RenderContext) -> list[MemoryNode]:
-    """Returns the rows of the tree, without those inside folds."""
+    """Returns the visible rows of the memory tree, which excludes rows inside folded nodes."""
     cores_by_device: dict[int, list[LogicalNeuronCore]] = {}
     for core in context.figures.cores:
         if context.pid is None or context.pid in core.owner_pids:
@@ -200,7 +200,10 @@ def visible_nodes(context: RenderContext) -> list[MemoryNode]:
 
 
 def _driver_host_bytes(context: RenderContext, device_index: int) -> int | None:
-    """Returns host memory where no models are known. The driver counts it by device, not by process."""
+    """Returns the host memory of a device without loaded models, 0 on simulated devices.
+
+    The driver counts host memory per device, so a single process gets None.
+    """
     if context.snapshot.source is SourceKind.SIMULATED:
         return 0
     return context.snapshot.devices[device_index].host_memory.total_bytes if context.pid is None else None
@@ -211,7 +214,7 @@ def _simulated_host_bytes(context: RenderContext) -> int | None:
 
 
 def all_node_keys(context: RenderContext) -> frozenset[str]:
-    """Returns the keys of all nodes that can be unfolded."""
+    """Returns the keys of all nodes of the memory tree that can be unfolded."""
     keys = set()
     models = _models_by_core(context)
     for core in context.figures.cores:
@@ -223,7 +226,7 @@ def all_node_keys(context: RenderContext) -> frozenset[str]:
 
 
 def tree_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
-    """Returns the rows of the tree for the search. `every` includes rows inside folds."""
+    """Returns the rows of the memory tree as search entries. `every` includes rows inside folded nodes."""
     rows = visible_nodes(replace(context, opened=all_node_keys(context))) if every else visible_nodes(context)
     return [
         SearchEntry(row.key, f"{row.title} {row.model_id or ''}", within=tuple(_ancestor_keys(row.key))) for row in rows
@@ -231,13 +234,13 @@ def tree_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
 
 
 def _ancestor_keys(key: str) -> Iterator[str]:
-    """Yields the keys of the nodes above a node."""
+    """Yields the keys of all ancestors of a node of the memory tree, nearest first."""
     while key := key.rpartition("/")[0]:
         yield key
 
 
 def _models_by_core(context: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
-    """Returns the parts of loaded models by logical core, under the host's default LNC."""
+    """Returns the loaded models with their parts on each logical core, by core index under the host's default LNC."""
     lnc = context.snapshot.instance.logical_neuroncore_config or 1
     found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
     for process in context.figures.tab_processes(context.pid):
@@ -291,7 +294,7 @@ def _core_nodes(
             yield from _category_nodes(
                 model_key, 3, core.device_index, part.device_memory, part.host_memory, is_running=model.running
             )
-    # The categories of the core minus those of its models, so that the parent stays their sum.
+    # Subtracts the models' memory from each category of the core, so that the children add up to the core's memory.
     rest = _subtract_memory(memory, [part.device_memory for _, _, part in models])
     none = HostMemory() if context.snapshot.source is SourceKind.SIMULATED else None
     yield from _category_nodes(key, 2, core.device_index, rest, none)
@@ -338,7 +341,7 @@ def _category_nodes(
 
 
 def folded_tree_heading(context: RenderContext, width: int) -> Line:
-    """Draws the heading that replaces the folded tree."""
+    """Draws the heading that the overview page has in place of the closed memory tree."""
     processes = context.figures.tab_processes(context.pid)
     models = [model for process in processes for model in process.models]
     devices = {index for process in processes for index in process.device_indices}
@@ -350,7 +353,7 @@ def folded_tree_heading(context: RenderContext, width: int) -> Line:
 
 
 def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the tree with its heading in `height` lines, scrolled to the cursor."""
+    """Draws the memory tree with its heading in `height` lines, scrolled to the cursor."""
     rows = visible_nodes(context)
     name_cells = _name_cells(width)
     titles = (

@@ -56,10 +56,10 @@ _LEAST_LIST_LINES = 4
 _LEAST_GRID_LINES = 4
 _LEAST_TREE_LINES = 4
 _COMPACT_GRID_LINES = 3
-_LINES_FOR_ALL = 44  # with at least so many lines, the jobs stay visible beside the open tree
+_LINES_FOR_ALL = 44  # screens with at least this many lines show the jobs with the open memory tree
 _USAGE_LABEL_CELLS = 20
-_HEADING_CELLS = 26  # cells of the heading's text and rule
-_Ratios = tuple[float | None, float | None]  # user and system share
+_HEADING_CELLS = 26  # terminal cells reserved for the text and rule of the vCPU heading
+_Ratios = tuple[float | None, float | None]  # user share and system share of vCPU time
 _LONGEST_NAME, _LEAST_NAME = 44, 18
 _LEAST_LINES_WITH_HEADING = 5
 _RATE_CELLS = 7
@@ -68,7 +68,7 @@ _FINDING_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws cores, jobs, vCPUs, memory and findings. Low screens drop sections from the end."""
+    """Draws the overview page: cores, jobs, vCPUs, memory and findings. Low screens drop the last sections."""
     if context.is_tree_shown:
         return _page_with_tree(context, width, height)
     places = grid_rows(context)
@@ -98,7 +98,7 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
     lit = frozenset(selected.device_indices) if selected is not None else frozenset()
     if len(lit) == len(context.snapshot.devices):
-        lit = frozenset()  # Highlighting every device would say nothing.
+        lit = frozenset()  # highlighting every device would not distinguish any
     page = TextPage()
     page.append_page(core_grid(context, width, grid_lines, places, lit_devices=lit))
     room -= len(page.lines)
@@ -111,14 +111,17 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def overview_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
-    """Returns the jobs, or the memory tree if it is shown, for the search. `every` includes rows inside folds."""
+    """Returns the rows of the job list, or of the open memory tree, as search entries.
+
+    `every` includes rows that are folded away.
+    """
     if context.is_tree_shown:
         return tree_entries(context, every)
     return job_search_entries(job_rows(context, every=every), context.figures)
 
 
 def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the page with the open memory tree. Jobs appear only on high screens."""
+    """Draws the overview page with the open memory tree. Only high screens have room for the jobs, too."""
     places, rows = grid_rows(context), visible_nodes(context)
     selected = rows[min(context.cursor, len(rows) - 1)].device_index if rows and context.cursor >= 0 else None
     middle = [
@@ -147,7 +150,7 @@ def _line_count(parts: list[TextPage]) -> int:
 
 
 def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
-    """Draws vCPU usage of the system and of the Neuron processes: bars of user and system time."""
+    """Draws the vCPU usage of the host and of the Neuron processes as bars of user and system time."""
     system, runtime = _vcpu_ratios(context)
     page = TextPage([heading(context, "vCPU Utilization", width, _usage_note(context, width))])
     half = width // 2 if side_by_side else width
@@ -161,7 +164,7 @@ def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = Fal
 
 
 def _usage_note(context: RenderContext, width: int) -> str:
-    """Returns vCPU count, traffic and power, as far as they fit beside the heading."""
+    """Returns vCPU count, traffic rates and power as text; leaves out what does not fit beside the vCPU heading."""
     host = context.snapshot.host
     parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
     for text in (*traffic_texts(host), *_power_texts(context)):
@@ -171,7 +174,10 @@ def _usage_note(context: RenderContext, width: int) -> str:
 
 
 def _power_texts(context: RenderContext) -> tuple[str, ...]:
-    """Returns the device with the highest average power of the last full minute; () if no device reports power."""
+    """Returns a text on the device with the highest average power in the last full minute.
+
+    Returns () if no device reports power.
+    """
     shown_text = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
     if not shown_text:
         return ()
@@ -180,14 +186,14 @@ def _power_texts(context: RenderContext) -> tuple[str, ...]:
 
 
 def vcpu_line(context: RenderContext, width: int) -> Line:
-    """Draws vCPU usage of system and Neuron processes in one line, without bars."""
+    """Draws the vCPU usage of the host and of the Neuron processes in one line, without bars."""
     system, runtime = _vcpu_ratios(context)
     runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_ratios_text(system), "text")]
     return fit((*runs, ("  runtime ", "dim"), (_ratios_text(runtime), "text"), ("  (user, system)", "dim")), width)
 
 
 def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
-    """Returns user and system shares of all vCPUs: of the whole host, and of the tab's processes."""
+    """Returns user and system time as shares of all vCPUs, for the whole host and for the current tab's processes."""
     average = context.snapshot.host.vcpu_average
     system: _Ratios = (None, None)
     if average is not None:
@@ -226,7 +232,7 @@ def _ratio_text(ratio: float | None) -> str:
 
 
 def job_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
-    """Returns the rows of the current tab. `every` unfolds all jobs."""
+    """Returns the rows of the job list: jobs, and the processes of unfolded jobs. `every` unfolds all jobs."""
     rows: list[JobRow] = []
     for job in context.figures.jobs:
         ranks = [rank for rank in job.ranks if context.pid in (None, rank.process.pid)]
@@ -237,7 +243,7 @@ def job_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
 def job_list_section(
     context: RenderContext, rows: list[JobRow], width: int, height: int, *, with_cursor: bool = True
 ) -> TextPage:
-    """Draws the job list with its titles in at most `height` lines, scrolled to the cursor."""
+    """Draws the job list with heading and titles in at most `height` lines, scrolled to the cursor."""
     page = TextPage()
     if height >= min(_LEAST_LINES_WITH_HEADING, len(rows) + 2) or not rows:
         page.add_lines(_job_list_heading(context, rows, width))
@@ -285,7 +291,7 @@ def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) ->
 class _JobColumn:
     title: str
     cells: int
-    need: int  # narrow screens drop the columns of the highest `need` first
+    need: int  # narrow screens drop columns with the highest `need` first
     text: Callable[[RenderContext, JobRow], str]
     style: Callable[[RenderContext, JobRow], str] | None = None
     is_number: bool = False
@@ -310,7 +316,10 @@ def _severity_mark(context: RenderContext, row: JobRow) -> str:
 
 
 def _highest_severity(row: JobRow) -> Severity:
-    """Returns the highest severity of a row's findings. Ranks that only wait for a stuck rank are not blamed."""
+    """Returns the highest severity of the findings on a row's job or process.
+
+    A finding on a stuck rank does not count for ranks that only wait for this rank.
+    """
     pid = row.pid
     return max(
         (
@@ -377,7 +386,7 @@ def _last_execution_text(context: RenderContext, row: JobRow) -> str:
 
 
 def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
-    """Returns the stuck rank or straggler of a job; for a process, whether it is the one."""
+    """Returns the stuck rank or straggler of a job. For a process, returns "stuck" or "slowest" if it is this rank."""
     if row.rank is None:
         return straggler_text(row.job)
     if any(finding.kind == FindingKind.STUCK and finding.pid == row.pid for finding in row.job.findings):
@@ -465,7 +474,7 @@ _COLUMNS = (
 
 
 def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) -> list[tuple[_JobColumn, int]]:
-    """Returns the columns that have values and fit, with their cells."""
+    """Returns the columns of the job list that have values and fit, each with its width in cells."""
     has_jobs = any(row.rank is None for row in rows)
     has_steps = any(rank.steps_per_second is not None for job in context.figures.jobs for rank in job.ranks)
     left_out = {
@@ -508,7 +517,7 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColum
 
 
 def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
-    """Draws the findings above notice in at most `height` lines, with their actions if all fit."""
+    """Draws the warnings and critical findings in at most `height` lines, with their actions if all fit."""
     judged = context.snapshot.health
     found = group_alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
     found = [(finding, devices) for finding, devices in found if finding.severity > Severity.NOTICE]

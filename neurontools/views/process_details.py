@@ -1,4 +1,4 @@
-"""The details of one process: facts, plots, where its time goes, its environment and process tree."""
+"""Details of one process: facts, plots, time breakdown, environment and process tree."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from neurontools.views.drawing.render_context import RenderContext, SearchEntry,
 from neurontools.views.process_table import WHERE
 
 COMPILING, ADVICE = "compiling", "advice"
-_FACT_NAME_CELLS = 11  # the longest names are "checkpoints" and "collectives"
-_LONG_WAIT_SECONDS = 2.0  # of a collective; shorter waits show in the shares of step time
-_WIDE_CELLS = 100  # narrower screens leave out words
-_SIDE_BY_SIDE_CELLS = 120  # wider screens show operators and graphs side by side
+_FACT_NAME_CELLS = 11  # width of fact names; the longest are "checkpoints" and "collectives"
+_LONG_WAIT_SECONDS = 2.0  # collectives that last longer get a fact; shorter ones show in the step time
+_WIDE_CELLS = 100  # least width of a screen for the full text of the current rates
+_SIDE_BY_SIDE_CELLS = 120  # screens with at least this many cells show operators and graphs side by side
 _LEAST_NAME_CELLS, _MOST_NAME_CELLS, _LEAST_BAR_CELLS, _BAR_CELLS = 30, 44, 8, 20
-_BRIEF_HEIGHT = 26  # lower screens leave out step parts of 0 seconds
-_ADVICE_HEIGHT_DIVISOR = 4  # advice takes at most a quarter of the page
+_BRIEF_HEIGHT = 26  # screens with fewer lines leave out step parts of 0 seconds
+_ADVICE_HEIGHT_DIVISOR = 4  # advice takes at most a quarter of the page height
 _NUMBER_CELLS = 8
 _OTHERS_NAME = "others"
 TimedType = TypeVar("TimedType", OperatorTime, LoadedModel)
@@ -65,12 +65,12 @@ _LEAST_ADVICE_WIDTH = 30
 
 
 def when_text(unix_seconds: float | None) -> str:
-    """Formats a local time as month, day and clock; "-" if unknown."""
+    """Formats a Unix time as local month, day and clock time; "-" if unknown."""
     return "-" if unix_seconds is None else day_text(unix_seconds)
 
 
 def uncertain_cores_text(process: Process) -> str:
-    """Returns why the cores of a process are inferred or unknown; "" if they are known."""
+    """Returns the reason why the cores of a process are inferred or unknown; "" if they are known."""
     if "core_indices" in process.inferred_fields:
         return "cores inferred: no other process has their devices open"
     if not process.core_indices and process.runtime_version is not None and process.device_indices:
@@ -79,7 +79,7 @@ def uncertain_cores_text(process: Process) -> str:
 
 
 def process_details(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
-    """Draws facts about a process, then plots of its history."""
+    """Draws the details of a process: facts and plots, or the time breakdown if the user selected it."""
     if context.is_time_shown:
         return time_page(context, figures, width, height)
     process = figures.process
@@ -160,7 +160,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     for name, text in facts[: max(1, height - 2)]:
         page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
     if context.surroundings is not None:
-        # The requested environment gets at least a third of the screen.
+        # Reserves at least a third of the screen for the environment that the user requested.
         del page.lines[max(2, height * 2 // 3) :]
         page.append_page(process_context_page(context, context.surroundings, width, height - len(page.lines)))
         return page
@@ -186,7 +186,7 @@ def _run_time_text(context: RenderContext, process: Process) -> str:
 
 
 def _cpu_text(process: Process) -> str:
-    """Returns CPU usage now and CPU time since the start; 200 % means two busy vCPUs."""
+    """Returns the current CPU use and the CPU time since the process started; 200 % means two busy vCPUs."""
     now = known_sum((process.vcpu_user_ratio, process.vcpu_system_ratio))
     user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
     spent = known_sum((user, system))
@@ -197,7 +197,7 @@ def _cpu_text(process: Process) -> str:
 
 
 def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
-    """Returns facts of the training counters, one line for each nonzero counter."""
+    """Returns the names and texts of facts from the training counters; leaves out counters that are 0."""
     counters, rates = figures.process.training, figures.process.training_rates or TrainingRates()
     if counters is None:
         return ()
@@ -249,7 +249,7 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
 
 
 def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
-    """Returns the advice on the script, one line each. The page of step time adds what to do."""
+    """Returns one fact per piece of advice: rule, place and measurement, without the fix, which `time_page` shows."""
     return tuple(
         (
             ADVICE,
@@ -261,7 +261,7 @@ def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _TimeShare:
-    """A row of operators or graphs. `ratio` is the share of all execution time."""
+    """An operator or graph in the time breakdown. `ratio` is its share of the time of all operators or graphs."""
 
     name: str
     ratio: float
@@ -270,7 +270,7 @@ class _TimeShare:
 
 
 def time_page(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
-    """Draws the step time, operators, graphs and advice of a process in at most `height` lines."""
+    """Draws the time breakdown of a process: step time, operators, graphs and advice, in at most `height` lines."""
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}: where its time goes"
     page = TextPage([heading(context, title, width, context.key_hint("P facts and plots, Esc back"))])
@@ -289,7 +289,7 @@ def time_page(context: RenderContext, figures: ProcessFigures, width: int, heigh
 
 
 def _current_rates(figures: ProcessFigures, *, is_brief: bool) -> str:
-    """Returns utilization, FLOPS and step rate as text."""
+    """Returns utilization, FLOPS, MFU and step rate of a process as text. `is_brief` shortens the text."""
     rate = figures.steps_per_second
     text = (
         f" util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
@@ -305,7 +305,7 @@ def _current_rates(figures: ProcessFigures, *, is_brief: bool) -> str:
 
 
 def _step_time_lines(context: RenderContext, process: Process, width: int, *, is_brief: bool) -> list[Line]:
-    """Draws a line for each part of step time; `is_brief` leaves out parts of 0 seconds."""
+    """Draws a line for each part of the step time. `is_brief` leaves out parts of 0 seconds."""
     counters, rates = process.training or TrainingCounters(), process.training_rates or TrainingRates()
     if counters.host_seconds_total is None:
         return [fit(((" its runtime does not report step time", "dim"),), width)]
@@ -333,7 +333,7 @@ def _step_time_lines(context: RenderContext, process: Process, width: int, *, is
 
 
 def _share_lists(context: RenderContext, process: Process, width: int, room: int) -> list[Line]:
-    """Draws operators and graphs, side by side or stacked."""
+    """Draws the lists of operators and graphs with their shares of time, side by side on wide screens."""
     operators, is_recent = _recent_shares(
         process.operators,
         lambda operator: operator.ratio,
@@ -370,7 +370,10 @@ def _recent_shares(
     seconds: Callable[[TimedType], float | None],
     name: Callable[[TimedType], str],
 ) -> tuple[list[_TimeShare], bool]:
-    """Returns shares of the last seconds, or of the whole run if nothing ran recently; highest first."""
+    """Returns the shares of operators or graphs in recent execution time, highest first; True if they are recent.
+
+    If nothing ran recently, returns the shares of the whole run and False.
+    """
     recent = sum(ratio(row) or 0.0 for row in rows)
     read = ratio if recent else seconds
     whole = sum(read(row) or 0.0 for row in rows)
@@ -388,7 +391,7 @@ def _recent_shares(
 
 
 def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
-    """Draws a list with its title in at most `room` lines; the last line sums up the rest."""
+    """Draws a list of operators or graphs with its title in at most `room` lines; the last line sums up the rest."""
     numbers = 3 * (_NUMBER_CELLS + 1)
     name_cells = max(
         min(_LEAST_NAME_CELLS, width - numbers - 3), min(_MOST_NAME_CELLS, width - numbers - 3 - _LEAST_BAR_CELLS)
@@ -426,7 +429,7 @@ def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare]
 
 
 def process_context_page(context: RenderContext, shown: ProcessContext, width: int, height: int) -> TextPage:
-    """Draws the process tree, then the environment."""
+    """Draws the process tree of a process, then its environment variables, as a scrolled list."""
     page = TextPage([heading(context, "Tree and environment", width, "E plots, Esc back")])
     lines = [_problem_line(shown.problem, width)] if shown.problem else _context_lines(shown, width)
     list_height = max(1, height - len(page.lines))
@@ -441,7 +444,7 @@ def process_context_page(context: RenderContext, shown: ProcessContext, width: i
 
 
 def process_context_entries(shown: ProcessContext) -> list[SearchEntry]:
-    """Returns the rows of process tree and environment for the search."""
+    """Returns the lines of process tree and environment as search entries."""
     return [
         SearchEntry(str(number), plain_text(line)) for number, line in enumerate(_context_lines(shown, _SEARCHED_CELLS))
     ]
@@ -478,7 +481,7 @@ def _variable_line(name: str, value: str, width: int) -> Line:
 
 
 def advice_lines(process: Process, width: int, room: int) -> list[Line]:
-    """Draws advice, most costly first, in at most `room` lines: the measurement and its place, then what to do."""
+    """Draws advice, costliest first, in at most `room` lines: measurement and place, then the fix."""
     if not process.advice or room < 2 or width < _LEAST_ADVICE_WIDTH:
         return []
     lines: list[Line] = [fit(((" ADVICE", "column"),), width, "column")]

@@ -1,6 +1,6 @@
 """The filter language of the process list, for example `user=root (util<5 or not tag~mlp)`.
 
-The key `/`, the option `--filter` and the search use it.
+Filters come from the key `/`, the option `--filter` and the search.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.process_table import BY_KEY, WHERE, ProcessColumn
 
 MOST_CHARACTERS = 1000
-_MAX_DEPTH = 20  # of nested parentheses
+_MAX_DEPTH = 20  # levels of nested parentheses
 _OPERATORS = ("<=", ">=", "!=", "<", ">", "=", "~")
 _QUOTES = "\"'"
 ProcessTest = Callable[[ProcessFigures], bool]
@@ -35,16 +35,17 @@ _COUNT = (_PREFIXES, "a number, such as 5 or 2k")
 
 
 class InvalidFilter(ValueError):
-    """An invalid filter; the message is one line."""
+    """A filter is invalid. The message is one line."""
 
 
 def parse_filter(text: str) -> ProcessTest:
-    """Parses a filter and returns the test of a process. Raises InvalidFilter.
+    """Parses a filter; returns a function that tests whether a process matches. Raises InvalidFilter.
 
-    A term is a word, or `column operator value`. A word is searched in tag, command, user, PID and pod or job. The
+    A term is a word, or `column operator value`. A word matches if tag, command, user, PID, pod or job contains it. The
     operators are = != < > <= >= and ~ (contains). Adjacent terms are joined by `and`; `not` binds tightest, then `and`,
     then `or`; parentheses group. Quotes protect special characters; a backslash escapes a quote. A column of indices
-    matches if any index does: `cores=63` selects the process that holds core 63. An unknown value only matches !=.
+    matches if any index does: `cores=63` selects the process that holds core 63. An unknown number matches no
+    comparison except ~; unknown text and unknown indices match !=.
     """
     if len(text) > MOST_CHARACTERS:
         raise InvalidFilter(f"longer than {MOST_CHARACTERS} characters")
@@ -52,18 +53,18 @@ def parse_filter(text: str) -> ProcessTest:
 
 
 def quote_value(text: str) -> str:
-    """Quotes any text as a value of the language."""
+    """Quotes a text, so that a filter can contain it as a value."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def join_filters(*filters: str) -> str:
-    """Returns a filter that requires all given filters; empty ones are ignored."""
+    """Combines filters to one that matches if all of them match. Ignores empty filters."""
     given = [text for text in filters if text.strip()]
     return " ".join(f"({text})" for text in given) if len(given) > 1 else "".join(given)
 
 
 class _Parser:
-    """A recursive-descent parser."""
+    """A recursive-descent parser of filters."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -83,7 +84,7 @@ class _Parser:
         return tests[0] if len(tests) == 1 else lambda figures: any(test(figures) for test in tests)
 
     def _all(self, *, after: str = "") -> ProcessTest:
-        """Parses terms up to the next `or` or closing parenthesis. An empty filter matches everything."""
+        """Parses terms joined by `and`, up to the next `or` or closing parenthesis. An empty filter matches all."""
         tests: list[ProcessTest] = []
         while True:
             if self._sees("and"):
@@ -146,7 +147,7 @@ class _Parser:
         return value
 
     def _operator(self) -> str:
-        """Consumes the next operator, or returns "". Spaces may surround it."""
+        """Skips spaces, then consumes and returns a comparison operator; returns "" if none follows."""
         self._next()
         for operator in _OPERATORS:
             if self._text.startswith(operator, self._position):
@@ -155,7 +156,7 @@ class _Parser:
         return ""
 
     def _bare(self, *, is_value: bool) -> str:
-        """Consumes text up to a space, an unmatched closing parenthesis or, in a name, an operator."""
+        """Consumes an unquoted word: up to a space, an unmatched closing parenthesis or, in a name, an operator."""
         start, opened = self._position, 0
         while self._position < len(self._text):
             character = self._text[self._position]
@@ -189,7 +190,7 @@ class _Parser:
         return self._text[self._position : self._position + 1]
 
     def _sees(self, keyword: str) -> bool:
-        """Returns whether a keyword follows as a whole word, and not as the column of a comparison."""
+        """Returns whether a keyword such as "and" follows as a whole word, not as the column of a comparison."""
         self._next()
         end = self._position + len(keyword)
         if self._text[self._position : end].casefold() != keyword:
@@ -221,7 +222,7 @@ def _word_test(word: str) -> ProcessTest:
 def _comparison_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
     if operator == "~":
         wanted = value.casefold()
-        # Numbers are matched as the screen shows them.
+        # ~ compares numbers as the screen shows them, not in base units.
         read = column.read if column.is_text else column.text
         return lambda figures: wanted in str(read(figures) or "").casefold()
     if column.is_text:
@@ -265,7 +266,7 @@ def _number_test(column: ProcessColumn, operator: str, value: float) -> ProcessT
 def _members_test(
     key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str
 ) -> ProcessTest:
-    """Tests a column of indices: any index must match; for `!=`, none may."""
+    """Returns the test for a column of indices: any index must match, or with `!=` no index may equal the value."""
     wanted = _parse_indices(key, value)
     if operator == "=":
         return lambda figures: any(low <= index <= high for index in members(figures) for low, high in wanted)
@@ -310,14 +311,14 @@ _UNITS: dict[str, tuple[Mapping[str, float], str]] = {
 
 
 class InvalidQuantity(ValueError):
-    """A text that is not a value of the unit. The message shows an example."""
+    """A text is not a valid quantity of the required unit. The message shows an example."""
 
 
 def parse_quantity(text: str, unit: str) -> float:
-    """Parses a quantity and returns it in base units; always finite. Raises InvalidQuantity.
+    """Parses a quantity; returns a finite number in base units. Raises InvalidQuantity.
 
-    Units: "ratio" (written in percent), "bytes" (GB means GiB, as on the screen), "seconds", "flops", "rate" (per
-    second) and "" for counts.
+    `unit` is "ratio" (written in percent), "bytes" (GB means GiB, as on the screen), "seconds", "flops", "rate" (per
+    second) or "" for counts.
     """
     factors, example = _UNITS.get(unit, _COUNT)
     written = text.strip().casefold()
@@ -333,7 +334,7 @@ def parse_quantity(text: str, unit: str) -> float:
 
 
 def _parse_duration(text: str) -> float | None:
-    """Parses a duration such as `1h30m` or `2 m 5 s`; None if it is not one."""
+    """Parses a duration such as `1h30m` or `2 m 5 s` to seconds; returns None for other texts."""
     total, position = 0.0, 0
     while position < len(text):
         part = _DURATION_PART.match(text, position)

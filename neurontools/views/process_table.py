@@ -1,4 +1,4 @@
-"""The process list as a table: its columns, and its rows of jobs and processes."""
+"""Columns of the process list, and its rows: jobs and processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _USUAL_COMMAND_CELLS, _USUAL_WIDTH = 28, 100
 
 @dataclass(frozen=True, slots=True)
 class ProcessColumn:
-    """A column of the process list. `key` names it in filters and sort orders.
+    """A column of the process list. Filters and sort orders refer to the column by `key`.
 
-    Narrow screens drop the highest `rank` first. `unit` is the unit of filter values, one of `parse_quantity`.
-    `members` returns the indices of an index column, such as cores. A column that is not `offered` shows only on
-    request.
+    Narrow screens drop columns with the highest `rank` first. `unit` is the unit of values in filters, as in
+    `parse_quantity`. For a column of indices, such as cores, `members` returns them. A column that is not `offered` is
+    shown only if the user selects it.
     """
 
     key: str
@@ -50,12 +50,17 @@ def _percent(ratio: float | None) -> str:
 def _models(figures: ProcessFigures) -> str:
     models = figures.process.models
     if not models:
-        return "0" if figures.process.attached_at_unix_seconds is not None else "-"  # the driver reports no models
+        return (
+            "0" if figures.process.attached_at_unix_seconds is not None else "-"
+        )  # "-" for a process that only the driver reports, which knows no models
     return f"{sum(model.running for model in models)}/{len(models)}"
 
 
 def cores_text(figures: ProcessFigures) -> str:
-    """Returns the held cores; "?" marks inferred cores. If they are unknown, returns the open devices."""
+    """Returns the held cores of a process as text, with "?" if they are inferred.
+
+    If the cores are unknown, returns the devices that the process has open, such as "ND0-1?".
+    """
     process = figures.process
     if process.neuroncore_indices:
         mark = "?" if "core_indices" in process.inferred_fields else ""
@@ -86,7 +91,7 @@ def _errors_text(figures: ProcessFigures) -> str:
 
 
 def _where(figures: ProcessFigures) -> str | None:
-    """Returns the pod, Slurm job or container, whichever is known first."""
+    """Returns the pod, else the Slurm job, else the container of a process; None if all are unknown."""
     known = figures.process.attribution
     if known is None:
         return None
@@ -207,9 +212,10 @@ BY_KEY = {column.key: column for column in EVERY_COLUMN}
 def fitting_process_columns(
     width: int, *, with_place: bool = False, with_steps: bool = False
 ) -> tuple[list[ProcessColumn], int]:
-    """Returns the columns that fit and the cells left for the command (0: none). The highest rank is dropped first.
+    """Returns the columns that fit in `width`, and the width left for the command (0: no command).
 
-    `with_place` and `with_steps` offer the columns for pods and jobs, and for training steps.
+    Drops columns with the highest rank first. `with_place` includes the column for pods and jobs, `with_steps` that
+    for training steps.
     """
     kept: list[ProcessColumn] = []
     used = 2  # cells of the tag mark
@@ -229,7 +235,10 @@ def fitting_process_columns(
 def selected_process_columns(
     keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
 ) -> tuple[list[ProcessColumn], int]:
-    """Returns the columns a user chose, in that order, and the cells left for the command (0: none)."""
+    """Returns the columns that the user selected and that fit, and the width left for the command (0: no command).
+
+    Keeps the user's order of columns.
+    """
     left_out = {COMMAND.key, *(() if with_place else (WHERE.key,)), *(() if with_steps else ("steps",))}
     columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
     least = COMMAND.cells if COMMAND.key in keys else 0
@@ -244,9 +253,9 @@ def selected_process_columns(
 def sort_rows(
     rows: Iterable[_RowType], orders: Iterable[tuple[str, bool]], figures_of: Callable[[_RowType], ProcessFigures]
 ) -> list[_RowType]:
-    """Sorts rows by several columns, most significant first, then by PID. Unknown values come last.
+    """Sorts rows by the columns in `orders`, most significant first, then by PID. Unknown values come last.
 
-    Each order is a column key and whether it descends.
+    Each of `orders` is the key of a column, and whether to sort it in descending order.
     """
     found = sorted(((figures_of(row), row) for row in rows), key=lambda pair: pair[0].pid)
     for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
@@ -264,9 +273,12 @@ def _sortable(value: float | str) -> float | str:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A row of a job (`rank` is None), or of one process, alone or below its job."""
+    """A row of the job or process list: a job if `rank` is None, else a process.
 
-    key: str  # unique in the list and stable between snapshots
+    If `is_below`, the process is listed below the row of its job.
+    """
+
+    key: str  # identifies the row; unique in the list and stable between snapshots
     job: RunningJob
     ranks: tuple[Rank, ...]  # the listed processes of the job, or the process itself
     rank: Rank | None = None
@@ -275,27 +287,27 @@ class JobRow:
 
     @property
     def pid(self) -> int | None:
-        """The PID of a process row; None for a job."""
+        """The PID of the process; None if this is the row of a job."""
         return None if self.rank is None else self.rank.process.pid
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The PIDs of all processes of the row."""
+        """The PIDs of the job's listed processes, or of the single process."""
         return tuple([rank.process.pid for rank in self.ranks])
 
     @property
     def device_indices(self) -> tuple[int, ...]:
-        """The devices whose cores the row holds."""
+        """Indices of the devices whose cores the job or process holds."""
         return self.job.device_indices if self.rank is None else self.rank.process.device_indices
 
 
 def job_key(job: RunningJob) -> str:
-    """Returns the key of a job's row."""
+    """Returns the key that identifies the row of a job."""
     return f"job {job.name}"
 
 
 def job_and_rank_rows(job: RunningJob, ranks: Sequence[Rank], *, is_open: bool) -> list[JobRow]:
-    """Returns the row of a job and, if it is open, of each listed process. A single process has no job row."""
+    """Returns the row of a job and, if `is_open`, the rows of its processes. A single process gets no job row."""
     is_folder = len(ranks) > 1
     rows = [JobRow(job_key(job), job, tuple(ranks), is_open=is_open)] if is_folder else []
     if is_open or not is_folder:
@@ -304,7 +316,7 @@ def job_and_rank_rows(job: RunningJob, ranks: Sequence[Rank], *, is_open: bool) 
 
 
 def job_search_entries(rows: Sequence[JobRow], figures: Figures) -> list[SearchEntry]:
-    """Returns the rows for the search. A folded job matches by its name and its processes."""
+    """Returns the rows as search entries. A folded job matches by its name or by any of its processes."""
     return [
         SearchEntry(
             row.key,
@@ -317,20 +329,23 @@ def job_search_entries(rows: Sequence[JobRow], figures: Figures) -> list[SearchE
 
 
 def rank_name(rank: Rank) -> str:
-    """Returns "rank N", or "PID N" if the rank is unknown."""
+    """Returns "rank N", or "PID N" if the rank number is unknown."""
     return f"PID {rank.process.pid}" if rank.number is None else f"rank {rank.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownStraggler:
-    """The rank that the other ranks of a job wait for. `part` is its slow part of a step; None: no single part."""
+    """The rank that the other ranks of a job wait for.
+
+    `part` is the part of the step that makes this rank slow; None if no single part does.
+    """
 
     rank: Rank
-    part: str | None  # as in STEP_PARTS
+    part: str | None  # a name from STEP_PARTS
 
 
 def reported_straggler(job: RunningJob) -> ShownStraggler | None:
-    """Returns the straggler that the daemon found; None if there is none or findings are unknown."""
+    """Returns the straggler of a job from the daemon's findings; None if no finding reports a straggler."""
     for finding in job.findings:
         if finding.kind == FindingKind.SLOW_RANK:
             return next(
@@ -340,7 +355,7 @@ def reported_straggler(job: RunningJob) -> ShownStraggler | None:
 
 
 def straggler_text(job: RunningJob) -> str:
-    """Returns the stuck rank, else the straggler with its slow part; "-" if there is neither."""
+    """Returns the stuck rank of a job, else its straggler with the slow part of the step; "-" if it has neither."""
     for finding in job.findings:
         if finding.kind == FindingKind.STUCK:
             stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)

@@ -1,4 +1,4 @@
-"""The page "who holds my cores": all jobs and processes with their figures."""
+"""The process page: all jobs and processes that hold NeuronCores, with their figures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ValueType = TypeVar("_ValueType")
 
 
 def process_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the list with a footer on the selected row, or the details of one process."""
+    """Draws the process list with a footer about the selected row, or the details of one process."""
     if context.details_pid is not None:
         figures = context.figures.process_figures(context.details_pid)
         if figures is not None:
@@ -88,7 +88,7 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def process_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
-    """Returns the rows for the search: of the list, or of environment and process tree if these are shown."""
+    """Returns the rows of the process list, or of a shown environment and process tree, as search entries."""
     if context.surroundings is not None:
         return process_context_entries(context.surroundings)
     return (
@@ -175,7 +175,10 @@ def _row_line(
 
 
 def _override_text(row: JobRow, column: ProcessColumn) -> str:
-    """Returns the rank count of a job for the PID column, or the rank of an untagged process for the tag column."""
+    """Returns the text that replaces the value of a cell; "" for no replacement.
+
+    The PID column shows the rank count of a job; the tag column shows the rank of an untagged process.
+    """
     if column.key == "pid" and row.rank is None:
         return f"{len(row.ranks)} ranks"
     has_no_tag = row.rank is not None and row.rank.process.tag == str(row.pid)
@@ -195,7 +198,7 @@ def _cell_style(context: RenderContext, column: ProcessColumn, figures: ProcessF
 
 
 def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line]:
-    """Draws details of the selected process or job that don't fit in its row."""
+    """Draws the lines below the list: details of the selected process or job that don't fit in its row."""
     if not rows:
         return []
     row = rows[min(context.cursor, len(rows) - 1)]
@@ -243,10 +246,10 @@ def _process_facts(process: Process) -> str:
 
 
 def process_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
-    """Returns the sorted rows of the current tab. `every` unfolds all jobs.
+    """Returns the sorted rows of the process list. `every` unfolds all jobs.
 
-    A filter limits a job to its matching processes, and unfolds the job if some don't match. An invalid filter is
-    ignored.
+    A filter limits a job to its matching processes, and unfolds the job if some processes don't match. Ignores an
+    invalid filter.
     """
     of_tab = shown = {figures.pid: figures for figures in context.figures.tab_figures(context.pid)}
     if context.filter_text:
@@ -272,17 +275,17 @@ def process_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]
 
 
 def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
-    """Returns the figures of a process, or the combined figures of a job's listed processes."""
+    """Returns the figures of a row: those of its process, or the combined figures of its job's listed processes."""
     if row.rank is not None:
         return figures.by_pid[row.rank.process.pid]
     return combined_figures(figures, row.job, row.ranks)
 
 
 def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
-    """Combines some processes of a job into one, under the lowest PID.
+    """Combines processes of a job into the figures of one process, which gets their lowest PID.
 
-    Cores, models, memory and counts are summed. Steps and latency are those of the slowest process. A field that
-    differs is None; a user that differs is `several`.
+    Sums cores, models, memory and counts. Takes step rate and latency of the slowest process. A field that differs
+    between processes is None; a user that differs is "several".
     """
     job = replace(of, ranks=ranks)
     parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]
