@@ -1,7 +1,7 @@
 """The command `neurond`.
 
-It runs in two stages in one process. The first validates flags and configuration, then executes the command again with
-the settings; the second serves. So the daemon does not keep the memory that validation took.
+It runs in two stages in one process. The first stage validates flags and configuration, then replaces itself (execv)
+with the second stage, which serves. Thus the daemon does not keep the memory that validation took.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ _SETTINGS = "_NEUROND_SETTINGS"
 
 
 def main() -> None:
-    """Runs the command and ends the process."""
     run_command("neurond", _run, is_service=True)
 
 
 def fleet_sim() -> None:
-    """`neuron-fleet-sim`."""
+    """Runs the command `neuron-fleet-sim`."""
     run_module("neurond.fleet.command")
 
 
@@ -33,7 +32,7 @@ def _run(arguments: list[str]) -> int:
     made = settings_from(arguments)
     if made is not None:
         os.environ[_SETTINGS] = made.to_json()
-        # -P: the current directory is no place to import from.
+        # -P keeps Python from importing modules of the current directory.
         command = [sys.executable, *_interpreter_flags(), "-P", "-m", "neurond", *arguments]
         os.execv(sys.executable, command)  # noqa: S606
     return 0
@@ -63,7 +62,7 @@ def _serve(text: str) -> int:
 
 
 def _interpreter_flags() -> list[str]:
-    """The flags this interpreter was started with, such as -X and -W."""
+    """Returns the flags that this Python interpreter was started with, such as -X and -W."""
     import subprocess
 
     return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001

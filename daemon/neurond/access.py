@@ -12,7 +12,10 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 
 def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls | None:
-    """Returns TLS with the files of [tls], or None without a certificate. Raises UserError for an invalid file."""
+    """Returns the TLS setup with the files of the [tls] table; None if the table names no certificate.
+
+    Raises UserError for an invalid file.
+    """
     if settings.tls_certificate is None:
         return None
     files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
@@ -20,12 +23,12 @@ def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls |
 
 
 def allowed_subjects(settings: Settings) -> Subjects:
-    """Returns the certificate names of each role."""
+    """Returns the names of client certificates that may read, by role (summary or full)."""
     return Subjects(settings.tls_summary or (), settings.tls_full or ())
 
 
 def check_certificates(settings: Settings) -> None:
-    """Raises UserError for contradictions in [tls], for wrong files, and for an API without authentication."""
+    """Raises UserError for contradictions in [tls], invalid certificate files, or an API without authentication."""
     for name in ("key", "client_ca", "summary", "full"):
         if settings.tls_certificate is None and getattr(settings, f"tls_{name}") is not None:
             raise UserError(f"tls.{name} needs a certificate; set tls.certificate", EXIT_USAGE)
@@ -64,7 +67,8 @@ def _check_closed(settings: Settings, *, has_names: bool) -> None:
 def metrics_access(settings: Settings) -> HttpAccess:
     """Returns the access rules for /metrics. Raises UserError for an invalid file.
 
-    A certificate in [metrics] replaces the one in [tls]. Then every client certificate from its client CA may read.
+    A certificate in [metrics] replaces the one in [tls]. Then every client with a certificate from the client CA of
+    [metrics] may read.
     """
     tls: ServerTls | None = None
     named: Subjects | None = None

@@ -41,9 +41,10 @@ class _ActionEvent:
 
 
 class FindingActions:
-    """Queues findings for the thread, and records each run in the audit log. Belongs to the event loop's thread.
+    """Runs the actions for findings in a thread of its own, and records each run in the audit log.
 
-    A failed run is retried after `first_pause_seconds`; each further pause is twice as long.
+    A failed run is retried after `first_pause_seconds`; each further pause is twice as long. The methods are for the
+    event loop's thread.
     """
 
     def __init__(
@@ -67,14 +68,14 @@ class FindingActions:
         self._thread.start()
 
     def submit(self, began: Iterable[Finding], ended: Iterable[Finding], snapshot: Snapshot) -> None:
-        """Queues the findings that the settings select."""
+        """Queues an action for each finding that the settings select."""
         for event, findings in (("begins", began), ("ends", ended)):
             for finding in findings if event in self._settings.events else ():
                 if self._settings.asked.includes(finding):
                     self._enqueue(event, finding, snapshot)
 
     def close(self) -> None:
-        """Kills the run in progress and drops the queue."""
+        """Kills the running command and drops the queued actions."""
         self._ending.set()
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
@@ -136,13 +137,13 @@ class FindingActions:
 
 
 def finding_key(finding: Finding) -> str:
-    """An identifier that is the same when a finding begins and ends, and unique among current findings."""
+    """Returns an identifier of a finding: unique among current findings, and the same when it begins and ends."""
     return "/".join(str(part) for part in finding.identity if part not in (None, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
-    """The [actions] table, validated."""
+    """The validated [actions] table of the configuration."""
 
     asked: HealthCriteria  # selects findings
     events: frozenset[str]  # "begins", "ends"
@@ -173,14 +174,14 @@ _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Result of a run: "done", "failed", "timed_out" or "not_started"; `detail` is for the log."""
+    """How a run of a command ended: "done", "failed", "timed_out" or "not_started"; `detail` is for the log."""
 
     outcome: str
     detail: str = ""
 
 
 class BoundedCommand:
-    """Runs one program at a time. `close`, from any thread, kills it and prevents further runs."""
+    """Runs one program at a time. `close` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -190,7 +191,7 @@ class BoundedCommand:
     def run(
         self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
     ) -> RunOutcome:
-        """Runs a program with the document on standard input and the daemon's standard error."""
+        """Runs a program that reads the document from standard input. It shares the daemon's standard error."""
         inherited = {name: os.environ[name] for name in (*_INHERITED, *_CERTIFICATES) if name in os.environ}
         try:
             with self._lock:
@@ -220,7 +221,7 @@ class BoundedCommand:
         return RunOutcome("done") if child.returncode == 0 else RunOutcome("failed", _exit_text(child.returncode))
 
     def close(self) -> None:
-        """Kills the run in progress and all processes of its session."""
+        """Kills the running program with its process group, and prevents further runs."""
         with self._lock:
             self._is_closed = True
         self._kill()
@@ -248,7 +249,7 @@ class HourlyTokenBucket:
         self._at_seconds = now_seconds
 
     def try_take(self, now_seconds: float) -> bool:
-        """Takes a token; False when none is left."""
+        """Takes a token and returns True; returns False if none is left."""
         passed_seconds = max(0.0, now_seconds - self._at_seconds)
         self._left = min(self._most, self._left + passed_seconds * self._most / _HOUR_SECONDS)
         self._at_seconds = now_seconds

@@ -16,7 +16,7 @@ from neurontools.util.units import bytes_text
 class HostShape:
     """Cores and HBM stacks of a host.
 
-    Core indices are physical and count across devices, in the logical order of each device.
+    Core indices are physical and run across all devices, in the logical order of the cores within each device.
     """
 
     device_count: int
@@ -31,7 +31,7 @@ class HostShape:
         return self.device_count * self.cores_per_device
 
     def logical_core_count(self, lnc: int) -> int:
-        """Returns the number of logical cores at this LNC."""
+        """Returns how many logical cores the host has at this LNC."""
         return self.core_count // lnc
 
     def device_of(self, core_index: int) -> int:
@@ -39,11 +39,11 @@ class HostShape:
 
     @property
     def cores_per_stack(self) -> int:
-        """Physical cores that share one HBM stack."""
+        """The number of physical cores that share one HBM stack."""
         return self.cores_per_device // self.stacks_per_device
 
     def stack_of(self, core_index: int) -> int:
-        """Returns the HBM stack of a physical core, counted across devices."""
+        """Returns the index of a physical core's HBM stack. These indices run across all devices."""
         return core_index // self.cores_per_stack
 
     def cores_of_stack(self, stack: int) -> range:
@@ -67,7 +67,7 @@ class CoreReport:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeReport:
-    """One validated report of a process. All core indices, also of subgraphs, are local to the process."""
+    """One validated report of a process. All core indices, including those of subgraphs, are local to the process."""
 
     measured_at_seconds: float
     cores: dict[int, CoreReport]
@@ -78,7 +78,7 @@ class RuntimeReport:
     total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     training: model.TrainingCounters | None = None
-    counted_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: not reported
+    counted_since_seconds: float | None = None  # start of counting (CLOCK_MONOTONIC); None: not reported
     operators: tuple[model.OperatorTime, ...] = ()
     advice: tuple[model.ScriptAdvice, ...] = ()
 
@@ -101,10 +101,10 @@ class CoreLease:
     tag: str = ""
     runtime_version: str | None = None
     report: RuntimeReport | None = None
-    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report by local index
+    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report of each core, by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
-    """First report by local index, for a process that started before the daemon. Its counters start from there."""
-    peak_device_memory_bytes: int | None = None  # None before the first report
+    """First report of each core, by local index, if the process started before the daemon: its counts are not added."""
+    peak_device_memory_bytes: int | None = None  # None until the process has reported
 
     @property
     def logical_cores(self) -> range:
@@ -116,13 +116,13 @@ class CoreLease:
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:
-        """Returns the devices of the lease's cores. For an observer, returns all devices."""
+        """Returns the indices of the devices with cores of this lease. For an observer, returns all devices."""
         if not self.count:
             return tuple(range(shape.device_count))
         return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))
 
     def memory_of(self, core_index: int) -> model.DeviceMemory:
-        """Returns the lease's memory on one of its physical cores: an equal share of the logical core's memory.
+        """Returns the memory use of one physical core of the lease: an equal share of its logical core's memory use.
 
         All categories are None before the first report about that core.
         """
@@ -137,7 +137,10 @@ _UNKNOWN = model.DeviceMemory(*[None] * len(model.DeviceMemory.__slots__))
 
 
 def share(memory: model.DeviceMemory, position: int, parts: int) -> model.DeviceMemory:
-    """Returns one of `parts` equal shares of a memory. The first share gets the remainder, so the sum is exact."""
+    """Splits each memory size into `parts` equal shares, and returns the share at `position`.
+
+    The share at position 0 gets the remainder, so that the shares add up exactly.
+    """
     shares: dict[str, int | None] = {}
     for name, size_bytes in model.memory_categories(memory).items():
         if size_bytes is None:
@@ -151,9 +154,9 @@ def share(memory: model.DeviceMemory, position: int, parts: int) -> model.Device
 def memory_table(
     shape: HostShape, stack: int, holders: Sequence[tuple[CoreLease, int]], asking: CoreLease, asked_bytes: int
 ) -> str:
-    """Formats an out-of-memory error: the request, then one line per holder of the stack, with exact bytes.
+    """Formats an out-of-memory error of an HBM stack: the request, then one line per process that uses the stack.
 
-    `holders` are all leases with a core of the stack, and their bytes on it.
+    `holders` are all leases with a core of the stack, and the bytes that each uses there.
     """
     device, stack_on_device = divmod(stack, shape.stacks_per_device)
     free_bytes = shape.stack_bytes - sum(size_bytes for holder, size_bytes in holders if holder is not asking)
@@ -175,11 +178,11 @@ def memory_table(
 
 _NOTHING = CoreReport()
 _MOST_DEPARTED = 4096
-_LARGEST_COUNT = 2**63 - 1  # counters of a core stop here, because the messages carry int64
+_LARGEST_COUNT = 2**63 - 1  # larger core counters are cut to this, because gRPC messages have int64 fields
 
 
 class Refusal(Exception):
-    """A refused request. The message has the cause and the next step. The subclass decides the gRPC status."""
+    """A request is refused. The message gives the cause and the next step. The subclass decides the gRPC status."""
 
 
 class UnknownToken(Refusal):
@@ -195,7 +198,7 @@ class ImpossibleRequest(Refusal):
 
 
 class CoresInUse(Refusal):
-    """Other processes hold the cores."""
+    """Other processes hold the requested cores."""
 
 
 class DeviceMemoryExhausted(Refusal):
@@ -219,8 +222,8 @@ class CoreCounters:
 class CoreAllocator:
     """The leases and reports of one host. Belongs to the event loop's thread.
 
-    Counters start at `began_seconds` (CLOCK_MONOTONIC). Earlier counts of a process, under a previous daemon, stay with
-    the process and are not added to its cores.
+    Core counters start at `began_seconds` (CLOCK_MONOTONIC). What a process counted before that, under an earlier
+    daemon, is not added to its cores.
     """
 
     def __init__(
@@ -288,7 +291,7 @@ class CoreAllocator:
         return lease
 
     def report(self, token: str, report: RuntimeReport) -> None:
-        """Stores a report. If it raises Refusal, nothing changes."""
+        """Stores the report of a process. If it raises Refusal, nothing changes."""
         lease = self.known(token)
         if not lease.count:
             raise InvalidReport("this process holds no cores; call Attach before Report")
@@ -311,7 +314,7 @@ class CoreAllocator:
     def counters_of(self, core_index: int, lease: CoreLease) -> CoreCounters:
         """Returns the counters of a physical core under this lease, including the latest report.
 
-        Each physical core has the busy time and executions of its logical core. FLOPs are divided among them.
+        A physical core has the full busy time and executions of its logical core, but an equal share of the FLOPs.
         """
         base = self.counters[core_index]
         local, position = divmod(core_index - lease.first * lease.lnc, lease.lnc)
@@ -345,7 +348,7 @@ class CoreAllocator:
         return lnc
 
     def _chosen(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
-        """Returns the first logical core and the count that satisfy a request."""
+        """Returns the first logical core, and the number of logical cores, that satisfy a request."""
         available = self.shape.logical_core_count(lnc)
         if request.first is None and request.count is not None:
             return self._first_fit(request.count, lnc), request.count
@@ -363,7 +366,7 @@ class CoreAllocator:
         return first, count
 
     def _first_fit(self, count: int, lnc: int) -> int:
-        """Returns the start of the lowest run of `count` free logical cores."""
+        """Returns the first of the lowest `count` contiguous free logical cores."""
         total = self.shape.logical_core_count(lnc)
         if not 1 <= count <= total:
             raise ImpossibleRequest(f"{NUM_CORES}={count}: this host has {total} NeuronCores; ask for 1 to {total}")
@@ -393,7 +396,7 @@ class CoreAllocator:
         return f"held by PID {', '.join(listed[:4])}{more}; end them or ask for other cores"
 
     def _check_memory(self, lease: CoreLease, cores: dict[int, CoreReport]) -> None:
-        """Raises DeviceMemoryExhausted if the processes on a stack together exceed its size."""
+        """Raises DeviceMemoryExhausted if the processes on an HBM stack together use more than its size."""
         asked: dict[int, int] = {}
         for local_index in {*lease.cores, *cores}:
             core = cores.get(local_index) or lease.cores[local_index]
@@ -407,12 +410,12 @@ class CoreAllocator:
                 raise DeviceMemoryExhausted(memory_table(self.shape, stack, holders, lease, size_bytes))
 
     def holders_of_stack(self, stack: int) -> list[CoreLease]:
-        """Returns the leases with a core on this stack."""
+        """Returns the leases with a core on this HBM stack."""
         holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
         return list({holder.token: holder for holder in holders if holder is not None}.values())
 
     def stack_bytes_of(self, lease: CoreLease, stack: int) -> int:
-        """Returns the bytes of a process on a stack, from its latest report."""
+        """Returns how many bytes a process uses on an HBM stack, from its latest report."""
         return sum(
             core.memory.total_bytes or 0
             for local_index, core in lease.cores.items()

@@ -20,7 +20,7 @@ from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 from neurontools.rpc import wire
 from neurontools.util.terminal import excerpt
 
-MAX_REPLY_BYTES = 16 * 2**20  # the limit of the kubelet's own clients
+MAX_REPLY_BYTES = 16 * 2**20  # the largest reply that the kubelet's own clients accept
 _MAX_TROUBLE_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
@@ -32,15 +32,16 @@ class KubeletTimeouts:
 
     interval_seconds: float = 10.0
     reply_seconds: float = 5.0
-    first_retry_seconds: float = 1.0  # doubles with each failure
+    first_retry_seconds: float = 1.0  # pause after a failure; doubles with each further one
     longest_retry_seconds: float = 60.0
     held_seconds: float = 300.0
 
 
 class KubeletWatcher:
-    """Asks the kubelet periodically for the devices of pods, and passes its answers on; () without a kubelet.
+    """Asks the kubelet periodically for the devices of pods, and calls `on_allocations` with each valid answer.
 
     Keeps the last good answer for `held_seconds`: a kubelet restart is far likelier than every pod losing its devices.
+    After that, calls `on_allocations` with ().
     """
 
     def __init__(
@@ -59,18 +60,18 @@ class KubeletWatcher:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning when the kubelet does not answer properly."""
+        """One warning if the kubelet does not answer properly; else empty."""
         if not self._trouble:
             return ()
         shown = "pods are shown as last reported" if self._answered_at_seconds is not None else "pods may have no names"
         return (f"the kubelet at unix:{self._socket} doesn't list its pods ({self._trouble}): {shown}",)
 
     def start(self) -> None:
-        """Starts asking in a task."""
+        """Starts the task that asks the kubelet."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
-        """Ends the task."""
+        """Ends the task that asks the kubelet."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -82,7 +83,7 @@ class KubeletWatcher:
             await asyncio.sleep(pause_seconds)
 
     async def ask_once(self) -> float:
-        """Asks the kubelet once and passes its answer on. Returns the seconds until the next request."""
+        """Asks the kubelet once and handles its answer. Returns the seconds until the next request."""
         if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
             try:
                 found = await self._ask()
@@ -97,7 +98,7 @@ class KubeletWatcher:
     async def _ask(self) -> tuple[PodAllocation, ...]:
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.use_local_subchannel_pool", 1))
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
-            ask: Any = channel.unary_unary(METHOD)  # without serializers: raw bytes
+            ask: Any = channel.unary_unary(METHOD)  # without serializers, request and reply are raw bytes
             reply: bytes = await ask(b"", timeout=self._patience.reply_seconds)
         # Parsing a megabyte takes 0.25 s, during which the event loop would be blocked.
         return await asyncio.to_thread(lambda: tuple(read_allocations(reply)))
@@ -134,7 +135,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def name_of_kubernetes(text: str | None) -> str | None:
-    """The text if it is a valid name of a pod, namespace or container; else None."""
+    """Returns the text if it is a valid name of a pod, namespace or container; else None."""
     return text if text and len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) else None
 
 
@@ -144,13 +145,13 @@ DEVICE_RESOURCES = frozenset(("aws.amazon.com/neuron", "aws.amazon.com/neurondev
 CORE_RESOURCES = frozenset(("aws.amazon.com/neuroncore",))
 DRA_DRIVER = "neuron.aws.com"
 
-# Field numbers of the messages.
-_POD_RESOURCES = 1  # ListPodResourcesResponse
+# Field numbers of the protobuf messages in the kubelet's reply.
+_POD_RESOURCES = 1  # field of ListPodResourcesResponse
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
 _CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
 _RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
 _CLAIM_RESOURCES = 4  # DynamicResource
-_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # ClaimResource, since Kubernetes 1.31
+_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # fields of ClaimResource, which exists since Kubernetes 1.31
 
 _MOST_INDICES = 1024  # more than any host has
 _INDEX = re.compile(r"[0-9]{1,4}$")
@@ -160,9 +161,9 @@ _Fields = dict[int, list[int | bytes]]
 
 
 def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
-    """Parses the containers with Neuron devices or cores from a ListPodResourcesResponse.
+    """Yields the containers with Neuron devices or cores of a ListPodResourcesResponse.
 
-    Raises ValueError for an invalid message, or for an invalid pod name of such a container.
+    Raises ValueError for an invalid message, or if such a container or its pod has an invalid name.
     """
     for pod in _messages(wire.decode(reply), _POD_RESOURCES):
         name, namespace = _text(pod, _POD_NAME), _text(pod, _POD_NAMESPACE)
@@ -176,7 +177,7 @@ def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
 
 
 def _given(container: _Fields) -> tuple[set[int], set[int]]:
-    """Indices of devices and of logical cores."""
+    """Returns the indices of the devices, and of the logical cores, that the kubelet gave to a container."""
     devices: set[int] = set()
     cores: set[int] = set()
     for given in _messages(container, _CONTAINER_DEVICES):
@@ -208,7 +209,7 @@ def _text(fields: _Fields, number: int) -> str:
 
 
 def _indices(ids: Iterable[int | bytes]) -> Iterator[int]:
-    """The indices at the end of device ids: "3", "neuron3", "neuron-core-3"."""
+    """Yields the indices at the end of device ids such as "3", "neuron3" or "neuron-core-3"."""
     for value in ids:
         match = _INDEX.search(value.decode("utf-8", "replace")) if isinstance(value, bytes) else None
         if match is not None and int(match[0]) < _MOST_INDICES:
@@ -217,15 +218,16 @@ def _indices(ids: Iterable[int | bytes]) -> Iterator[int]:
 
 MAX_CGROUP_BYTES = 64 * 2**10
 
-# A container's directory: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
+# A container's cgroup: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
-# Pod UIDs have dashes, and underscores where systemd names the slice.
+# A pod UID contains dashes, or underscores if systemd names the slice.
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
-# The part of the tree that systemd delegates to users, who choose the names of cgroups below it.
+# systemd delegates this part of the cgroup tree to users. They choose the names of its cgroups, so it is ignored.
 _OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
-# /slurm/uid_1000/job_1 (v1; with the node's name where a host has several), /system.slice/slurmstepd.scope/job_1 (v2),
-# from the root on: in a cgroup of its own a service makes what it likes. A daemon in a container sees "/.." first.
+# Slurm's cgroup of a job is /slurm/uid_1000/job_1 (v1; /slurm_NODE/... if a host runs several Slurm nodes) or
+# /system.slice/slurmstepd.scope/job_1 (v2). The pattern starts at the root of the tree, because a service can choose
+# any names inside its own cgroup. For a daemon in a container, paths begin with "/..".
 _SLURM = re.compile(
     r"^\d+:[^:]*:(?:/\.\.)*(?:/slurm(?:_[^/]+)?/uid_\d+|/[^/]+\.slice/(?:[^/]+_)?slurmstepd\.scope)"
     r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)",
@@ -237,7 +239,7 @@ _Key = tuple[int, float | None, float | None]
 
 
 class ProcessAttributor:
-    """Reads and remembers the attribution of each process. A young process is read again.
+    """Reads the attribution of each process, and caches it after three reads.
 
     Belongs to the event loop's thread. `proc` is where /proc is mounted.
     """
@@ -270,7 +272,10 @@ class ProcessAttributor:
         return process if found == _NOTHING else replace(process, attribution=found, job=_job(process, found))
 
     def _of(self, process: Process) -> Attribution:
-        """Reads a process up to three times, because a job's starter may move it into its cgroup later."""
+        """Returns the attribution of a process, without what the kubelet reports.
+
+        Reads it up to three times, because a launcher may move a process to the job's cgroup after its start.
+        """
         key = _key(process)
         looks, found = self._known.get(key, (0, _NOTHING))
         if looks < _LOOKS:
@@ -283,12 +288,15 @@ _LOOKS = 3
 
 
 def _key(process: Process) -> _Key:
-    """Identifies a process although PIDs are reused."""
+    """Returns a key that identifies a process even if its PID is reused."""
     return process.pid, process.started_at_unix_seconds, process.attached_at_unix_seconds
 
 
 def read_attribution(directory: Path) -> Attribution:
-    """Reads the attribution of a /proc/PID directory; None for what can't be read, as others' environments."""
+    """Reads the attribution of a process from its /proc/PID directory.
+
+    Fields that can't be read, such as those from another user's environment, are None.
+    """
     return attribution_from(
         read_limited(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
         {
@@ -299,7 +307,7 @@ def read_attribution(directory: Path) -> Attribution:
 
 
 def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attribution:
-    """Parses the text of /proc/PID/cgroup and environment variables."""
+    """Returns the attribution of a process, from the text of its /proc/PID/cgroup and its environment variables."""
     cgroup = "\n".join(line for line in cgroup.splitlines() if not _OF_USERS.match(line))
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
@@ -318,15 +326,15 @@ def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attrib
 
 
 def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAllocation], host_lnc: int) -> Attribution:
-    """Adds the pod and container that the kubelet allocated the process's cores to.
+    """Adds the names of the pod and container to which the kubelet gave the process's cores or devices.
 
-    An allocation is exclusive, so a process that holds these cores belongs to that pod. A process outside of all
-    containers is left alone.
+    An allocation is exclusive, so a process that holds these cores belongs to that pod. The attribution of a process
+    outside of all containers is returned unchanged.
     """
     if found.container_id is None and found.pod_uid is None:
         return found
     cores = {core // host_lnc for core in process.core_indices}
-    is_user = bool(process.core_indices) or process.runtime_version is not None  # monitors open devices too
+    is_user = bool(process.core_indices) or process.runtime_version is not None  # a monitor opens devices without these
     devices = set(process.device_indices) if is_user else set()
     for allocation in allocations:
         given_cores = set(allocation.neuroncore_indices)
@@ -341,9 +349,9 @@ def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAll
 
 
 def _job(process: Process, of: Attribution) -> Job | None:
-    """Names the job after Slurm or Kubernetes, if the process runs under one.
+    """Returns the job of a process, named after Slurm or Kubernetes if the process runs under one of them.
 
-    A Slurm job's steps are told apart by their run id. A pod without a launcher is a run of its own host.
+    Each step of a Slurm job has its own run id. A pod outside of a pod group keeps the run id of its process.
     """
     job = process.job or Job("")
     if of.slurm_job_id:
@@ -361,9 +369,10 @@ def _job(process: Process, of: Attribution) -> Job | None:
     return process.job
 
 
-# Variables with the name of a JobSet, of a Job, or with the address of a LeaderWorkerSet's leader.
+# Environment variables with the name of a JobSet or a Job, or with the address of a LeaderWorkerSet's leader.
 _POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
-_ONLY_STEPS = (None, "0", "batch", "extern")  # most jobs train in one of these
+# A job's name omits these Slurm steps, because most jobs train in one of them.
+_ONLY_STEPS = (None, "0", "batch", "extern")
 _VARIABLES = frozenset(
     (
         b"CONTAINER_NAME",
@@ -377,7 +386,7 @@ _VARIABLES = frozenset(
 
 
 def _pod_group(read_environment: Mapping[str, str]) -> str | None:
-    """The common name of a job's pods, from the first variable that is set."""
+    """Returns the common name of a job's pods, from the first variable of _POD_GROUPS that is set."""
     for variable in _POD_GROUPS:
         if told := read_environment.get(variable.decode("ascii")):
             return name_of_kubernetes(told.partition(".")[0])
@@ -385,7 +394,7 @@ def _pod_group(read_environment: Mapping[str, str]) -> str | None:
 
 
 def _step(job_id: str, read_environment: Mapping[str, str]) -> str | None:
-    """The job step from the environment, for cgroups without steps."""
+    """Returns the Slurm step from the environment, for cgroup paths without a step."""
     text = read_environment.get("SLURM_STEP_ID", "")
     is_step = len(text) <= 20 and text.isascii() and text.isdigit()
     return text if is_step and read_environment.get("SLURM_JOB_ID") == job_id else None

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from neurond.service.network_api import NetworkApi
     from neurontools.model import InjectedFault, Snapshot
 
-# Lease changes are published at once, but no more often than this.
+# Delay after a lease change, so that one snapshot shows all changes of this time.
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
 
@@ -57,9 +57,10 @@ _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """One daemon. SIGTERM and SIGINT end it. SIGHUP of its terminal ends it too; without a terminal it reloads.
+    """The daemon of one host. SIGTERM and SIGINT end it.
 
-    `lose_host` and `faults`, which are injected at the start, are for simulated hosts.
+    SIGHUP ends it if it has a terminal; without one, SIGHUP reloads the configuration. `lose_host` and `faults` are for
+    simulated hosts; the daemon injects `faults` when it starts.
     """
 
     def __init__(
@@ -91,14 +92,14 @@ class Daemon:
         )
 
     async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serves until `ending` is set, or without it until a signal. Calls `on_ready` once it serves.
+        """Serves until `ending` is set; if that is None, until a signal. Calls `on_ready` as soon as it serves.
 
-        Raises UserError when it can't have the sockets.
+        Raises UserError if it can't claim the sockets.
         """
         is_own_process = ending is None
-        # Checked before a hangup: afterwards the terminal can no longer be found.
+        # This checks for a terminal now, because after a hangup the terminal can no longer be found.
         reloads = is_own_process and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal()
-        # Before the sockets: a signal must never leave them behind.
+        # The signal handlers come before the sockets, so that a signal never leaves socket files behind.
         ending = ending or termination_event(by_hang_up=not reloads)
         loop = asyncio.get_running_loop()
         if reloads:
@@ -107,7 +108,8 @@ class Daemon:
         publisher = self._publisher
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        files_each = raise_file_limit() // (1 if self._settings.listen is None else 2)  # half for the API over TLS
+        # If the API over TLS is enabled, it gets half of the files.
+        files_each = raise_file_limit() // (1 if self._settings.listen is None else 2)
         peers = PeerLimiter(limits_for(files_each), time.monotonic)
         proxy = ConnectionProxy(peers)
         calls = OpenCalls(peers, proxy.who)
@@ -132,13 +134,13 @@ class Daemon:
             publisher.start_kubelet()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
-            # Objects of the start live as long as the daemon. Without this, a garbage collection blocks for 20 ms.
+            # Excludes all objects made so far: they live as long as the daemon, and collecting them takes 20 ms.
             gc.freeze()
             turns.begin()
             if self._faults is not None and self._first_faults:
                 self._faults.inject(self._first_faults)
             if not notify_ready(self._settings.ready_fd) and self._settings.exit_with_parent:
-                ending.set()  # the parent ended before the kernel could signal it
+                ending.set()  # the parent ended before the kernel could signal its end
             on_ready()
             if is_own_process:
                 self._reloader.start()
@@ -170,7 +172,7 @@ class Daemon:
             self._faults.effects.log_error = self._written_kernel_log.write
 
     def _apply_settings(self, before: Settings, after: Settings) -> None:
-        """Applies the reloadable settings."""
+        """Applies the changed settings that need no restart."""
         if after.log_level != before.log_level:
             set_log_level(after.log_level)
         self._publisher.apply_settings(before, after)
@@ -182,7 +184,7 @@ class Daemon:
                 self._network.proxy.allow(allowed_subjects(after))
 
     async def _tick_until(self, ending: asyncio.Event, peers: PeerLimiter) -> None:
-        """Publishes a snapshot per interval. Ticks that were missed are skipped."""
+        """Publishes a snapshot per interval until `ending` is set. Skips missed ticks."""
         loop = asyncio.get_running_loop()
         due = self._ticks.began_seconds
         memory_trimmer = MemoryTrimmer()
@@ -213,7 +215,7 @@ class Daemon:
             self._publisher.publish(whole=False)
 
     def _on_fault_change(self) -> None:
-        """Publishes the change, and sets a timer for the next one."""
+        """Publishes changed faults, and sets a timer for the next time at which one changes."""
         self._on_ownership_change()
         if self._fault_due is not None:
             self._fault_due.cancel()
@@ -262,7 +264,10 @@ def _sysfs_exporter(settings: Settings, first: Snapshot) -> SysfsExporter:
 
 
 def _kernel_log_writer(settings: Settings, first: Snapshot) -> KernelLogWriter | None:
-    """The kernel log of a simulated host, for injected faults; None when there is no file for it."""
+    """Returns the writer of a simulated host's kernel log; None if the settings name no file.
+
+    Injected faults write their errors to this log.
+    """
     path = settings.export_kernel_log
     if path is None and settings.export_sysfs is not None:
         from neurontools.driver.tree_export import KERNEL_LOG

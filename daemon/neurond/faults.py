@@ -1,7 +1,7 @@
 """Injected faults of a simulated host: their life cycle, the processes they affect, and what the devices show.
 
-There is no I/O here. Clocks and callbacks come from `FaultEffects`, so the state depends only on them, on the requests
-and on the executions that meet a fault.
+This module does no I/O. Clocks and callbacks come from `FaultEffects`. The state depends only on these, on the
+requests, and on the executions that a fault affects.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PROCESS_LINE = re.compile(rb"(armed|met|told) (\d{1,9})(?: (\d{1,4}))?")
 
 
 class NoTarget(Exception):
-    """The target of a fault does not exist; the message names valid ones."""
+    """The target of a requested fault does not exist; the message names valid targets."""
 
 
 class TooMany(Exception):
-    """The host already has MOST_FAULTS faults."""
+    """The host would have more than MOST_FAULTS faults."""
 
 
 class NoSuchFault(Exception):
@@ -42,24 +42,25 @@ LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
 class FaultEffects:
     """The callbacks and clocks that a `FaultInjector` works with.
 
-    `lose_host` takes the host away for a number of seconds, or for good when None. The host returns as if rebooted and
-    keeps the faults that have not begun. Without the callback a host can't be lost.
+    `lose_host` takes down the simulated host for a number of seconds, or forever if that is None. The host returns as
+    if rebooted, and keeps the faults that have not begun. Without this callback, a request to lose the host is refused.
     """
 
-    now: Callable[[], float]  # CLOCK_MONOTONIC, in seconds
-    unix_at: Callable[[float], float]  # Unix time of a moment of CLOCK_MONOTONIC
-    on_change: Callable[[], None] = lambda: None  # snapshots have something new to show
-    on_acknowledged: Callable[[], None] = lambda: None  # a process has acknowledged a fault
+    now: Callable[[], float]  # reads CLOCK_MONOTONIC, in seconds
+    unix_at: Callable[[float], float]  # converts a CLOCK_MONOTONIC time to Unix time
+    on_change: Callable[[], None] = lambda: None  # faults changed, so publish a snapshot
+    on_acknowledged: Callable[[], None] = lambda: None  # a process acknowledged a fault
     on_healed: OnHealed = lambda _faults, _uid, _pid: None
-    send: Callable[[str, bytes], None] = lambda _token, _line: None  # a line to the process with a token
-    log_error: Callable[[HardwareError], None] = lambda _error: None  # an error to the kernel log
+    send: Callable[[str, bytes], None] = lambda _token, _line: None  # sends a line to the process with this token
+    log_error: Callable[[HardwareError], None] = lambda _error: None  # writes an error to the simulated kernel log
     lose_host: LoseHost | None = None
 
 
 class FaultInjector:
-    """All injected faults that are not healed. Belongs to the event loop's thread.
+    """Holds the injected faults of a host until they are healed. Belongs to the event loop's thread.
 
-    `tells_health`: the simulated driver reports unhealthy components. `lost_devices` are the devices missing now.
+    `tells_health`: whether the simulated driver reports unhealthy components. `lost_devices`: the devices that current
+    faults remove.
     """
 
     def __init__(self, allocator: CoreAllocator, effects: FaultEffects, *, tells_health: bool = True) -> None:
@@ -72,22 +73,25 @@ class FaultInjector:
         self._traces = FaultCounters()
         self._shown: tuple[InjectedFault, ...] = ()
         self._health: dict[int, ReportedHealth] = {}
-        self._unarmed: set[tuple[str, int]] = set()  # token and fault number, not acknowledged yet
+        self._unarmed: set[tuple[str, int]] = set()  # (token, fault number) that a process has not acknowledged yet
 
     @property
     def shown(self) -> tuple[InjectedFault, ...]:
-        """The faults for snapshots, by number."""
+        """The faults as snapshots show them, ordered by number."""
         return self._shown
 
     @property
     def next_seconds(self) -> float | None:
-        """When a fault next changes by time alone (CLOCK_MONOTONIC); None: never."""
+        """When the next delay or duration of any fault ends (CLOCK_MONOTONIC); None if no fault has one."""
         return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
 
     def inject(
         self, requests: Sequence[FaultRequest], by_uid: int | None = None, by_pid: int | None = None
     ) -> tuple[InjectedFault, ...]:
-        """Adds all faults or none, for a user and a process. Raises NoTarget or TooMany."""
+        """Injects all requested faults and returns them. If it raises NoTarget or TooMany, it injects none.
+
+        `by_uid` and `by_pid` identify the user and process that request the faults.
+        """
         if len(self._held) + len(requests) > MOST_FAULTS:
             raise TooMany(f"this host has {len(self._held)} faults, and {MOST_FAULTS} is the limit; heal some first")
         placed = [(request, *self._locate(request)) for request in requests]
@@ -105,7 +109,7 @@ class FaultInjector:
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
         """Removes faults and the counts they caused; without numbers, all faults. Returns how many it removed.
 
-        Raises NoSuchFault.
+        Raises NoSuchFault for an unknown number, and then removes none.
         """
         missing = sorted(set(numbers) - self._held.keys())
         if missing:
@@ -121,7 +125,7 @@ class FaultInjector:
         return len(healed)
 
     def advance(self) -> None:
-        """Advances all faults to now."""
+        """Begins and ends the faults whose delay or duration is over, and informs the affected processes."""
         now_seconds, has_changed = self.effects.now(), False
         for fault in sorted(self._held.values(), key=lambda fault: fault.due_seconds):
             was_armed, had_begun = fault.is_armed, fault.began_seconds is not None
@@ -139,18 +143,18 @@ class FaultInjector:
             self._publish_change()
 
     def send_active_faults(self, token: str) -> None:
-        """Sends the faults that affect its cores to a process that has just attached."""
+        """Sends a newly attached process the faults that affect its cores."""
         lease = self._allocator.known(token)
         for fault in self._held.values():
             if fault.is_armed and fault.ended_seconds is None:
                 self._send_fault(fault, lease)
 
     def forget_process(self, token: str) -> None:
-        """Forgets a process that has left."""
+        """Stops waiting for acknowledgements of a process that has left."""
         self._unarmed = {pair for pair in self._unarmed if pair[0] != token}
 
     def handle_line(self, token: str, line: bytes) -> None:
-        """Handles a line of an attached process; ignores an invalid one."""
+        """Handles a line that an attached process sends about a fault. Ignores invalid lines."""
         said = _PROCESS_LINE.fullmatch(line)
         try:
             lease = self._allocator.known(token)
@@ -178,15 +182,15 @@ class FaultInjector:
         return not any(number in numbers for _, number in self._unarmed)
 
     def ecc(self, device_index: int) -> EccCounters | None:
-        """The ECC events that faults caused on a device, if any."""
+        """Returns the ECC events that faults caused on a device, or None."""
         return self._traces.ecc(device_index)
 
     def status(self, core_index: int) -> StatusCounters | None:
-        """The driver counters that faults caused on a physical core, if any."""
+        """Returns the driver counters that faults raised on a physical core, or None."""
         return self._traces.status(core_index)
 
     def reported_health(self, device_index: int) -> ReportedHealth | None:
-        """The components of a device that faults make unhealthy; None when no fault does."""
+        """Returns the components of a device that faults make unhealthy; None if there are none."""
         return self._health.get(device_index)
 
     def loses_reports(self, token: str) -> bool:
@@ -195,7 +199,7 @@ class FaultInjector:
         return bool(losing) and any(self._cores_on(fault, self._allocator.known(token)) for fault in losing)
 
     def _locate(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
-        """The devices and physical cores of a target. Raises NoTarget."""
+        """Returns the devices and physical cores that a request targets. Raises NoTarget."""
         shape = self._allocator.shape
         if request.definition.loses_host:
             if self.effects.lose_host is None:
@@ -223,11 +227,11 @@ class FaultInjector:
         return tuple(dict.fromkeys(map(shape.device_of, cores))), frozenset(cores)
 
     def _affected_cores(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
-        """Local indices of the process's cores whose executions the fault affects."""
+        """Returns the local indices of the process's cores whose executions the fault affects."""
         return self._cores_on(fault, lease) if fault.kind.is_met and not lease.synthetic else []
 
     def _cores_on(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
-        """Local indices of the process's cores in the range of the fault."""
+        """Returns the local indices of the process's cores that the fault targets."""
         if fault.request.pid is not None and fault.request.pid != lease.pid:
             return []
         physical = lease.physical_cores()
@@ -238,7 +242,7 @@ class FaultInjector:
         ]
 
     def _position(self, lease: CoreLease, local: int) -> tuple[int, int]:
-        """The device of a process's core, and the NeuronCore on that device under the process's LNC."""
+        """Returns the device of a process's core, and the core's index on that device at the process's LNC."""
         core_index, per_device = lease.physical_cores()[local * lease.lnc], self._allocator.shape.cores_per_device
         return core_index // per_device, core_index % per_device // lease.lnc
 
@@ -255,7 +259,7 @@ class FaultInjector:
                 self.effects.send(lease.token, b"heal %d\n" % fault.number)
 
     def _apply_fault(self, fault: ActiveFault) -> None:
-        """Applies the effects that need no execution."""
+        """Applies the effects that a fault has when it begins: the host is lost, or ECC events are counted."""
         kind = fault.kind
         events = int(fault.request.effective_amount or 1) if kind.amount is not None else 1
         if kind.loses_host and self.effects.lose_host is not None:
@@ -264,7 +268,7 @@ class FaultInjector:
             self._traces.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
 
     def _pending_requests(self) -> tuple[FaultRequest, ...]:
-        """The requests that have not begun, with their remaining delay."""
+        """Returns the requests of the faults that have not begun, with their remaining delays."""
         now_seconds = self.effects.now()
         return tuple(
             fault.request
@@ -282,7 +286,7 @@ class FaultInjector:
         self._apply_fault(fault)
         for lease in self._allocator.leases:
             if lease.token != token and fault.kind.outlives_process:
-                self._send_fault(fault, lease)  # from now on it affects other processes too
+                self._send_fault(fault, lease)  # the fault now affects other processes too
 
     def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
         kind = fault.kind
@@ -323,7 +327,7 @@ class FaultInjector:
 
 
 def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
-    """Adds the ECC events of faults to ECC counters."""
+    """Returns the sum of ECC counters and the ECC events that faults caused."""
     if more is None:
         return counted
     sums = {name: (getattr(counted, name) or 0) + (getattr(more, name) or 0) for name in EccCounters.__slots__}
@@ -332,7 +336,7 @@ def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
 
 @dataclass(slots=True)
 class ActiveFault:
-    """One fault and its life cycle. `core_indices` are physical; a fault on a process covers that process's cores."""
+    """One injected fault and its state. `core_indices` are physical; a fault on a process has that process's cores."""
 
     number: int
     request: FaultRequest
@@ -344,26 +348,25 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
-    is_armed: bool = False  # its delay is over and the processes know it
+    is_armed: bool = False  # its delay is over, and affected processes receive it
 
     @property
     def kind(self) -> FaultKind:
-        """What it is."""
         return self.request.definition
 
     @property
     def due_seconds(self) -> float:
-        """From when on it may begin."""
+        """When the fault's delay is over (CLOCK_MONOTONIC)."""
         return self.injected_seconds + (self.request.after_seconds or 0.0)
 
     @property
     def holds(self) -> bool:
-        """Whether it is there now."""
+        """Whether the fault has begun and not ended."""
         return self.began_seconds is not None and self.ended_seconds is None
 
     @property
     def next_seconds(self) -> float | None:
-        """When time alone changes it next; None: time doesn't."""
+        """When the fault's delay or duration ends (CLOCK_MONOTONIC); None if neither is running."""
         if self.ended_seconds is not None:
             return None
         if self.began_seconds is None:
@@ -384,18 +387,21 @@ class ActiveFault:
         return before != (self.is_armed, self.began_seconds, self.ended_seconds)
 
     def record_execution(self, now_seconds: float) -> None:
-        """An execution meets it."""
+        """Counts an execution that the fault affected. The first one begins a fault that waits for it."""
         self.met_total += 1
         if self.began_seconds is None:
             self.began_seconds = now_seconds
 
     def record_report(self, now_seconds: float) -> None:
-        """The runtime has told of it: what is met once is over then."""
+        """Ends a fault that lasts for one execution or one process, because a process has reported the failure."""
         if self.kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS) and self.ended_seconds is None:
             self.ended_seconds = now_seconds
 
     def encode(self, cores: list[tuple[int, int, int]]) -> bytes:
-        """What a process is told of it; of its cores the local index, the device and the NeuronCore on that."""
+        """Encodes the fault as a line for a process.
+
+        Each of `cores` is the local index, the device, and the index of the NeuronCore on that device.
+        """
         request = self.request
         told = {
             "number": self.number,
@@ -409,7 +415,7 @@ class ActiveFault:
         return f"fault {json.dumps(told, separators=(',', ':'))}\n".encode()
 
     def to_model(self, unix_minus_monotonic_seconds: float) -> InjectedFault:
-        """As a snapshot has it."""
+        """Returns the fault as snapshots show it."""
 
         def at(seconds: float | None) -> float | None:
             return None if seconds is None else max(0.0, seconds + unix_minus_monotonic_seconds)
@@ -439,37 +445,37 @@ class ActiveFault:
 
 
 class FaultCounters:
-    """The counts of all faults. Answers are the same objects for as long as nothing was counted."""
+    """ECC events and driver counters that faults caused. Returns the same objects until a count changes."""
 
     def __init__(self) -> None:
-        self._ecc: dict[int, Counter[tuple[int, str]]] = {}  # by fault; of a device and a field
-        self._status: dict[int, Counter[tuple[int, str]]] = {}  # by fault; of a core and a counter
+        self._ecc: dict[int, Counter[tuple[int, str]]] = {}  # fault number: {(device index, ECC field): events}
+        self._status: dict[int, Counter[tuple[int, str]]] = {}  # fault number: {(core index, counter): count}
         self._ecc_of_device: dict[int, EccCounters] = {}
         self._status_of_core: dict[int, StatusCounters] = {}
 
     def count_ecc(self, fault: int, device_index: int, fields: Collection[str], events: int) -> None:
-        """Counts ECC events of a device."""
+        """Adds ECC events that a fault causes on a device."""
         for field in fields:
             self._ecc.setdefault(fault, Counter())[device_index, field] += events
         self._sum()
 
     def count_status(self, fault: int, core_index: int, name: str) -> None:
-        """Counts one in a status counter of a physical core."""
+        """Adds 1 to a driver counter of a physical core, because of a fault."""
         self._status.setdefault(fault, Counter())[core_index, f"{name}_total"] += 1
         self._sum()
 
     def forget(self, fault: int) -> None:
-        """Takes away what a fault has counted."""
+        """Removes the counts that a fault caused."""
         if self._ecc.pop(fault, None) or self._status.pop(fault, None):
             self._status.pop(fault, None)
             self._sum()
 
     def ecc(self, device_index: int) -> EccCounters | None:
-        """The events of a device; None: none were counted."""
+        """Returns the ECC events of a device; None if no fault caused any."""
         return self._ecc_of_device.get(device_index)
 
     def status(self, core_index: int) -> StatusCounters | None:
-        """The counters of a physical core; None: none were counted."""
+        """Returns the driver counters of a physical core; None if no fault raised any."""
         return self._status_of_core.get(core_index)
 
     def _sum(self) -> None:

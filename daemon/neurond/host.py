@@ -18,12 +18,12 @@ from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.model import Instance
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-FIRST_WITH_HEALTH = 3  # device generation whose driver reports component health: Trainium2
+FIRST_WITH_HEALTH = 3  # Trainium2: the first device generation whose driver reports component health
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedHost:
-    """A monitored host. `load` is None without a synthetic load, `faults` with real devices."""
+    """A monitored host. `load` is None without a synthetic load; `faults` is None for real devices."""
 
     source: DeviceSource
     allocator: CoreAllocator
@@ -57,7 +57,7 @@ def open_host(
 
 
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
-    # Imported here because a simulating daemon doesn't need it.
+    # Imported here because a daemon that simulates its devices doesn't need these modules.
     from neurond.sources.sysfs import SysfsSource
     from neurontools.driver.devices import list_device_directories
     from neurontools.driver.environment import Roots
@@ -106,7 +106,10 @@ def _load(settings: Settings, allocator: CoreAllocator, instance_type: catalog.I
 
 
 def open_kernel_log(settings: Settings) -> KernelLogReader | None:
-    """Opens the kernel log of these devices; None without one, as for simulated devices."""
+    """Opens the kernel log that has the errors of the devices.
+
+    Returns None if the settings disable it, or for simulated devices if the settings name no file.
+    """
     if settings.kmsg is not None:
         return KernelLogReader(settings.kmsg) if settings.kmsg else None
     return None if settings.simulate else KernelLogReader(f"{settings.dev_root}/kmsg", is_named=False)

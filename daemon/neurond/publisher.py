@@ -43,7 +43,7 @@ class SnapshotPublisher:
     def __init__(
         self, settings: Settings, host: WatchedHost, clock: SteadyClock, audit: AuditLog, group: int | None
     ) -> None:
-        # A simulated host has the processes of this one.
+        # The processes of a simulated host are those of the real host.
         proc_root = "/proc" if settings.simulate else settings.proc_root
         roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
         self._interval_seconds = settings.interval_seconds
@@ -72,18 +72,18 @@ class SnapshotPublisher:
         return self.store.put(self._rules.evaluate(first)).snapshot
 
     def start_kubelet(self) -> None:
-        """Starts to ask the kubelet for the pods of processes."""
+        """Starts the periodic requests to the kubelet."""
         self._kubelet.start()
 
     async def close_inputs(self) -> None:
-        """Ends exports, and no longer asks the kubelet."""
+        """Stops the exporters and the requests to the kubelet."""
         await self.exporters.close()
         await self._kubelet.close()
         if self.sysfs_export is not None:
             self.sysfs_export.close()
 
     def close_outputs(self) -> None:
-        """Ends actions and writes the log of ended processes."""
+        """Stops the actions and closes the log of ended processes."""
         if self._actions is not None:
             self._actions.close()
         self.ended.close()
@@ -98,15 +98,15 @@ class SnapshotPublisher:
             self._actions = _finding_actions(after, self._audit)
 
     async def refresh(self) -> None:
-        """Reads the devices, for one interval at most."""
+        """Reads the devices. Waits for at most one interval."""
         await self._refresher.refresh(self._interval_seconds)
 
     def publish(self, *, whole: bool) -> None:
-        """Takes and publishes a snapshot. A tick's snapshot is `whole`; only these become history."""
+        """Takes and publishes a snapshot. `whole`: it is the snapshot of a tick, which the history keeps."""
         try:
             snapshot = self._publish(whole=whole)
         except Exception as error:
-            # An error in one snapshot must not end the daemon; readers keep the snapshot before.
+            # An error in one snapshot must not end the daemon. Clients keep getting the previous snapshot.
             if is_out_of_memory(error):
                 log_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
             else:

@@ -42,13 +42,13 @@ class ConfigurationReloader:
             self.request()
 
     def request(self) -> None:
-        """Requests a reload."""
+        """Requests a reload. It starts immediately, or after the start of the daemon or the current reload."""
         self._is_requested = True
         if self._is_serving and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._reload_while_requested())
 
     async def _reload_while_requested(self) -> None:
-        """Reloads again after a request that came during a reload: the file may have changed after it was read."""
+        """Reloads, and again if a request came during the reload: the file may have changed after it was read."""
         while self._is_requested:
             self._is_requested = False
             await self._reload()
@@ -72,7 +72,7 @@ class ConfigurationReloader:
 
 
 async def read_settings(arguments: Sequence[str]) -> Settings:
-    """Reads the settings from these flags, their configuration file and the environment. Raises UserError."""
+    """Runs neurond with these flags to validate the configuration, and returns the settings. Raises UserError."""
     command = (sys.executable, "-P", "-m", "neurond", *arguments, "--check-config")
     child = await asyncio.create_subprocess_exec(
         *command,

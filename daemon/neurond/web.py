@@ -20,7 +20,7 @@ from neurontools.web.render_cache import RenderCache
 
 
 class DaemonPages:
-    """Renders pages only while a browser requests them. Belongs to the event loop's thread."""
+    """Serves the pages, and renders them only while a browser requests them. Belongs to the event loop's thread."""
 
     def __init__(self, settings: Settings, store: SnapshotStore, access: HttpAccess) -> None:
         self._gallery = RenderCache()
@@ -36,11 +36,11 @@ class DaemonPages:
 
     @property
     def page(self) -> HttpPage:
-        """The handler of all pages below `BASE`."""
+        """The HTTP handler of all pages below `BASE`."""
         return self._pages.page
 
     def observe(self) -> None:
-        """Handles a new snapshot."""
+        """Notifies the pages of a new snapshot."""
         self._gallery.news()
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class DaemonPages:
 
 
 _MOST_BYTES = 8 * 2**20
-_REST_SECONDS = 0.02  # pause between two moments of history, so that the event loop serves others
+_REST_SECONDS = 0.02  # pause after each snapshot of history, in which the event loop can serve clients
 
 
 class StoreFeed(Feed):
@@ -71,11 +71,11 @@ class StoreFeed(Feed):
 
     @property
     def is_loading_past(self) -> bool:
-        """As in `Feed`."""
+        """Whether the task still loads history."""
         return self._loading is not None and not self._loading.done()
 
     def drain(self) -> int:
-        """As in `Feed`."""
+        """Adds the latest snapshot and the loaded history to the timeline. Returns by how much it grew."""
         entry = self._store.latest
         if entry.snapshot.sequence != self._sequence:
             self._sequence = entry.snapshot.sequence
@@ -86,7 +86,7 @@ class StoreFeed(Feed):
         return super().drain()
 
     def close(self) -> None:
-        """As in `Feed`."""
+        """Stops loading history."""
         super().close()
         if self._loading is not None:
             self._loading.cancel()

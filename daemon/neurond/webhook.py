@@ -1,7 +1,8 @@
 """Posts the JSON document on standard input to a webhook. The daemon starts one such process per post.
 
-The daemon so needs neither TLS nor an HTTP client, and a hanging request ends with its process. The URL comes in an
-environment variable: other users can read arguments, and the URL may contain a secret. Redirects are not followed.
+Thus the daemon itself needs neither TLS nor an HTTP client, and it ends a hanging request by killing the process. The
+URL is in an environment variable, because it may contain a secret and other users can read arguments. Redirects are
+not followed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 WEBHOOK_VARIABLE = "_NEUROND_WEBHOOK"
 
-_SOCKET_SECONDS = 600.0  # the daemon bounds the whole process
+_SOCKET_SECONDS = 600.0  # long, because the daemon limits the time of the whole process
 
 
 def main() -> int:
-    """Returns 0 when the answer is 2xx."""
-    # Imported here because the daemon imports this module for WEBHOOK_VARIABLE.
+    """Posts the document. Returns 0 if the response status is 2xx, else 1."""
+    # Imported here because the daemon, which imports this module for WEBHOOK_VARIABLE, does not need urllib.
     import urllib.error
     import urllib.request
 

@@ -1,1 +1,1 @@
-"""What other engines are told: Prometheus, OpenTelemetry, readers of the driver's tree."""
+"""Exporters of snapshots: to Prometheus, to OpenTelemetry, and as a copy of the driver's sysfs tree."""

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the daemon, rendered and compressed at most once per snapshot and format; and all exporters."""
+"""Prometheus metrics of the daemon, rendered once per snapshot and format; `Exporters` runs these and others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NETWORK_OPEN_CONNECTIONS = FamilyDefinition(
 
 
 class DaemonMetrics:
-    """The metrics of the latest snapshot. Belongs to the event loop's thread."""
+    """Renders the Prometheus metrics of the latest snapshot. Belongs to the event loop's thread."""
 
     def __init__(self, store: SnapshotStore, *, untagged_together: bool = False) -> None:
         self._store = store
@@ -61,12 +61,12 @@ class DaemonMetrics:
         self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # further families
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Takes the snapshot of a tick, which later ones are compared with."""
+        """Stores the snapshot of a tick, because metrics compare the last two, and counts its errors."""
         self._before, self._latest = self._latest, snapshot
         self._errors.observe(snapshot)
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """The metrics in a format, rendered once per snapshot."""
+        """Returns the metrics as Prometheus or OpenMetrics text, rendered once per snapshot."""
         snapshot = self._store.latest.snapshot
         known = self._texts.get(openmetrics)
         if known is None or known[0] != snapshot.sequence:
@@ -102,7 +102,7 @@ class DaemonMetrics:
 
 
 class NetworkConnections(Protocol):
-    """The counters of the API over TLS."""
+    """Counters of connections to the API over TLS."""
 
     outcomes: Counter[Any]
 
@@ -123,7 +123,7 @@ class _Sender(Protocol):
 
 
 class Exporters:
-    """The exporters that the settings enable. Without any, none of their modules is imported."""
+    """Runs the exporters that the settings enable. Does not import the modules of the others."""
 
     def __init__(self, settings: Settings, store: SnapshotStore) -> None:
         self._settings = settings
@@ -133,7 +133,7 @@ class Exporters:
         self._sender: _Sender | None = None
 
     async def start(self) -> None:
-        """Starts to listen and to send. Raises UserError."""
+        """Starts the enabled exporters. Raises UserError if one of them can't start."""
         if self._settings.metrics_listen is not None:
             from neurond.exports.metrics_pages import MetricsPages
 
@@ -149,16 +149,16 @@ class Exporters:
             )
 
     def add_network_connections(self, connections: NetworkConnections) -> None:
-        """Adds the metrics of the API over TLS."""
+        """Adds metrics of the connections to the API over TLS."""
         self._metrics.others.append(partial(_network_families, connections))
 
     def allow(self, subjects: Subjects) -> None:
-        """Applies these roles of certificate names from the next connection on."""
+        """Sets which client certificates may read, from the next connection on."""
         if self._pages is not None:
             self._pages.access.allow(subjects)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Takes the snapshot of a tick."""
+        """Passes the snapshot of a tick to the exporters."""
         if self._pages is not None or self._sender is not None:
             self._metrics.observe(snapshot)
         if self._pages is not None:
@@ -167,7 +167,7 @@ class Exporters:
             self._sender.observe(snapshot)
 
     async def close(self) -> None:
-        """Stops listening and sending, within a second."""
+        """Stops the exporters, within a second."""
         if self._pages is not None:
             self._pages.close()
         if self._sender is not None:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class MetricsPages:
     """Serves metrics, and pages for browsers if enabled. Belongs to the event loop's thread.
 
-    Raises UserError when a file of the access settings is wrong.
+    Raises UserError for an invalid certificate or token file.
     """
 
     def __init__(self, settings: Settings, metrics: Exporter, store: SnapshotStore) -> None:
@@ -72,7 +72,7 @@ def _front(_: HttpRequest) -> HttpResponse:
 
 
 def _front_with_pages(request: HttpRequest) -> HttpResponse:
-    """Redirects browsers, which accept HTML, to the pages; probes get text."""
+    """Answers a request for "/": redirects clients that accept HTML to the pages, and sends text to others (probes)."""
     if "text/html" in request.header("accept"):
         return HttpResponse(b"", status=303, headers=(("Location", "/top/"),))
     return HttpResponse(b"neurond: metrics are at /metrics, pages for browsers at /top/\n")

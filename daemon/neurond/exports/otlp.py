@@ -1,8 +1,8 @@
 """Sends metrics over OTLP/HTTP with the OpenTelemetry SDK (an optional extra).
 
-Metrics have their hw.* names if the semantic conventions define one. The conventions know no accelerators but GPUs
-(https://opentelemetry.io/docs/specs/semconv/system/hardware-metrics/), so a Neuron device is reported as a GPU with
-its own vendor and model.
+A metric has its hw.* name from OpenTelemetry's semantic conventions if they define one. GPUs are the only accelerators
+in these (https://opentelemetry.io/docs/specs/semconv/system/hardware-metrics/), so a Neuron device is reported as a GPU
+with its own vendor and model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EVENTS = (
 )
 _STATES = {Severity.OK: "ok", Severity.NOTICE: "ok", Severity.WARNING: "degraded", Severity.CRITICAL: "failed"}
 _TIMEOUT_SECONDS = 5
-_LAST_SECONDS = 1.0  # for the last export when the daemon ends
+_LAST_SECONDS = 1.0  # timeout of the last export, when the daemon ends
 _SILENCE_SECONDS = 600.0
 _COMPRESSION = ("OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION")
 _SDK_LOGGERS = (
@@ -77,7 +77,7 @@ class OtlpSender:
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
             logging.getLogger(name).addFilter(_OncePerOutage(url))
-        # Every collector reads gzip, which saves 90 % of the bytes. None leaves the choice to the environment.
+        # Every collector reads gzip, which saves 90 % of the bytes. With None, the SDK reads the environment variables.
         compression = None if any(name in os.environ for name in _COMPRESSION) else Compression.Gzip
         exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS, compression=compression)
         reader = PeriodicExportingMetricReader(exporter, interval_seconds * 1000, _TIMEOUT_SECONDS * 1000)
@@ -85,7 +85,7 @@ class OtlpSender:
         self._register(self._provider.get_meter("neurontools"))
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Stores the snapshot of a tick. Called in the event loop's thread."""
+        """Stores the snapshot of a tick for the next export. Called in the event loop's thread."""
         self._snapshot = snapshot
 
     async def close(self) -> None:
@@ -94,10 +94,10 @@ class OtlpSender:
         is_sent = asyncio.Event()
 
         def end() -> None:
-            # In a daemon thread, so that a slow collector can't delay the exit. Unsent metrics are lost.
+            # Runs in a daemon thread, so that a slow collector can't delay the exit. Unsent metrics are lost.
             with contextlib.suppress(Exception):
                 self._provider.shutdown(timeout_millis=_LAST_SECONDS * 1000)
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+            with contextlib.suppress(RuntimeError):  # the event loop is already closed
                 loop.call_soon_threadsafe(is_sent.set)
 
         threading.Thread(target=end, name="otlp-end", daemon=True).start()
@@ -147,7 +147,7 @@ class OtlpSender:
 
 
 class _OncePerOutage(logging.Filter):
-    """Shortens the SDK's messages about an unreachable collector, and passes one every ten minutes."""
+    """Logs at most one of the SDK's messages about an unreachable collector every ten minutes, shortened."""
 
     _told_at_seconds: float | None = None  # shared by all loggers
 
@@ -168,7 +168,7 @@ class _OncePerOutage(logging.Filter):
 
 
 def host_attributes(snapshot: Snapshot) -> dict[str, str]:
-    """Returns the known resource attributes of this host, with the names of the semantic conventions."""
+    """Returns OpenTelemetry's resource attributes of this host. Omits unknown ones."""
     instance = snapshot.instance
     name = socket.gethostname()
     attributes = {
@@ -281,7 +281,7 @@ Reading = tuple[float, Attributes]
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric: its unit in UCUM and the function that reads it from a snapshot."""
+    """One OTLP metric: name, unit (UCUM), description, and the function that reads its values from a snapshot."""
 
     name: str
     unit: str
@@ -290,12 +290,12 @@ class Instrument:
 
 
 def core_attributes(index: int, device_index: int) -> Attributes:
-    """Returns the attributes of a NeuronCore."""
+    """Returns the OTLP attributes of a NeuronCore."""
     return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
 
 
 def process_attributes(process: Process) -> Attributes:
-    """Returns the known attributes of a process and its user."""
+    """Returns the OTLP attributes of a process, such as its user, pod and Slurm job. Omits unknown ones."""
     found: Attributes = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
     if process.user:
         found["process.owner"] = process.user
@@ -340,7 +340,7 @@ def _owners(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _holders(snapshot: Snapshot) -> Iterator[tuple[Process, Attributes]]:
-    """Yields the processes with cores and all their attributes, because OTLP has no joins like Prometheus."""
+    """Yields each process with cores, and all its attributes, because OTLP can't join metrics as Prometheus can."""
     for process in snapshot.processes:
         if process.core_indices:
             yield process, process_attributes(process)
@@ -373,12 +373,12 @@ def otlp_is_installed() -> bool:
 
 
 def otlp_not_installed_error() -> UserError:
-    """Returns the error for --otlp-endpoint without the OpenTelemetry packages."""
+    """Returns the error for a user who sets --otlp-endpoint without the OpenTelemetry packages."""
     return UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
 
 
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ImportError:  # a parent package is missing or broken
+    except ImportError:  # the parent package is missing or broken
         return False

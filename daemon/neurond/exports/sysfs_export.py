@@ -14,9 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class SysfsExporter:
-    """A tree that follows the submitted snapshots. While it is busy, only the latest one is kept.
+    """Writes the submitted snapshots to a copy of the driver's tree, in a thread.
 
-    Raises UserError when the directory can't be used. `close` removes the tree.
+    If several snapshots come during a write, only the latest of them is written. Raises UserError if the directory
+    can't be used.
     """
 
     def __init__(self, directory: str, first: Snapshot, driver_version: str) -> None:
@@ -28,7 +29,7 @@ class SysfsExporter:
         self._thread.start()
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Submits a snapshot; does not block."""
+        """Passes a snapshot to the thread that writes it. Does not block."""
         with self._changed:
             self._latest = snapshot
             self._changed.notify()
@@ -56,6 +57,6 @@ class SysfsExporter:
                 self._tree.update(snapshot)
                 failed = False
             except OSError as error:
-                if not failed:  # a full disk would log this at every tick
+                if not failed:  # a full disk fails at every tick; log only the first failure
                     _log.warning("the tree in %s can't be written: %s", self._tree.directory, error.strerror)
                 failed = True

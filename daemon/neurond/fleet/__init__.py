@@ -1,1 +1,1 @@
-"""A fleet to try: many simulated hosts in few processes."""
+"""The fleet simulator: many simulated hosts in few processes."""

@@ -34,7 +34,7 @@ EXIT_CODES = (
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
-_HOSTS_OF_A_SECOND = 10  # per second of interval: their snapshots take about a fifth of a core
+_HOSTS_OF_A_SECOND = 10  # per second of snapshot interval: this load takes about a fifth of a CPU core
 _LOOK_SECONDS = 1.0
 
 
@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of all flags. The manual page lists the same flags."""
+    """Returns the argument parser of the command."""
     made = _Parser(
         prog="neuron-fleet-sim",
         description="Serves many simulated Neuron hosts from few processes, each with a socket of its own.",
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Runs the command and exits."""
+    """Runs the command `neuron-fleet-sim` and exits."""
     run_command("neuron-fleet-sim", _run)
 
 
@@ -94,7 +94,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
-    """Returns the requested hosts, each checked as neurond does it."""
+    """Returns the plans of the requested hosts. Checks the settings of the first one, as neurond does."""
     count = _whole("--hosts", given.hosts, 1, MOST_HOSTS)
     interval = max(1.0, count / _HOSTS_OF_A_SECOND) if given.interval is None else given.interval
     if not 0.05 <= interval <= 3600:
@@ -136,7 +136,7 @@ def _opened(path: str) -> Directory:
 
 
 def _files(plans: tuple[HostPlan, ...], processes: FleetProcesses) -> dict[str, str]:
-    """The files beside the sockets: the hostfile, the PID of each host, and targets for Prometheus."""
+    """Returns the content of each file beside the sockets: the hostfile, the PIDs, and targets for Prometheus."""
     files = {
         HOSTFILE: format_hostfile(host.place for host in plans),
         PIDS: "".join(f"{name} {pid}\n" for name, pid in sorted(processes.pids.items())),
@@ -154,12 +154,12 @@ def _files(plans: tuple[HostPlan, ...], processes: FleetProcesses) -> dict[str, 
 
 
 def _removed(directory: Directory, name: str) -> None:
-    with suppress(OSError):  # somebody has already removed it
+    with suppress(OSError):  # another process has already removed the file
         directory.remove(name)
 
 
 def _wait(processes: FleetProcesses, while_fd: int | None) -> None:
-    """Waits for a signal or the end of the pipe. Reports each host whose process ended, once."""
+    """Waits until a signal interrupts it or `while_fd` is closed. Reports each host whose process ended, once."""
     told: set[str] = set()
     watched = [] if while_fd is None else [while_fd]
     while True:
@@ -185,7 +185,7 @@ _HIGHEST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class HostMixEntry:
-    """A kind of hosts in a mix: type, scenario and weight."""
+    """One entry of --mix: an instance type, a load scenario, and their weight among all hosts."""
 
     instance_type: str
     scenario: str | None
@@ -194,14 +194,14 @@ class HostMixEntry:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The plan of one host."""
+    """The address and settings of one simulated host."""
 
     place: HostAddress
     settings: Settings
 
 
 def parse_mix(text: str) -> tuple[HostMixEntry, ...]:
-    """Parses `TYPE[/SCENARIO][=WEIGHT],…`. Raises ValueError with a one-line reason."""
+    """Parses the value of --mix, `TYPE[/SCENARIO][=WEIGHT],…`. Raises ValueError with a one-line reason."""
     kinds = []
     for part in filter(None, map(str.strip, text.split(","))):
         named, equals, weight = part.partition("=")
@@ -227,11 +227,11 @@ def plan_fleet(
     interval_seconds: float = 1.0,
     first_metrics_port: int | None = None,
 ) -> tuple[HostPlan, ...]:
-    """Returns the hosts by name. Hosts of UltraServer types become nodes of UltraServers us-1, us-2 and so on."""
+    """Returns the plans of all hosts, by name. Hosts of UltraServer types become nodes of UltraServers us-1, us-2, …"""
     if first_metrics_port is not None and first_metrics_port + host_count - 1 > _HIGHEST_PORT:
         raise ValueError(f"there are no {host_count} ports from {first_metrics_port} on")
     kinds = [kind for kind, count in zip(mix, _shares(host_count, mix), strict=True) for _ in range(count)]
-    random.Random(seed).shuffle(kinds)  # noqa: S311 - a seed, so that it can be had again
+    random.Random(seed).shuffle(kinds)  # noqa: S311 - seeded, so that a fleet is reproducible
     digits = max(3, len(str(host_count - 1)))
     places = [
         HostAddress(name, Reach.SOCKET, f"{directory}/{name}.sock")
@@ -259,7 +259,7 @@ def plan_fleet(
 
 
 def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
-    """The number of hosts of each kind by weight, with the largest remainders rounded up."""
+    """Returns the number of hosts for each entry of the mix, by weight. Rounds the largest remainders up."""
     whole = sum(kind.weight for kind in mix)
     counts = [host_count * kind.weight // whole for kind in mix]
     by_remainder = sorted(range(len(mix)), key=lambda at: (-(host_count * mix[at].weight % whole), at))
@@ -269,10 +269,10 @@ def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
 
 
 def _nodes(kinds: list[HostMixEntry]) -> list[str | None]:
-    """The UltraServer node of each host as NAME:INDEX; None for other types."""
+    """Returns the UltraServer node of each host as NAME:INDEX; None for types that no UltraServer has."""
     nodes: list[str | None] = []
     made = 0
-    filling: dict[str, tuple[str, int]] = {}  # by type: the UltraServer to fill, and its next node
+    filling: dict[str, tuple[str, int]] = {}  # by instance type: the incomplete UltraServer, its next node
     for kind in kinds:
         ultraserver = catalog.load(kind.instance_type).ultraserver
         if ultraserver is None:
@@ -292,7 +292,7 @@ _STOP_SECONDS = 10.0
 
 
 class FleetProcesses:
-    """A context manager that serves all hosts. Entering it raises UserError when a host can't be served."""
+    """A context manager that serves all hosts in child processes. Entering raises UserError if it can't serve one."""
 
     def __init__(self, plans: Sequence[HostPlan], process_count: int) -> None:
         self._shares = [plans[first::process_count] for first in range(min(process_count, len(plans)))]
@@ -310,7 +310,7 @@ class FleetProcesses:
     def __enter__(self) -> FleetProcesses:
         try:
             for share in self._shares:
-                with defer_signals():  # a signal must not lose the new process
+                with defer_signals():  # a signal must not come before the new process is stored
                     self._children.append(_started(share))
             for child in self._children:
                 assert child.stdout is not None  # noqa: S101 - it was made with a pipe
@@ -327,7 +327,7 @@ class FleetProcesses:
             self._end()
 
     def ended(self) -> list[str]:
-        """The hosts whose process has ended."""
+        """Returns the names of the hosts whose process has ended."""
         return [
             host.place.name
             for share, child in zip(self._shares, self._children, strict=True)
@@ -350,18 +350,18 @@ class FleetProcesses:
 
 def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        # -P: modules in the current directory must not be imported.
+        # -P keeps Python from importing modules of the current directory.
         [sys.executable, "-P", "-m", "neurond.fleet.worker", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C goes to the command, which ends the processes
+        start_new_session=True,  # Ctrl-C reaches only the command, which ends the children
     )
     assert child.stdin is not None  # noqa: S101 - it was made with a pipe
     try:
         child.stdin.write("".join(f"{host.settings.to_json()}\n" for host in share).encode())
         child.stdin.close()
     except BrokenPipeError:
-        pass  # it has ended and reports why
+        pass  # the child has ended; the reason is in its output
     return child
 
 

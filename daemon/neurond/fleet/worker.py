@@ -21,7 +21,7 @@ _LONGEST_FAILURE = 400
 
 
 def main() -> None:
-    """Serves hosts whose settings are on standard input, one JSON object per line; prints "ready"."""
+    """Reads hosts' settings from standard input, one JSON object per line. Prints "ready" once it serves all hosts."""
     exit_with_parent(int(sys.argv[1]))
     configure_logging("error")
     raise_file_limit()
@@ -39,7 +39,7 @@ async def _serve(all_settings: list[Settings]) -> int:
     ready: list[asyncio.Future[None]] = []
 
     async def serve(settings: Settings, is_ready: asyncio.Future[None]) -> None:
-        """Serves one host. Its start is exclusive until it serves for the first time."""
+        """Serves one host. At most _STARTED_TOGETHER hosts start at the same time."""
 
         def served() -> None:
             if not is_ready.done():
@@ -74,12 +74,12 @@ async def _serve(all_settings: list[Settings]) -> int:
     return 1 if failure else 0
 
 
-# Lets the client that injected the fault receive its answer first.
+# Delay before the host is lost, so that the client that injected the fault receives its reply.
 _LAST_WORDS_SECONDS = 0.2
 
 
 class LosableHost:
-    """One host of a fleet, which faults can take away. Faults that have not begun outlive its daemon."""
+    """One simulated host. A fault can take it down; its next daemon then gets the faults that have not begun."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -87,7 +87,7 @@ class LosableHost:
         self._for_seconds: float | None = None
 
     async def serve(self, ending: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Serves until `ending` is set, except while the host is lost. Raises UserError as `Daemon` does."""
+        """Serves until `ending` is set, except while the host is lost. Raises UserError if the daemon can't start."""
         while not ending.is_set():
             gone = asyncio.Event()
             following = asyncio.create_task(_follow(ending, gone))
@@ -109,7 +109,7 @@ class LosableHost:
 
 
 def _later(fault: FaultRequest, seconds: float) -> FaultRequest:
-    """The request with its remaining delay after a time without the host."""
+    """Returns the request with its delay reduced by the time for which the host is lost."""
     if fault.after_seconds is None:
         return fault
     return replace(fault, after_seconds=max(0.0, fault.after_seconds - seconds))

@@ -1,1 +1,1 @@
-"""What ended: the accounts of processes that hold cores, and the log of those that held some."""
+"""The log of ended processes and the audit log: how their records are made, and their files."""

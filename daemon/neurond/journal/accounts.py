@@ -1,4 +1,4 @@
-"""Accounts of the processes that held cores, made by comparing snapshots. No I/O and no clock."""
+"""Makes an account of each process that held cores, by comparing snapshots. Does no I/O and reads no clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_WAITING = 4096
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """An attached process that has left: its token, its last record and its core usage."""
+    """An attached process that has disconnected: its token, its last state and its core usage."""
 
     token: str
     process: Process
@@ -25,18 +25,19 @@ class Departure:
 
 
 class ProcessAccounts:
-    """The accounts of one host's processes. `is_alive` tells whether the process of a record still runs.
+    """Makes the accounts of one host's processes. `is_alive` returns whether a process still runs.
 
-    `observe` takes every snapshot in order, with the departures since the one before. `end` takes the exit status of
-    each attached process. A process is reported as ended once its last snapshot and its exit status are known.
+    Call `observe` with every snapshot in order, and with the processes that disconnected since the previous one. Call
+    `end` with the exit status of each attached process. A process is reported as ended once its last snapshot and its
+    exit status are known.
     """
 
     def __init__(self, is_alive: Callable[[Process], bool]) -> None:
         self._is_alive = is_alive
-        self._attached: dict[int, Process] = {}  # by PID, from the latest snapshot
+        self._attached: dict[int, Process] = {}  # in the latest snapshot, by PID
         self._found: dict[int, DriverAccount] = {}
-        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token; the exit status is not known yet
-        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()  # by token; no snapshot since the end yet
+        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token: accounts without exit status
+        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()  # by token: exit statuses without account
         self._finished: list[EndedProcess] = []
 
     def end(self, token: str, outcome: ProcessOutcome) -> None:
@@ -93,7 +94,7 @@ class ProcessAccounts:
             if process is not None and process.started_at_unix_seconds == account.process.started_at_unix_seconds:
                 continue
             del self._found[pid]
-            if pid in self._attached:  # it has attached since, and reports for itself
+            if pid in self._attached:  # the process has attached since then, so it reports its own counters
                 continue
             ended = _ended(
                 account.process,
@@ -111,7 +112,7 @@ class ProcessAccounts:
 
 
 def _completed(last: Process, seen: Process) -> Process:
-    """Adds to a process's last record what only snapshots contain."""
+    """Returns the last state of a process, completed with user, command and job from a snapshot."""
     return replace(
         last,
         user=last.user if last.user is not None else seen.user,
@@ -160,7 +161,7 @@ def _with(ended: EndedProcess, outcome: ProcessOutcome) -> EndedProcess:
 
 
 class DriverAccount:
-    """The account of a process that does not attach, from the driver's counters of its cores while it held them."""
+    """The account of a process that does not attach. Sums the driver's counters of the cores that the process holds."""
 
     def __init__(self, process: Process, began_at_unix_seconds: float) -> None:
         self.process = process
@@ -174,12 +175,12 @@ class DriverAccount:
 
     @property
     def use(self) -> CoreUsage:
-        """Usage up to the last snapshot. The driver counts physical cores; a logical core is as busy as their mean."""
+        """Core usage up to the last snapshot. A logical core is as busy as the mean of its physical cores."""
         busy = None if self._busy_seconds is None else self._busy_seconds / self._lnc
         return CoreUsage(busy, self._flop, self._peak_bytes)
 
     def observe(self, process: Process, snapshot: Snapshot) -> None:
-        """Adds the counter growth of its cores since the last call."""
+        """Adds the growth of the core counters since the last call."""
         self.process = process
         used_bytes = None
         for core in snapshot.cores_of(process):
@@ -203,15 +204,15 @@ class DriverAccount:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a process ended. `exit_status` follows subprocess: exit code, or negative signal number; None: unknown."""
+    """How a process ended. `exit_status` is an exit code or a negative signal number, as in subprocess, or None."""
 
     exit_status: int | None = None
-    lives_on: bool = False  # it released its cores and still runs
+    lives_on: bool = False  # the process released its cores and still runs
 
 
 @dataclass(frozen=True, slots=True)
 class CoreUsage:
-    """Use of a process's cores. `busy_seconds_total` is summed over its logical cores. None: unknown."""
+    """How much a process used its cores. `busy_seconds_total` is the sum of its logical cores. None: unknown."""
 
     busy_seconds_total: float | None = None
     flop_total: int | None = None
@@ -219,7 +220,7 @@ class CoreUsage:
 
 
 def reported_usage(lease: CoreLease) -> CoreUsage:
-    """The usage that an attached process reported for itself."""
+    """Returns the core usage that an attached process reported."""
     if not lease.cores:
         return CoreUsage()
     return CoreUsage(

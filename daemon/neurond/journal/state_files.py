@@ -1,7 +1,7 @@
 """The files in the state directory: the log of ended processes and the audit log, as bounded files of JSON lines.
 
-Every line is complete: a line cut by a kill is removed at the next start, one cut by a full disk at once. A thread
-writes the lines, so a disk that hangs blocks nothing.
+Every line is complete. A line that a kill cut off is removed at the next start; one that a full disk cut off is removed
+immediately. A thread writes the lines, so that a disk that hangs does not block the daemon.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.units import ranges_text
 
 MOST_LINE_BYTES = 8192
-MOST_FILE_BYTES = 2**20  # of each of the two files
+MOST_FILE_BYTES = 2**20  # size limit of each of the two files of a log
 _MOST_WAITING = 4096
 CLOSE_SECONDS = 1.0
 
@@ -52,10 +52,11 @@ _log = logging.getLogger(__name__)
 
 
 class LineFile:
-    """The files NAME.jsonl and NAME.1.jsonl in one directory. Raises OSError, BlockingIOError for a second daemon.
+    """A log of JSON lines in the files NAME.jsonl and NAME.1.jsonl (older lines) of one directory.
 
     `what` names the content in log messages. With `group_id` the group may read the files (0640, else 0600). `content`
-    has the complete lines from before, oldest first.
+    has the complete lines that the files had when they were opened, oldest first. Raises OSError if the files can't be
+    opened; this is a BlockingIOError if another daemon has locked them.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class LineFile:
         self._thread.start()
 
     def add(self, line: Callable[[], bytes]) -> None:
-        """Queues a line for the thread. `line` returns it; the thread logs its ValueError.
+        """Queues a line for writing. If the queue is full, drops the line.
 
-        A line ends with a newline and has at most MOST_LINE_BYTES. When the queue is full, the line is dropped.
+        The thread calls `line`, which returns at most MOST_LINE_BYTES that end with a newline. The thread logs a
+        ValueError that `line` raises.
         """
         try:
             self._waiting.put_nowait(line)
@@ -105,7 +107,7 @@ class LineFile:
         return self._most_file_bytes + MOST_LINE_BYTES
 
     def _check_directory(self) -> None:
-        """Raises NotTrusted when other users could replace the files."""
+        """Raises NotTrusted if other users could replace the files. Sets the mode of a new directory for the group."""
         directory = self._directory
         if directory.exposed is not None:
             raise NotTrusted(directory.exposed, "may be changed by everybody")
@@ -128,7 +130,7 @@ class LineFile:
         return descriptor
 
     def _mended(self) -> bytes:
-        """Returns the content of the current file after removing an incomplete last line."""
+        """Removes an incomplete last line from the current file, and returns the other lines."""
         content = b""
         if os.fstat(self._file).st_size <= self._most_bytes:
             content = os.pread(self._file, self._most_bytes, 0)
@@ -158,7 +160,7 @@ class LineFile:
             raise
 
     def _turn_over(self) -> None:
-        """Renames the current file over the older one and starts a new one."""
+        """Rotates the log: renames the current file over the older one, and opens a new current file."""
         descriptor = self._directory.descriptor
         os.rename(self._name, self._older_name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         before, self._file = self._file, -1
@@ -176,7 +178,7 @@ T = TypeVar("T")
 
 
 def open_audit_file(path: str, group: int | None) -> LineFile:
-    """Opens the audit file in this directory without reading the old lines."""
+    """Opens the audit log in this directory, and drops the old lines from memory."""
     file = LineFile(path, _AUDIT_NAME, "the audit", group)
     file.content = b""
     return file
@@ -185,7 +187,10 @@ def open_audit_file(path: str, group: int | None) -> LineFile:
 def open_state_file(
     directory: str | None, group: int | None, what: str, opened: Callable[[str, int | None], T]
 ) -> T | None:
-    """Returns `opened(directory, group)`; None without a directory, or when it fails, which is logged."""
+    """Opens a state file with `opened(directory, group)`.
+
+    Returns None without a directory, or if opening fails. Logs the failure.
+    """
     if directory is None:
         return None
     try:
@@ -207,7 +212,7 @@ _NAMES = frozenset(field.name for field in fields(EndedProcess))
 
 
 def encode_ended(process: EndedProcess) -> bytes:
-    """Encodes a process as one JSON line. Raises ValueError when it is too long or contains NaN or infinity."""
+    """Encodes an ended process as one JSON line. Raises ValueError if it is too long or contains NaN or infinity."""
     line = json_text(asdict(process)).encode("ascii") + b"\n"
     if len(line) > MOST_LINE_BYTES:
         raise ValueError(f"a record of {len(line)} bytes is too long")
@@ -215,7 +220,7 @@ def encode_ended(process: EndedProcess) -> bytes:
 
 
 def decode_ended(line: bytes) -> EndedProcess:
-    """Decodes a line of `encode_ended`. Raises ValueError when it is not a valid process.
+    """Decodes a line of `encode_ended`. Raises ValueError if the line is not a valid ended process.
 
     Unknown keys of later versions are ignored.
     """
@@ -252,7 +257,7 @@ ENDED_FILE, OLDER_ENDED_FILE = f"{_ENDED_NAME}.jsonl", f"{_ENDED_NAME}.1.jsonl"
 
 
 class EndedFile:
-    """The log of ended processes on disk. `ended` are the processes from before."""
+    """The log of ended processes on disk. `ended`: the processes that it had when it was opened."""
 
     def __init__(self, path: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES) -> None:
         self._lines = LineFile(path, _ENDED_NAME, "what ended", group_id, most_file_bytes)
@@ -260,7 +265,7 @@ class EndedFile:
         self._lines.content = b""
 
     def add(self, process: EndedProcess) -> None:
-        """Queues a process for writing."""
+        """Queues an ended process for writing."""
         self._lines.add(partial(encode_ended, process))
 
     def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
@@ -305,11 +310,11 @@ class EndedLog:
             self._file.close()
 
     def since(self, unix_seconds: float) -> list[EndedProcess]:
-        """The processes that ended at this time or later, oldest first."""
+        """Returns the processes that ended at this time or later, oldest first."""
         return [process for process in self._ended if process.ended_at_unix_seconds >= unix_seconds]
 
     def recent(self, now_unix_seconds: float) -> tuple[EndedProcess, ...]:
-        """The ended processes for snapshots: the latest MOST_RECENT of the last RECENT_SECONDS."""
+        """Returns the ended processes that snapshots show: the latest MOST_RECENT of the last RECENT_SECONDS."""
         last = self._ended[-1] if self._ended else None
         if last is None or last.ended_at_unix_seconds < now_unix_seconds - RECENT_SECONDS:
             return ()
@@ -330,7 +335,7 @@ class AuditLog:
         self._faults: dict[int, InjectedFault] = {}
 
     def record(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
-        """Writes one line."""
+        """Writes one event as a line of the audit file."""
         if self._file is not None:
             self._file.add(partial(_line, {"at_unix_seconds": round(at_unix_seconds, 6), "event": event, **fields}))
 
@@ -341,7 +346,7 @@ class AuditLog:
                 self.record(event, at_unix_seconds, describe_finding(finding))
 
     def record_attaches(self, snapshot: Snapshot, departures: Iterable[Departure], at_unix_seconds: float) -> None:
-        """Records which processes got or released cores. `at_unix_seconds` is by the host's clock."""
+        """Records which processes got or released cores. `at_unix_seconds` is wall-clock time."""
         if self._file is None:
             return
         now: dict[tuple[int, float | None], Process] = {
@@ -371,7 +376,7 @@ class AuditLog:
     def record_healed(
         self, faults: Iterable[InjectedFault], by_uid: int | None, by_pid: int | None, at_unix_seconds: float
     ) -> None:
-        """Records healed faults and who healed them, also faults that no snapshot contained."""
+        """Records healed faults and who healed them, including faults that no snapshot contained."""
         for fault in faults:
             self._fault(fault, at_unix_seconds)
             by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
@@ -386,7 +391,7 @@ class AuditLog:
             self.record(_STATES[fault.state], at_unix_seconds, _what(fault))
 
     def record_profile_request(self, by_pid: int, by_uid: int, pid: int) -> None:
-        """Records that a process may profile another one."""
+        """Records that a process was allowed to profile another process."""
         self.record("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Proxies the API socket: identifies each client by the kernel's credentials and applies its limits.
+"""Proxies the API socket: identifies each client by its peer credentials and applies its limits.
 
-grpcio can neither identify a peer nor limit it. So it listens on a socket that only this process can reach, and the
-proxy relays the bytes of each client.
+grpcio can neither identify a peer nor limit its use. So grpcio listens on a socket that only this process can reach,
+and the proxy relays the bytes of each client.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimite
 from neurontools.net.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
-_CHECK_EVERY_SECONDS = (
-    2e-3  # between checks for closed clients, so that a flood of connections can't make them expensive
-)
+# Least time between two checks for closed clients, so that a flood of connections can't make the checks expensive.
+_CHECK_EVERY_SECONDS = 2e-3
 
 
 class ConnectionProxy:
@@ -34,7 +33,7 @@ class ConnectionProxy:
         self._goaway = GoawaySender()
         self._accepting: Acceptor | None = None
         self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
-        self._checked_seconds: dict[int, float] = {}  # last check for closed clients, by user
+        self._checked_seconds: dict[int, float] = {}  # last check for closed clients, by UID
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
         """Accepts clients on a listening socket and takes ownership of it. The server listens on `inner_path`."""
@@ -42,7 +41,7 @@ class ConnectionProxy:
         self._accepting = Acceptor(listener, self._accept, name="the API", refuse=send_goaway)
 
     def who(self, peer_name: str) -> PeerCredentials | None:
-        """Returns the client for grpcio's peer name, or None if the connection has ended."""
+        """Returns the client that has this peer name in grpcio, or None if its connection has ended."""
         return self._server.who(peer_name)
 
     def close(self) -> None:
@@ -76,7 +75,7 @@ class ConnectionProxy:
             self._connect(connection, who)
 
     def _count_connection(self, who: PeerCredentials) -> None:
-        """Counts a connection. At the limit, first closes the user's connections that their clients have closed."""
+        """Counts a connection. At the limit, first closes connections of the user whose clients have hung up."""
         try:
             self._peers.take(who, ResourceKind.CONNECTION)
         except LimitReached:
@@ -85,7 +84,7 @@ class ConnectionProxy:
             self._peers.take(who, ResourceKind.CONNECTION)
 
     def _close_abandoned(self, uid: int) -> int:
-        """Closes a user's connections that their clients have closed, before the relays notice. Returns the number."""
+        """Closes connections of a user whose clients have hung up. Returns how many it closed."""
         now_seconds = asyncio.get_running_loop().time()
         if now_seconds - self._checked_seconds.get(uid, 0.0) < _CHECK_EVERY_SECONDS:
             return 0
@@ -133,11 +132,11 @@ class GoawaySender:
     """Sends GOAWAY to refused clients and closes them a second later. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._refused: deque[tuple[float, socket.socket]] = deque()  # with the time to close it
+        self._refused: deque[tuple[float, socket.socket]] = deque()  # (time to close, connection)
         self._closing: asyncio.TimerHandle | None = None
 
     def refuse(self, connection: socket.socket, reason: str) -> None:
-        """Sends the reason and closes the connection later."""
+        """Sends GOAWAY with the reason, and closes the connection after a second."""
         send_goaway(connection, reason)
         self.close_later(connection)
 
@@ -166,9 +165,9 @@ class GoawaySender:
 
 
 def send_goaway(connection: socket.socket, reason: str) -> None:
-    """Sends the reason for a refusal to an HTTP/2 client.
+    """Sends GOAWAY with the reason for a refusal to an HTTP/2 client.
 
-    The last stream id is the highest possible one, because grpcio retries calls above it at once and without end.
+    The last stream ID is the highest possible one, because grpcio retries calls with higher IDs immediately, forever.
     """
     last_stream_and_error = _LAST_STREAM.to_bytes(4) + _ENHANCE_YOUR_CALM.to_bytes(4)
     payload = last_stream_and_error + reason.encode()
@@ -180,7 +179,7 @@ def send_goaway(connection: socket.socket, reason: str) -> None:
         return
 
 
-# Reads are small, so that one read of a flood can't cause a large debt.
+# The buffer for reads from clients is small, so that one read can't exceed the client's rate limit by much.
 _weighed = memoryview(bytearray(2**13))
 _answered = memoryview(bytearray(2**16))
 
@@ -188,8 +187,8 @@ _answered = memoryview(bytearray(2**16))
 class Relay:
     """Relays bytes between a client and the server until one end closes.
 
-    `spend` takes the cost of the client's bytes and returns the seconds to pause reading from it. `on_end` is called
-    once, after both ends are closed. Each direction buffers the data of at most one read.
+    `spend` gets the cost of the client's bytes, and returns for how many seconds to pause reading from the client.
+    `on_end` is called once, after both ends are closed. Each direction buffers the data of at most one read.
     """
 
     _piece: ClassVar = _weighed  # the buffer for reads from the client
@@ -220,7 +219,7 @@ class Relay:
         self._loop.add_reader(server.fileno(), self._read_server)
 
     def close(self) -> None:
-        """Closes both ends."""
+        """Closes both sockets and calls `on_end`."""
         if not self._is_open:
             return
         self._is_open = False
@@ -253,7 +252,7 @@ class Relay:
 
     def _rested(self) -> None:
         self._rest = None
-        if is_closed_by_peer(self._client):  # nobody waits for its pending requests
+        if is_closed_by_peer(self._client):  # no one waits for the replies to its requests
             self.close()
         else:
             self._read_client_again()
@@ -284,7 +283,10 @@ class Relay:
             self._loop.add_reader(self._server.fileno(), self._read_server)
 
     def _received(self, end: socket.socket, piece: memoryview) -> memoryview:
-        """Reads into `piece`. Returns an empty view if there is no data. Closes the relay at end of file."""
+        """Reads from a socket into `piece` and returns the data. Closes the relay at end of file.
+
+        Returns an empty view if there is no data yet.
+        """
         try:
             size = end.recv_into(piece)
         except self._not_now:
@@ -296,7 +298,7 @@ class Relay:
         return piece[:size]
 
     def _sent(self, end: socket.socket, data: memoryview) -> bytes:
-        """Sends as much as possible and returns the rest. Closes the relay on an error."""
+        """Sends as much data as the socket takes, and returns the rest. Closes the relay on an error."""
         try:
             return bytes(data[end.send(data) :])
         except self._not_now:
@@ -307,7 +309,7 @@ class Relay:
 
 
 def is_closed_by_peer(connection: socket.socket) -> bool:
-    """Whether the peer has closed its end, even with unread data."""
+    """Whether the peer has closed its end, even if unread data is left."""
     return bool(closed_by_peer([connection]))
 
 
@@ -325,7 +327,7 @@ R = TypeVar("R", bound=Relay)
 
 
 class ProxiedServer(Generic[P]):
-    """A server on a Unix socket, and the relays to it. Belongs to the event loop's thread."""
+    """The inner gRPC server on a Unix socket, and the relays to it. Belongs to the event loop's thread."""
 
     def __init__(self, peers: PeerLimiter) -> None:
         self._peers = peers
@@ -342,7 +344,7 @@ class ProxiedServer(Generic[P]):
         Path(path).unlink()
 
     def who(self, peer_name: str) -> P | None:
-        """Returns the client behind a proxied connection; None if it is unknown."""
+        """Returns the client that has this peer name in grpcio; None if it is unknown."""
         return self._names.get(peer_name)
 
     def relays(self) -> list[tuple[Relay, P]]:
@@ -350,9 +352,9 @@ class ProxiedServer(Generic[P]):
         return [(relay, self._names[name]) for relay, name in self._relays.items()]
 
     def connect(self, client: socket.socket, who: P, kind: type[R]) -> R:
-        """Relays a client to the server. At its end, the relay gives the counted connection back.
+        """Connects to the server and relays a client to it. The client's limits count the connection until it ends.
 
-        Raises OSError if no connection is possible. Then the client stays open and counted.
+        Raises OSError if it can't connect. In that case the client's socket stays open and counted.
         """
         server: socket.socket | None = None
         try:
@@ -387,13 +389,13 @@ _HEADER_BYTES = 9
 _HEADERS = 1
 CALL_COST = 1.0
 FRAME_COST = 0.05
-BYTE_COST = 1.0 / 2**8  # parsing a report takes one microsecond per byte
+BYTE_COST = 1.0 / 2**8  # parsing a report takes 1 µs per byte
 
 
 class RequestCost:
     """Computes the cost of a client's bytes from HTTP/2 frames (RFC 9113, section 4.1).
 
-    A HEADERS frame begins a call and costs 1; other frames and bytes cost little. A cancelled call costs the same.
+    A HEADERS frame begins a call and costs 1, even if the call is cancelled. Other frames and bytes cost little.
     """
 
     __slots__ = ("_header", "_skip")
@@ -403,7 +405,7 @@ class RequestCost:
         self._skip = _PREFACE_BYTES
 
     def weigh(self, data: memoryview) -> float:
-        """Returns the cost of the next bytes. One call costs 1."""
+        """Returns the cost of the client's next bytes. One call costs 1."""
         size = len(data)
         work = size * BYTE_COST
         position = self._skip

@@ -16,8 +16,8 @@ from neurontools.net.client_roles import Role
 
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096
-_FILES_OF_A_CONNECTION = 3  # the client's socket, and both ends of the socket to the server
-_FILES_OF_AN_ATTACHMENT = 2  # the socket and the pidfd
+_FILES_OF_A_CONNECTION = 3  # descriptors: the client's socket, and both ends of the socket to the server
+_FILES_OF_AN_ATTACHMENT = 2  # descriptors: the socket and the pidfd
 
 
 class ResourceKind(Enum):
@@ -31,16 +31,16 @@ class ResourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """Maximum numbers of a resource open at the same time."""
+    """How many of a resource may be open at the same time: per process, per user and in total."""
 
-    by_process: int  # over the network: by address
-    by_user: int  # over the network: by certificate name
+    by_process: int  # for network clients: per address
+    by_user: int  # for network clients: per certificate name
     together: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRate:
-    """A token bucket: work per second and burst. The unit is one call with a small request."""
+    """Refill rate and burst of a token bucket. One token pays for one call with a small request."""
 
     per_second: float
     at_once: float
@@ -71,7 +71,7 @@ def limits_for(most_files: int) -> PeerLimits:
 
 
 def network_limits(most_files: int) -> PeerLimits:
-    """Returns limits for readers over the network, for a share of `most_files` files.
+    """Returns limits for clients over the network, whose connections may use `most_files` file descriptors.
 
     The limits per address are high, because the readers on a login host or behind NAT share an address.
     """
@@ -97,7 +97,7 @@ class Peer(Protocol):
 
     @property
     def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:
-        """Kind and key of the peer's two accounts: process or address, if known, and user or certificate name."""
+        """(kind, key) of the peer's two accounts: its process or address, if known; its user or certificate name."""
 
     @property
     def role(self) -> Role:
@@ -121,18 +121,18 @@ class _Account:
         self.at_seconds = now_seconds
 
     def spend(self, work: float, now_seconds: float) -> float:
-        """Takes work from the bucket, down to one burst of debt. Returns `wait_seconds`."""
+        """Takes tokens for work from the bucket, down to a debt of one burst. Returns `wait_seconds`."""
         self.left = min(self.pace.at_once, self.left + (now_seconds - self.at_seconds) * self.pace.per_second)
         self.left = max(self.left - work, -self.pace.at_once)
         self.at_seconds = now_seconds
         return self.wait_seconds(now_seconds)
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """Seconds until the debt is paid."""
+        """Returns the seconds until the refilled bucket is out of debt."""
         return max(-self.left / self.pace.per_second - (now_seconds - self.at_seconds), 0.0)
 
     def is_forgotten(self, now_seconds: float) -> bool:
-        """Whether the account can be dropped, because nothing is open and the bucket is full, as in a new one."""
+        """Whether the account can be dropped: nothing is open and the bucket is full, as in a new account."""
         if any(self.open.values()):
             return False
         return self.left + (now_seconds - self.at_seconds) * self.pace.per_second >= self.pace.at_once
@@ -150,7 +150,7 @@ class PeerLimiter:
         self.closed_total = 0
 
     def take(self, who: Peer, kind: ResourceKind) -> None:
-        """Counts one more open resource. Raises LimitReached."""
+        """Counts one more open resource of a peer. Raises LimitReached if a limit is reached."""
         most = self.limits.open[kind]
         accounts = list(self._accounts_of(who))
         for account in accounts:
@@ -174,9 +174,9 @@ class PeerLimiter:
         self.closed_total += 1
 
     def spend(self, who: Peer, work: float) -> float:
-        """Charges work to a peer and returns the seconds it has to wait before its next request.
+        """Charges a peer for work, and returns how many seconds it has to wait before its next request.
 
-        Work of a process that is already waiting is not charged to its user.
+        If the process is already waiting, its work is not charged to its user.
         """
         now_seconds = self._clock()
         wait_seconds = 0.0
@@ -208,12 +208,12 @@ class PeerLimiter:
 
 
 _UCRED = struct.Struct("iII")  # pid, uid, gid
-_SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
+_SO_PEERPIDFD = 77  # since Linux 6.5; Python's socket module does not have it
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """Process and user of a Unix socket's peer, at the time of its connect.
+    """Process and user of a Unix socket's peer when it connected.
 
     `pid` is None for a process in a PID namespace that the daemon can't see.
     """
@@ -228,7 +228,7 @@ class PeerCredentials:
 
     @property
     def accounts(self) -> tuple[tuple[str, int] | None, tuple[str, int]]:
-        """See `Peer.accounts`."""
+        """(kind, key) of the peer's two accounts: its process, if known, and its user."""
         return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 
@@ -239,7 +239,7 @@ def read_peer_credentials(connection: socket.socket) -> PeerCredentials:
 
 
 def open_pidfd(connection: socket.socket, pid: int) -> int:
-    """Opens a descriptor that becomes readable when the peer's process ends. Returns -1 if the kernel has no pidfds.
+    """Opens a pidfd, which becomes readable when the peer's process ends. Returns -1 if the kernel has no pidfds.
 
     Raises OSError if the peer has already ended or no more files can be opened.
     """

@@ -1,1 +1,1 @@
-"""What is wrong on the host: rules that judge a snapshot by the ones before it, once a tick."""
+"""The health rules: once per tick, they compare a snapshot with earlier ones and report findings."""

@@ -30,8 +30,8 @@ from neurontools.model.finding import FindingKind
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import bytes_text, ranges_text
 
-_BETTER_RATIO = 0.95  # of the limit: below this, a stack is clearly not nearly full
-_UPDATE_PERCENT = 2  # a smaller change does not change the text
+_BETTER_RATIO = 0.95  # share of the limit below which a stack is no longer nearly full
+_UPDATE_PERCENT = 2  # the text of a finding changes only if the percentage changes by this much
 
 _Stack = tuple[int, int]  # device index, stack index
 
@@ -63,7 +63,7 @@ def missing_devices(context: RuleContext) -> Iterator[Finding]:
 class EccRule:
     """Reports uncorrected ECC errors since the driver was loaded, and many corrected ones in the window.
 
-    The counters seldom change, so findings are reused until they do.
+    Reuses the findings of a device until one of its counters changes.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,10 @@ class MemoryRule:
         self._shown_percent = shown_percent
 
     def _stable_percent(self, key: _Stack, percent: int) -> int:
-        """The percentage shown before, unless it changed much: the text is a metric label and should stay."""
+        """Returns the percentage shown before, unless it changed much.
+
+        The text of a finding is a metric label and should change seldom.
+        """
         shown = self._shown_percent.get(key)
         return percent if shown is None or abs(percent - shown) >= _UPDATE_PERCENT else shown
 
@@ -187,7 +190,7 @@ _COMPONENTS = {
 
 
 def unhealthy_components(context: RuleContext) -> Iterator[Finding]:
-    """Reports components that the driver calls unhealthy. With a bad link, a device still works on its own."""
+    """Reports components that the driver calls unhealthy. A bad link is a warning: the device itself still works."""
     for device in context.snapshot.devices:
         told = device.reported_health
         for component in told.unhealthy_components if told is not None else ():
@@ -209,13 +212,13 @@ def unhealthy_components(context: RuleContext) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _CoreError:
-    """A core counter that indicates broken hardware."""
+    """A driver counter of a core that indicates broken hardware, and its finding."""
 
     name: str
     what: str
     severity: Severity
     action: str
-    lasts: bool  # True: counts since the driver was loaded; False: counts in the window
+    lasts: bool  # whether to report all errors since the driver was loaded, or only those in the window
 
 
 _MOVE = "move the work off this device; stop and start the instance to get another host"
@@ -279,7 +282,7 @@ def core_errors(context: RuleContext) -> Iterator[Finding]:
 
 
 def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], context: RuleContext) -> int | None:
-    """The earlier value of a core's counter. Simulated counters are 0 until a fault is injected."""
+    """Returns the earlier value of a core's counter. Simulated counters are 0 until a fault is injected."""
     if core.status is None:
         return 0 if context.snapshot.source is SourceKind.SIMULATED else None
     count = read(core.status)
@@ -324,7 +327,7 @@ _Key = tuple[str, int | None, int | None]  # error name, device index, core inde
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A log line's finding. `lasts`: it holds until the driver is loaded again, not only in the window."""
+    """The finding of a kernel log line. `lasts`: it holds until the driver is reloaded, not only in the window."""
 
     at_seconds: float  # CLOCK_MONOTONIC
     finding: Finding
@@ -365,7 +368,7 @@ class KernelErrorRule:
         if line.told is DriverEvent.STARTED:
             self._kept.clear()
             return
-        if line.told is DriverEvent.RESET_DONE:  # a reset recovers from an aborted transfer
+        if line.told is DriverEvent.RESET_DONE:  # a reset recovers from an aborted DMA transfer
             for key in [
                 key for key in self._kept if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
             ]:
@@ -383,13 +386,13 @@ class KernelErrorRule:
         self._keep((str(line.told), line.device_index, None), _Kept(at_seconds, finding, lasts=False))
 
     def _forget_healed(self, snapshot: Snapshot) -> None:
-        """Removes the findings of a healed fault. A simulated host has no driver that could be reloaded."""
+        """Removes the findings of healed faults: on a simulated host, no driver is reloaded to end them."""
         for key, kept in [*self._kept.items()]:
             if kept.finding.injected and not _is_injected(kept.finding.device_indices, snapshot):
                 del self._kept[key]
 
     def _keep(self, key: _Key, kept: _Kept) -> None:
-        """Keeps the first finding of a key, so that repeated lines only extend it."""
+        """Stores a finding. A repeated line does not replace the finding of its key, but extends its time."""
         before = self._kept.get(key)
         if before is not None:
             kept = _Kept(kept.at_seconds, before.finding, kept.lasts)
@@ -426,7 +429,7 @@ class KernelErrorRule:
         return None
 
     def _owner(self, core: NeuronCore) -> int | None:
-        """The PID that holds the core, or held it one tick ago: such an error usually ends the process."""
+        """Returns the PID that holds the core, or held it at the last tick: such an error usually ends the process."""
         if core.owner_pid is not None or self._before is None:
             return core.owner_pid
         return next((before.owner_pid for before in self._before.cores if before.index == core.index), None)

@@ -1,4 +1,4 @@
-"""The input of the health rules: a snapshot, its past, and the limits; and hysteresis for their findings."""
+"""The input of the health rules (a snapshot, earlier ones, and thresholds), and hysteresis for their findings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from neurontools.model.snapshot import counted_since_unix_seconds, counters_cont
 
 NO_ERRORS = ErrorCounters()
 ProcessIdentity = tuple[int, float | None]
-"""PID and start, because PIDs are reused."""
+"""PID and start time, because PIDs are reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """A snapshot and the state at the beginning of the window.
+    """A snapshot and the state at the beginning of the window, which are the last `HealthThresholds.window_seconds`.
 
-    `devices`, `processes` and `cores_before` are from the beginning of the window, if they still exist. `met` has the
-    processes that appeared later, as they were at first.
+    `devices`, `processes` and `cores_before` are from the beginning of the window. `processes` has only processes that
+    still run. `met` has the processes that appeared later, as they were in their first snapshot.
     """
 
     snapshot: Snapshot
@@ -32,10 +32,10 @@ class RuleContext:
     met: dict[int, Process] = field(default_factory=dict)
 
     def errors_before(self, process: Process) -> ErrorCounters | None:
-        """The errors of a process at the beginning of the window; none when it is younger; None: unknown."""
+        """Returns a process's errors at the beginning of the window: NO_ERRORS if it is younger, None if unknown."""
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
-        if since is None:  # the driver counts: the process has had its counters since it was first seen
+        if since is None:  # the driver counts for this process, since the process was first seen
             return NO_ERRORS if before is None else before.errors
         if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
             return NO_ERRORS
@@ -44,7 +44,7 @@ class RuleContext:
 
 
 def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: HealthThresholds) -> RuleContext:
-    """Builds the context from a snapshot and earlier ones, oldest first. The first is from the window's beginning."""
+    """Builds the context of the rules. `past` are the earlier snapshots of the window, oldest first."""
     cores = {core.index: core for core in snapshot.cores}
     past = [each for each in past if each.sequence != snapshot.sequence]
     if not past:
@@ -67,7 +67,7 @@ def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: Hea
 
 
 def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process]:
-    """The processes of an earlier snapshot whose counters continue now."""
+    """Returns the processes of an earlier snapshot whose counters have not restarted since."""
     return {
         process.pid: process
         for process in earlier.processes
@@ -80,12 +80,12 @@ def process_identity(process: Process) -> ProcessIdentity:
 
 
 def growth(before: int | None, now: int | None) -> int:
-    """Growth of a counter; 0 when either value is unknown or the counter restarted."""
+    """Returns the growth of a counter; 0 if either value is unknown or the counter restarted."""
     return max(0, now - before) if before is not None and now is not None else 0
 
 
 def count_text(count: int, what: str) -> str:
-    """Formats a count: "1 error", "3 errors"."""
+    """Formats a count with its noun: "1 error", "3 errors"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -99,25 +99,25 @@ def at_least_text(count: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HealthThresholds:
-    """The limits of the rules: [health] in the configuration file. None switches a rule off."""
+    """The thresholds of the health rules, from [health] in the configuration file. None disables a rule."""
 
-    window_seconds: float = 300.0  # the period for growth
-    idle_seconds: float | None = 300.0  # a held core has finished nothing for so long
-    stuck_seconds: float | None = 60.0  # an execution has been in flight for so long
+    window_seconds: float = 300.0  # period in which errors and growth are counted
+    idle_seconds: float | None = 300.0  # least time in which a held core finishes no execution
+    stuck_seconds: float | None = 60.0  # least time for which an execution is in flight
     memory_used_ratio: float | None = 0.95  # of an HBM stack
     ecc_corrected_events: int | None = 10  # corrected ECC events in the window
     numerical_errors: int | None = 1  # numerical errors in the window
     hardware_errors: int | None = 1  # hardware errors of executions in the window
-    latency_growth_ratio: float | None = 1.5  # median in the window, divided by the median before it
-    latency_executions: int = 20  # with fewer on either side, latencies are not compared
-    silent_seconds: float | None = 30.0  # a reporting process has not reported for so long
+    latency_growth_ratio: float | None = 1.5  # median latency in the window, divided by the median before it
+    latency_executions: int = 20  # least executions before and in the window to compare latencies
+    silent_seconds: float | None = 30.0  # least time in which a process does not report
 
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class HysteresisLevel(Enum):
-    """A measurement: over its limit, clearly better, or between the two."""
+    """How a measurement compares with its limit: over it, clearly better, or in between."""
 
     OVER = auto()
     BETWEEN = auto()
@@ -127,13 +127,14 @@ class HysteresisLevel(Enum):
 @dataclass(slots=True)
 class _State:
     holds_since_seconds: float | None = None  # None: the condition does not hold
-    otherwise_since_seconds: float | None = None  # since when all measurements contradict the state
+    otherwise_since_seconds: float | None = None  # start of the measurements that contradict the state
 
 
 class Hysteresis(Generic[Key]):
-    """A condition begins after measurements over its limit for a while, and ends after clearly better ones for a while.
+    """Decides whether a condition holds: it begins and ends only if all measurements agree for some time.
 
-    `holds_since` takes every measurement, in order, with times of a clock that is never set.
+    It begins when they are over the limit, and ends when they are clearly better. Call `holds_since` with every
+    measurement, in order, with times of a clock that is never set.
     """
 
     def __init__(self) -> None:
@@ -148,7 +149,7 @@ class Hysteresis(Generic[Key]):
         begins_after_seconds: float,
         ends_after_seconds: float,
     ) -> float | None:
-        """Takes a measurement; returns since when the condition holds, or None."""
+        """Handles a measurement. Returns since when the condition of the key holds, or None if it does not."""
         state = self._states.get(key)
         if state is None:
             if level is not HysteresisLevel.OVER:
@@ -168,10 +169,10 @@ class Hysteresis(Generic[Key]):
         return state.holds_since_seconds
 
     def is_known(self, key: Key) -> bool:
-        """Whether the key has state. Keys without state need only measurements that are over the limit."""
+        """Whether the key has state. A key without state ignores measurements that are not over the limit."""
         return key in self._states
 
     def forget_others(self, keys: Collection[Key]) -> None:
-        """Forgets all keys but these."""
+        """Deletes the state of all other keys."""
         for key in self._states.keys() - set(keys):
             del self._states[key]

@@ -34,7 +34,7 @@ _SHARES = ((0.5, "half"), (1 / 3, "a third"), (0.2, "a fifth"), (0.0, "a tenth")
 
 
 def stragglers(context: RuleContext) -> Iterator[Finding]:
-    """Reports each job on this host that waits for one of its ranks. The client finds stragglers across hosts."""
+    """Reports the straggler of each job that runs on this host alone. The client finds stragglers across hosts."""
     for ranks in group_processes_by_job(
         process for process in context.snapshot.processes if process.training is not None
     ):
@@ -66,16 +66,16 @@ def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: f
     )
 
 
-_STEPS = 10.0  # times the latest step time: a job without a step for so long is stalled
+_STEPS = 10.0  # a job is stalled after this many mean step times without a step
 _BUSY_VCPU_RATIO = 0.2
-_PATIENCE_WITH_BUSY = 5.0  # a rank that uses its vCPU gets this many times as long
+_PATIENCE_WITH_BUSY = 5.0  # factor for the time limit of a job if a rank that it waits for uses its vCPU
 _MOST_NAMED = 4
 StallCause = tuple[str, Severity, Process, Sequence[Process]]
 """Reason, severity, the process to look at, and the processes whose devices the finding names."""
 
 
 def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding | None:
-    """Returns the finding for a stalled job; None when it runs, or when one of its ranks is at work."""
+    """Returns the finding for a stalled job; None if the job makes progress, or one of its ranks is at work."""
     limit = context.limits.stuck_seconds
     ranks = sort_by_rank(processes)
     if limit is None or not _work_together(ranks):
@@ -110,7 +110,7 @@ def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding |
 
 
 def waits_in_collective(processes: Sequence[Process]) -> bool:
-    """Whether ranks of a job report that they wait in a collective. Then only `stalled_job` judges the job."""
+    """Whether ranks of a job report that they wait in a collective. If so, only `stalled_job` reports on the job."""
     return _work_together(processes) and find_stalled_collective(processes) is not None
 
 
@@ -119,7 +119,7 @@ def _work_together(processes: Sequence[Process]) -> bool:
 
 
 def _last_step_seconds(ranks: Sequence[Process]) -> float | None:
-    """CLOCK_MONOTONIC of the latest step of any rank; None unless all ranks report their steps."""
+    """Returns the time of the latest step of any rank (CLOCK_MONOTONIC); None unless all ranks report their steps."""
     steps = [
         rank.training.last_step_at_seconds if rank.training is not None and rank.reporting else None for rank in ranks
     ]
@@ -176,7 +176,7 @@ def _step_stall(ranks: Sequence[Process]) -> StallCause:
 
 
 def _absence_text(rank: Process, context: RuleContext) -> str:
-    """Describes what a rank does that is missing in the collective, and its last collective."""
+    """Describes what a rank does instead of joining the collective, and names its last collective."""
     after = f" after {_collective_text(rank)}" if rank.training is not None and rank.training.latest_collective else ""
     if not rank.reporting:
         return f"which has stopped reporting{after}"
@@ -187,7 +187,7 @@ def _absence_text(rank: Process, context: RuleContext) -> str:
 
 
 def _collective_text(rank: Process) -> str:
-    """The current or last collective of a rank, with its number."""
+    """Names the current or last collective of a rank, and its number."""
     kind = rank.training.latest_collective if rank.training is not None else None
     return f"{kind or 'a collective'} (number {_number(rank)})"
 
@@ -214,7 +214,7 @@ def _job(ranks: Sequence[Process]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A core without progress since a time: in an execution, or after its last one."""
+    """A core, and since when it makes no progress: the start of its current execution, or the end of its last one."""
 
     process: Process
     neuroncore_index: int
@@ -224,7 +224,7 @@ class _Core:
 
 @dataclass(slots=True)
 class _Group:
-    """The cores of one job, or of one process without a job."""
+    """The cores of one job, or of one process without a job: in an execution, or between two."""
 
     job: str | None
     processes: dict[int, Process] = field(default_factory=dict)
@@ -245,7 +245,7 @@ def activity_findings(context: RuleContext) -> Iterator[Finding]:
         stuck = []
         if limits.stuck_seconds is not None:
             stuck = [core for core in group.in_flight if now - core.since_unix_seconds >= limits.stuck_seconds]
-            # A waiting core had its last execution at about the time when the stuck one began.
+            # A core that waits for a stuck one ended its last execution at about the time when the stuck one began.
             waiting = [core for core in group.between if now - core.since_unix_seconds >= limits.stuck_seconds / 2]
         if stuck:
             yield _stuck(group, stuck, waiting)
@@ -281,7 +281,11 @@ def _enter(group: _Group, process: Process, context: RuleContext) -> None:
 
 
 def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
-    """The minority is the cause: the few that execute while many wait, or the few that don't execute."""
+    """Returns the finding for stuck cores.
+
+    Names the minority of the processes as the cause: the few that execute while many wait, or the few that don't
+    execute.
+    """
     stuck_by, waiting_by = _processes(stuck), _processes(waiting)
     stuck_pids = {process.pid for process in stuck_by}
     waiting_only = [process for process in waiting_by if process.pid not in stuck_pids]
@@ -343,7 +347,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
 
 
 def _processes(cores: Sequence[_Core]) -> list[Process]:
-    """The processes of these cores, by rank and PID."""
+    """Returns the processes of these cores, sorted by rank and PID."""
     found = {core.process.pid: core.process for core in cores}
     return sort_by_rank(found.values())
 
@@ -353,7 +357,7 @@ def _rank(process: Process) -> int | None:
 
 
 def _process_count(processes: Sequence[Process]) -> str:
-    """Formats a count: "63 ranks", or "63 processes" when a rank is unknown."""
+    """Formats the number of processes: "63 ranks", or "63 processes" if a rank is unknown."""
     noun = "rank" if all(_rank(process) is not None for process in processes) else "process"
     count = len(processes)
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'s' if noun == 'rank' else 'es'}"

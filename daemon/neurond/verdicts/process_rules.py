@@ -21,7 +21,7 @@ from neurontools.util.units import duration_text, ranges_text
 
 
 def process_errors(context: RuleContext) -> Iterator[Finding]:
-    """Reports execution errors in the window, or since the start of a younger process."""
+    """Reports execution errors in the window; for a younger process, since its start."""
     for process in context.snapshot.processes:
         if process.errors is None or process.errors == NO_ERRORS:
             continue
@@ -102,7 +102,7 @@ class OrphanedPodRule:
         self._since_unix_seconds: dict[_Key, float] = {}
 
     def update(self, snapshot: Snapshot, patience_seconds: float | None) -> Iterator[Finding]:
-        """Returns a finding for each container whose cores nobody has held for so long."""
+        """Yields a finding for each container whose cores no process has held for `patience_seconds`."""
         if patience_seconds is None or not snapshot.pod_allocations:
             self._since_unix_seconds = {}
             return
@@ -133,7 +133,7 @@ class OrphanedPodRule:
 
 
 def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
-    """The logical cores of an allocation without owner, possible owner or used memory, and their devices."""
+    """Returns the allocation's logical cores without owner, possible owner and used memory, and their devices."""
     lnc = snapshot.instance.logical_neuroncore_config
     cores, devices = set(allocation.neuroncore_indices), set(allocation.device_indices)
     found: dict[int, bool] = {}
@@ -149,11 +149,11 @@ def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], t
 
 
 _BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
-"""How long medians must be over or under the limit, as shares of the window."""
+"""How long a latency must be over its limit to begin a finding, or better to end it, as shares of the window."""
 
-_BETTER_RATIO = 0.5  # of the growth limit: below this, a latency is clearly better
+_BETTER_RATIO = 0.5  # share of the allowed growth below which a latency is clearly better
 
-_Medians = tuple[float, float]  # before the window and in it, seconds
+_Medians = tuple[float, float]  # median latency before the window and in it, in seconds
 
 
 class LatencyRule:
@@ -194,7 +194,10 @@ class LatencyRule:
         self._shown = {key: shown for key, shown in self._shown.items() if key in seen}
 
     def _stable_medians(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
-        """The medians shown before, unless they changed much: the text is a metric label and should stay."""
+        """Returns the median latencies shown before, unless they changed much.
+
+        The text of a finding is a metric label and should change seldom.
+        """
         shown = self._shown.get(key)
         if medians is not None and (shown is None or not shown[1] / limit < medians[1] < shown[1] * limit):
             shown = self._shown[key] = medians
@@ -203,7 +206,7 @@ class LatencyRule:
 
 
 def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
-    """Compares the growth with its limit. A process that executes nothing counts as better."""
+    """Compares the growth of a latency with its limit. A process that executes nothing counts as better."""
     if medians is None:
         return HysteresisLevel.BETTER
     was, now = medians
@@ -213,12 +216,15 @@ def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
 
 
 def _medians(before: Process, process: Process, least_growth: float, most_few: int) -> _Medians | None:
-    """The medians before and in the window; None when unknown, or when they can't be `least_growth` apart."""
+    """Returns the median latencies before and in the window.
+
+    Returns None if one is unknown, or if the latency can't have grown by `least_growth`.
+    """
     past, whole = before.device_latency_histogram, process.device_latency_histogram
     if past is whole or not whole.bucket_indices or not past.bucket_indices:
         return None
     fastest, slowest = (execution.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
-    # Most latencies are steady, so this check saves the differences below.
+    # Most latencies are steady. For these, this check saves the subtraction of histograms.
     if slowest < least_growth * fastest or sum(past.bucket_counts) < most_few:
         return None
     try:
@@ -248,12 +254,12 @@ def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds:
 
 _ENOUGH = 2  # consecutive processes
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
-_FURTHER = ("timeout_total",)  # counts only against a core that has failed before: a timeout may have other causes
+_FURTHER = ("timeout_total",)  # a timeout may have other causes, so it counts only after a failure
 
 
 @dataclass(slots=True)
 class _Past:
-    """A core at the last tick, and the processes it failed for since it last worked."""
+    """A core at the last tick, and the processes for which it has failed since it last worked."""
 
     core: NeuronCore
     owner: ProcessIdentity | None = None
@@ -270,7 +276,7 @@ class _Past:
 
 
 class FailingCoreRule:
-    """Reports cores that fail for one process after the other. Call it with every tick's snapshot, in order."""
+    """Reports cores that fail for several processes in a row. Call it with every tick's snapshot, in order."""
 
     def __init__(self) -> None:
         self._cores: dict[int, _Past] = {}
@@ -278,9 +284,9 @@ class FailingCoreRule:
         self._has_failed = False
 
     def update(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
-        """Returns a finding for each device with cores that failed for several consecutive processes.
+        """Yields a finding for each device with cores that failed for several consecutive processes.
 
-        `ended` are the processes that ended since the last tick: a failing process seldom lives until the next one.
+        `ended` are the processes that ended since the last tick: a failing process seldom lives until the next tick.
         """
         for process in ended:
             self._record_ended(process, snapshot)
@@ -288,14 +294,14 @@ class FailingCoreRule:
         outcomes = {process_identity(process): self._outcome(process) for process in by_pid.values()}
         self._processes = {process_identity(process): process for process in by_pid.values()}
         self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
-        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # there are no driver counters
+        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # it has no driver counters to read
             return
         failing: dict[int, list[tuple[NeuronCore, dict[ProcessIdentity, float]]]] = {}
         for core in snapshot.cores:
             past = self._cores.setdefault(core.index, _Past(core))
             owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
             who = process_identity(owner) if owner is not None else None
-            # Before driver 2.30 the counters change only when the process has ended.
+            # Before version 2.30, the driver updates the counters only after the process has ended.
             blamed = who or past.owner
             has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
             if core.status is not None and core.status is not past.core.status:
@@ -327,7 +333,7 @@ class FailingCoreRule:
                 )
 
     def _outcome(self, process: Process) -> tuple[bool, bool]:
-        """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""
+        """Returns whether a process reported a hardware error since the last tick, and whether it finished work."""
         before = self._processes.get(process_identity(process))
         if process.errors is None or process.executions is None:
             return False, False
@@ -340,7 +346,7 @@ class FailingCoreRule:
 
 
 def _counters_restarted(before: NeuronCore, now: NeuronCore) -> bool:
-    """Whether the driver was reloaded or a fault healed: the counters of the core fell."""
+    """Whether the counters of the core fell, because the driver was reloaded or a fault was healed."""
     if before.status is None or before.status is now.status:
         return False
     return any(
@@ -350,7 +356,7 @@ def _counters_restarted(before: NeuronCore, now: NeuronCore) -> bool:
 
 
 def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
-    """Growth of hardware failures, timeouts and successes."""
+    """Returns the growth of a core's counters of hardware failures, timeouts and successes."""
     old, new = before.status, now.status
     if old is None or new is None:
         return 0, 0, 0

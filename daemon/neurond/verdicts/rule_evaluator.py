@@ -29,7 +29,7 @@ from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
 
-_ANCHORS = 6  # earlier snapshots that growth is measured from
+_ANCHORS = 6  # number of earlier snapshots that growth is measured from
 
 _Rule = Callable[[RuleContext], Iterator[Finding]]
 _RULES: tuple[_Rule, ...] = (
@@ -58,7 +58,7 @@ class RuleEvaluator:
         self._orphans = OrphanedPodRule()
         self._kernel_errors = KernelErrorRule()
         self._known: dict[tuple[object, ...], Finding] = {}
-        self._keys: dict[int, tuple[object, ...]] = {}  # by id() of the known findings
+        self._keys: dict[int, tuple[object, ...]] = {}  # identities of known findings, by id()
         self._health: Health | None = None
 
     def set_thresholds(self, limits: HealthThresholds) -> None:
@@ -70,7 +70,7 @@ class RuleEvaluator:
     ) -> Snapshot:
         """Returns the tick's snapshot with its findings.
 
-        `ended` and `logged` are the processes that ended and the kernel log records since the last tick.
+        `ended`: the processes that ended since the last tick. `logged`: the kernel log records since then.
         """
         limits = self._limits
         found = build_rule_context(snapshot, self._anchors, limits)
@@ -95,7 +95,7 @@ class RuleEvaluator:
         return replace(snapshot, health=self._health)
 
     def carry_over(self, snapshot: Snapshot) -> Snapshot:
-        """Returns a snapshot between two ticks with the last findings, except those on ended processes."""
+        """Adds the findings of the last tick to a snapshot between two ticks, except those about ended processes."""
         if self._health is None:
             return self.evaluate(snapshot)
         there = {process.pid for process in snapshot.processes}
@@ -110,7 +110,7 @@ class RuleEvaluator:
         unknown_device_indices: tuple[int, ...],
         findings: tuple[Finding, ...],
     ) -> Health:
-        """Returns the last tick's object when nothing changed, which saves serializing it again."""
+        """Returns the health of the host; if nothing changed, the last tick's object, which is serialized already."""
         before = self._health
         if (
             before is not None
@@ -123,7 +123,7 @@ class RuleEvaluator:
         return Health(device_indices, unknown_device_indices, findings)
 
     def _with_begin_times(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
-        """Returns the findings by severity, each with the time when it began."""
+        """Returns the findings, the most severe first, each with the time when it began."""
         known: dict[tuple[object, ...], Finding] = {}
         for finding in found:
             key = self._keys.get(id(finding)) or finding.identity
@@ -145,13 +145,13 @@ _content = attrgetter(
 
 
 def _judged(snapshot: Snapshot) -> tuple[int, ...]:
-    """The devices that exist or should exist."""
+    """Returns the indices of the devices that exist or should exist."""
     there = {device.index for device in snapshot.devices}
     return tuple(sorted(there.union(snapshot.instance.expected_device_indices)))
 
 
 def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
-    """The devices whose driver is too old to report any health."""
+    """Returns the indices of the devices whose driver is too old to report any health."""
     if snapshot.source is SourceKind.SIMULATED:
         return ()
     reporting = {core.device_index for core in snapshot.cores if core.reset_failures_total is not None}
@@ -168,7 +168,7 @@ def _counts_errors(ecc: EccCounters) -> bool:
 
 _log = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 600.0  # a finding that returns within this time is not logged again
-_MOST_LINES = 16  # per snapshot, so that a failing host does not fill the log
+_MOST_LINES = 16  # limit per snapshot, so that a failing host does not fill the log
 
 
 class FindingLogger:
@@ -178,7 +178,7 @@ class FindingLogger:
         self._seen_at_seconds: dict[object, float] = {}
 
     def log_new(self, snapshot: Snapshot) -> None:
-        """Logs the findings and warnings that no snapshot of the last minutes had."""
+        """Logs the findings and warnings that no snapshot of the last ten minutes had."""
         now_seconds = snapshot.taken_at_seconds
         seen = self._seen_at_seconds
         new = []
@@ -225,7 +225,7 @@ class FindingDiff:
 
 
 def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-    """Marks findings of a kind that an injected fault causes, on the fault's devices, as injected."""
+    """Marks a finding as injected if an injected fault on the same device causes findings of this kind."""
     if not snapshot.injected_faults:
         yield from found
         return
@@ -242,7 +242,7 @@ def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Find
 
 
 def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-    """Merges findings of one kind on several processes of a job into one, about the first process."""
+    """Merges findings of one kind about several processes of a job into one finding about the first process."""
     jobs: dict[int, str] | None = None
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
@@ -261,7 +261,7 @@ def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Findi
 
 
 def _jobs(snapshot: Snapshot) -> dict[int, str]:
-    """The job name of each process, by PID."""
+    """Returns the job name of each process, by PID."""
     groups = [(processes[0].job, processes) for processes in group_processes_by_job(snapshot.processes)]
     return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
 
