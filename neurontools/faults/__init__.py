@@ -1,1 +1,1 @@
-"""Faults on demand: which kinds there are and what each shows where, and what may be asked for."""
+"""Injected faults: the kinds of faults and their symptoms, and the requests to inject them."""

@@ -1,4 +1,4 @@
-"""Kinds of faults: one table of all that each shows, for the daemon, the runtime, the commands and the documents."""
+"""Table of fault kinds and their symptoms, which the daemon, the runtime, the commands and the documents share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neurontools.driver.neuron_runtime import NrtStatus
 
 
 class FaultDuration(StrEnum):
-    """How long a fault lasts if nobody heals it. The values complete "it lasts …"."""
+    """How long a fault lasts if nobody heals it. Texts complete a sentence that begins with "it lasts"."""
 
     ONE_EXECUTION = "one execution"
     PROCESS = "as long as the process: every later execution of it fails too"
@@ -20,7 +20,7 @@ class FaultDuration(StrEnum):
 
 
 class FaultEffect(StrEnum):
-    """Effect on an execution that meets the fault."""
+    """Effect of a fault on an execution. Texts complete a sentence that begins with "the execution"."""
 
     NOTHING = "goes on"
     FAILS = "fails"
@@ -34,7 +34,7 @@ class FaultEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FaultAmount:
-    """Unit, default and bounds of a fault's amount."""
+    """Unit, default and bounds of a fault's amount, a number that sets its strength."""
 
     unit: str
     default: float
@@ -47,8 +47,8 @@ class FaultAmount:
 class RuntimeLogLine:
     """A line of the runtime's log: the function that writes it, and a template of the text.
 
-    Templates may name `device`, `core` (of the device), `engine`, `timeout_ms`, `model`, its number of
-    `collectives`.
+    Templates may use the fields `device`, `core` (its number on the device), `engine`, `timeout_ms`, `model` and
+    `collectives` (how many the model has).
     """
 
     function: str
@@ -57,12 +57,15 @@ class RuntimeLogLine:
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """A kind of fault.
+    """A kind of fault and its symptoms.
 
-    `ecc`: device counters that increase at the start. `component`: the part that the driver reports as unhealthy while
-    the fault lasts. `counter`: the driver's counter of the core. `kernel_error`: the name in the kernel log.
-    `loses_host`: the fault concerns the whole host and takes no other target. The last line of `log` is the error text.
-    `findings`: kinds of findings (`FindingKind`) that follow.
+    * `ecc`: the device's ECC counters that increase when the fault begins.
+    * `component`: the part of the device that the driver reports as unhealthy while the fault lasts.
+    * `counter`: the driver's counter of the core that increases.
+    * `kernel_error`: the error name in the kernel log.
+    * `loses_host`: the fault takes down the whole host, so a request names no device, core or process.
+    * `log`: lines of the runtime's log. The last line is the error text.
+    * `findings`: the kinds of findings (`FindingKind`) that the daemon reports.
     """
 
     name: str
@@ -85,12 +88,12 @@ class FaultKind:
 
     @property
     def is_met(self) -> bool:
-        """Whether it affects executions."""
+        """Whether the fault affects executions."""
         return self.effect is not FaultEffect.NOTHING
 
     @property
     def outlives_process(self) -> bool:
-        """Whether it also affects later processes."""
+        """Whether the fault also affects processes that start later."""
         return self.lasts not in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
 
 
@@ -120,7 +123,7 @@ DEVICE_PARTS = (
     "link_switch",
     "axi_fabric",
 )
-"""Parts of a device whose health the driver reports, in its terms."""
+"""The driver's names of the device parts whose health it reports."""
 
 _ALL = (
     FaultKind(

@@ -1,4 +1,4 @@
-"""Fault requests, and fault plans, which make requests from a seed."""
+"""Fault requests, and fault plans, which generate requests from a random seed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ LARGEST_SEED = 2**64 - 1
 
 
 class ImpossibleFault(ValueError):
-    """The request is invalid. The message says what, why and what to give instead."""
+    """The fault request is invalid. The message states the value, the reason and a valid alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRequest:
     """A request to inject a fault. Raises ImpossibleFault if invalid.
 
-    Give exactly one of device, core and process; none for a kind that takes down the host. Cores are logical, under the
-    host's default LNC. `after_executions` None: the next execution, if executions meet the kind.
+    Names exactly one target: a device, a core or a process. A fault kind that takes down the host has no target.
+    `neuroncore_index` counts logical cores under the host's default logical NeuronCore configuration. If
+    `after_executions` is None, the next execution meets the fault, provided that its kind affects executions.
     """
 
     kind: str
@@ -92,7 +93,7 @@ class FaultRequest:
 
     @property
     def definition(self) -> FaultKind:
-        """The kind of the fault. Raises ImpossibleFault if there is no such kind."""
+        """The definition of the fault kind. Raises ImpossibleFault if the kind is unknown."""
         kind = KINDS.get(self.kind)
         if kind is None:
             raise ImpossibleFault(f"{excerpt(self.kind, 60)!r} is no kind of fault{_near(self.kind)}")
@@ -100,13 +101,13 @@ class FaultRequest:
 
     @property
     def effective_amount(self) -> float | None:
-        """The amount, or the kind's default. None if the kind has no amount."""
+        """The requested amount, or the default of the fault kind. None if the kind has no amount."""
         kind = self.definition
         return self.amount if self.amount is not None else kind.amount.default if kind.amount is not None else None
 
     @property
     def waits_for_execution(self) -> bool:
-        """Whether the fault begins with an execution. Faults that leave no mark on the hardware always do."""
+        """Whether the fault begins with an execution. Always true for kinds that end with the process."""
         passing = self.definition.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
         return passing or self.after_executions is not None or self.probability is not None
 
@@ -119,10 +120,10 @@ def _near(name: str) -> str:
 
 
 # Published failures of a large training run: 419 faults of 16,384 accelerators in 54 days (Llama 3, arXiv:2407.21783).
-# AWS publishes no rate for Trainium.
+# AWS publishes no failure rate for Trainium.
 FAULTS_PER_DEVICE_DAY = 4.7e-4
 _DAY_SECONDS = 86_400.0
-MOST_PLANNED = 1000  # on a host; as many as a daemon takes
+MOST_PLANNED = 1000  # faults on one host; a daemon accepts as many
 
 DEFAULT_FAULT_MIX: Mapping[str, float] = MappingProxyType(
     {
@@ -142,21 +143,22 @@ DEFAULT_FAULT_MIX: Mapping[str, float] = MappingProxyType(
         "slow-core": 1.4,
     }
 )
-"""Share of each kind in percent, after the same publication.
+"""Share of each fault kind in percent, from arXiv:2407.21783.
 
-Leaves out the 11 % that no single host shows (maintenance, parts of the host). In a fleet, `host-lost` stands for them.
+Omits the 11 % that no single host shows (maintenance, parts of the host). In a fleet, `host-lost` represents them.
 """
 
 
 class InvalidFaultPlan(ValueError):
-    """The plan is invalid. The one-line message says what, why and what to give instead."""
+    """The fault plan is invalid. The one-line message states the value, the reason and a valid alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """A fault plan. `mean_seconds_between_faults` is per host; None: FAULTS_PER_DEVICE_DAY times its devices.
+    """Parameters from which `schedule_faults` draws random faults.
 
-    Each fault ends after `for_seconds`. None: it lasts as long as its kind.
+    `mean_seconds_between_faults` is per host. None derives it from FAULTS_PER_DEVICE_DAY and the host's device count.
+    Each fault ends after `for_seconds`. None means the duration of its fault kind.
     """
 
     seed: int = 0
@@ -168,21 +170,21 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
-    """A scheduled fault: its host, and the request to send there at the start."""
+    """A fault of a plan: the index of its host, and the request to send to that host's daemon."""
 
     host_index: int
     request: FaultRequest
 
     @property
     def at_seconds(self) -> float:
-        """Seconds from the start of the plan."""
+        """Seconds from the start of the plan to the start of the fault."""
         return self.request.after_seconds or 0.0
 
 
 def schedule_faults(plan: FaultPlan, device_counts: Sequence[int]) -> tuple[PlannedFault, ...]:
-    """Returns the faults of all hosts by time. Raises InvalidFaultPlan if there are too many.
+    """Returns the faults of all hosts, sorted by time. Raises InvalidFaultPlan if there are too many.
 
-    `device_counts` has the devices of each host. The faults of a host do not depend on the other hosts.
+    `device_counts` has the number of devices of each host. The faults of a host do not depend on the other hosts.
     """
     told = [each for index, count in enumerate(device_counts) for each in _of_host(plan, index, count)]
     return tuple(sorted(told, key=lambda each: (each.at_seconds, each.host_index)))
@@ -215,8 +217,8 @@ def _of_host(plan: FaultPlan, host_index: int, device_count: int) -> Iterator[Pl
 
 
 def parse_plan(text: str) -> FaultPlan:
-    """Parses a plan in TOML. Raises InvalidFaultPlan."""
-    import tomllib  # slow to import, and only a plan needs it
+    """Parses a fault plan in TOML. Raises InvalidFaultPlan if the plan is invalid."""
+    import tomllib  # imported here because the import is slow and only plans need it
 
     try:
         written = tomllib.loads(text)
@@ -268,19 +270,19 @@ FAULT_STATE_TEXTS = {FaultState.WAITING: "waits", FaultState.HOLDS: "holds", Fau
 
 
 def describe_fault(fault: InjectedFault) -> str:
-    """Describes a fault in one line."""
+    """Returns a line with the number, kind, location, schedule and state of a fault."""
     state = FAULT_STATE_TEXTS[fault.state]
     return f"fault {fault.number}: {fault.kind} {fault_location(fault)}{fault_schedule(fault)}, {state}"
 
 
 def injected_by(fault: InjectedFault) -> str:
-    """Returns user and process that injected the fault; "" if unknown."""
+    """Returns the UID and PID that injected the fault as text; "" if unknown."""
     told = (("UID", fault.injected_by_uid), ("PID", fault.injected_by_pid))
     return ", ".join(f"{name} {number}" for name, number in told if number is not None)
 
 
 def fault_location(fault: InjectedFault) -> str:
-    """Returns the target: a device, a NeuronCore, a process, or the host."""
+    """Returns the target of a fault as text: a device, a NeuronCore, a process, or the host."""
     if not fault.device_indices:
         return "the host"
     devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges_text(fault.device_indices)}"
@@ -290,7 +292,7 @@ def fault_location(fault: InjectedFault) -> str:
 
 
 def fault_schedule(fault: InjectedFault) -> str:
-    """Returns delay, duration and probability, each after a comma."""
+    """Returns the delay, duration and probability of a fault as text, each preceded by a comma."""
     parts = []
     if fault.after_executions:
         parts.append(f"after {fault.after_executions} execution{'' if fault.after_executions == 1 else 's'}")

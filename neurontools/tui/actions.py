@@ -45,7 +45,7 @@ def _show_setup(dashboard: DashboardState) -> None:
 
 
 def _change_rate(dashboard: DashboardState, step: int) -> None:
-    """Changes the refresh interval of a live feed, or the speed of a replay. Step 1 is faster, -1 is slower."""
+    """Changes the refresh interval of a live feed, or the speed of a replay. `step` 1 is faster, -1 slower."""
     if not isinstance(dashboard.feed, LiveFeed):
         dashboard.show_message(f"replay at {dashboard.time.change_speed(step):g}x")
         return
@@ -67,7 +67,7 @@ def _turn_page(dashboard: DashboardState, step: int) -> None:
 
 
 def choose_tab_number(dashboard: DashboardState, number: int) -> None:
-    """Selects a tab by its number, which starts at 1. Does nothing if there are fewer tabs."""
+    """Selects the tab with this number, counted from 1. Does nothing if there are fewer tabs."""
     context = dashboard.render_context()
     if context is not None and number <= len(tab_pids(context)):
         choose_tab(dashboard, context, tab_pids(context)[number - 1])
@@ -82,7 +82,7 @@ def _turn_tab(dashboard: DashboardState, step: int) -> None:
 
 
 def choose_tab(dashboard: DashboardState, context: RenderContext, pid: int | None) -> None:
-    """Shows one process, or all for None. Selects the first device of the process for the device pages."""
+    """Selects the tab of one process, or of all for None. Device pages then show its first device."""
     dashboard.pid = pid
     figures = context.figures.process_figures(pid)
     if figures is not None and figures.process.device_indices:
@@ -97,7 +97,7 @@ def _toggle_flops(dashboard: DashboardState) -> None:
 
 
 def _toggle_tree(dashboard: DashboardState) -> None:
-    """Opens or folds the memory tree, or all jobs on the process list."""
+    """Shows or hides the memory tree. On the process list, unfolds or folds all jobs."""
     context = dashboard.render_context()
     if dashboard.page == "processes":
         rows = dashboard.rows(context) if context is not None else None
@@ -120,7 +120,7 @@ def _toggle_compact(dashboard: DashboardState) -> None:
 
 
 def select_device(dashboard: DashboardState, device_index: int) -> None:
-    """Moves the cursor of the overview to the first row of this device."""
+    """Moves the cursor of the overview to the first row that contains the device."""
     context = dashboard.render_context()
     if context is not None:
         devices_by_row = [row.device_indices for row in job_rows(context)]
@@ -132,7 +132,7 @@ def select_device(dashboard: DashboardState, device_index: int) -> None:
 
 
 def _toggle_node(dashboard: DashboardState, *, is_open: bool | None = None) -> bool:
-    """Opens or folds the selected node or job; None toggles it. Returns False if nothing changes."""
+    """Unfolds or folds the selected tree node or job. `is_open` None toggles. Returns False if nothing changes."""
     if not dashboard.is_tree_shown:
         return _toggle_job(dashboard, is_open=is_open)
     context = dashboard.render_context()
@@ -224,7 +224,7 @@ def _move_core(dashboard: DashboardState, step: int) -> None:
 
 
 def enter(dashboard: DashboardState) -> None:
-    """Opens the row at the cursor: a node, a job, the details of a process, the history of a device, or an event."""
+    """Handles Enter for the selected row: opens a tree node, job, process, device history, or moment of an event."""
     if dashboard.page == "overview":
         _enter_overview_row(dashboard)
     elif dashboard.page == "processes":
@@ -287,7 +287,7 @@ def _edit_filter(dashboard: DashboardState) -> None:
 
 def _edit_search(dashboard: DashboardState) -> None:
     if not dashboard.are_surroundings_shown:
-        dashboard.details_pid = None  # plots have no list to search
+        dashboard.details_pid = None  # closes the plots, which have no list to search
     dashboard.edited_search, dashboard.search_start = "", dashboard.selected_key()
 
 
@@ -299,7 +299,7 @@ def _choose_sort(dashboard: DashboardState) -> None:
 
 
 def sort_by(dashboard: DashboardState, key: str) -> None:
-    """Sorts the process list by a column and shows the list."""
+    """Sorts the process list by the column `key`, and shows the process list."""
     dashboard.settings.sort_by(key)
     if dashboard.page != "processes":
         dashboard.show_page("processes")
@@ -319,7 +319,7 @@ def _invert_sort(dashboard: DashboardState) -> None:
 
 
 def _tag_process(dashboard: DashboardState) -> None:
-    """Tags or untags the selected process, or all processes of the selected job, and moves one row down."""
+    """Tags or untags the selected process, or all processes of the selected job. Moves the cursor one row down."""
     pids = dashboard.pids_of_row() if dashboard.page == "processes" else ()
     if pids:
         tagged = dashboard.tagged
@@ -338,7 +338,7 @@ def _choose_signal(dashboard: DashboardState) -> None:
 
 
 def _toggle_surroundings(dashboard: DashboardState) -> None:
-    """Switches the details between the environment and tree of the process and its plots."""
+    """Switches the details of a process between plots and its environment with the process tree."""
     has_details, is_time_shown = dashboard.details_pid is not None, dashboard.is_time_shown
     if _open_details(dashboard, "a job has no environment; Enter lists its processes, which have one"):
         dashboard.is_time_shown = False
@@ -346,14 +346,17 @@ def _toggle_surroundings(dashboard: DashboardState) -> None:
 
 
 def _toggle_time(dashboard: DashboardState) -> None:
-    """Switches the details between the time breakdown of the process and its plots."""
+    """Switches the details of a process between plots and the time breakdown."""
     has_details = dashboard.details_pid is not None
     if _open_details(dashboard, "the time breakdown is for one process; Enter lists the processes of this job"):
         dashboard.is_time_shown = not (has_details and dashboard.is_time_shown)
 
 
 def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
-    """Opens the details of the selected process unless some are open. Shows the message if a job is selected."""
+    """Opens the details of the selected process unless details are open. Returns whether details are open.
+
+    Shows `message_for_job` if a job is selected.
+    """
     if dashboard.details_pid is not None:
         return True
     row = dashboard.selected_job_row() if dashboard.page == "overview" else None
@@ -362,7 +365,7 @@ def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
     if row is not None and row.pid is not None:
         dashboard.selected_rows["processes"] = str(row.pid)
         dashboard.details_opened_from = "overview"
-    dashboard.render_context()  # selects a row
+    dashboard.render_context()  # drawing selects a row
     if dashboard.selected_pid is None:
         dashboard.show_message(message_for_job)
         return False
@@ -374,7 +377,7 @@ def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
 
 
 def _go_to_event(dashboard: DashboardState, step: int) -> None:
-    """Moves to the next (1) or previous (-1) match of the search. Without a search, moves to an event."""
+    """Moves to the next (1) or previous (-1) match of the search; without a search, to the next or previous event."""
     if not dashboard.search_text:
         if not dashboard.time.to_event(step):
             dashboard.show_message("no later event" if step > 0 else "no earlier event")
@@ -383,7 +386,7 @@ def _go_to_event(dashboard: DashboardState, step: int) -> None:
     if not dashboard.to_match(step):
         dashboard.show_message(f"nothing matches {shown}")
     elif dashboard.page != "processes" and (context := dashboard.render_context()) is not None:
-        # The process list shows the count in its heading.
+        # The process list already shows the number of matches in its heading.
         dashboard.show_message(f"search: {shown}, {context.found_text}")
 
 
@@ -458,4 +461,4 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "toggle_colouring": _toggle_colouring,
     "next_window": _next_window,
 }
-"""The functions by the `name` of their KeyAction. `choose_tab` is missing because it needs the pressed key."""
+"""Functions by the `name` of their KeyAction. Omits `choose_tab`, whose function needs the pressed key."""

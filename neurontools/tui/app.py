@@ -1,4 +1,4 @@
-"""Textual application of the dashboard: timers, command palette, screenshots and recordings."""
+"""Textual application of the dashboard, with timers, command palette, screenshots and recordings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _NO_PALETTE = ("show_palette", "choose_tab")
 
 
 class FeedChanged(Message):
-    """Posted when the feed has new data or a new state."""
+    """Message: the feed has new data or a new connection state."""
 
 
 class NeuronTop(App[None]):
-    """Shows the dashboard in a terminal. Starts the feed when mounted and closes it at the end."""
+    """Shows the dashboard of one host in a terminal. Starts the feed on mount and closes it on unmount."""
 
     CSS_PATH = "app.tcss"
     TITLE = "neuron-top"
@@ -51,16 +51,16 @@ class NeuronTop(App[None]):
         typed_ahead: TypedAhead | None = None,
     ) -> None:
         super().__init__(driver_class=driver_class(continues=continues), ansi_color=True)
-        self.terminal_driver: TerminalDriver | None = None  # set by the driver
+        self.terminal_driver: TerminalDriver | None = None  # TerminalDriver sets this
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
-        self._has_next = typed_ahead is not None  # another page follows this one
+        self._has_next = typed_ahead is not None  # whether the page of many hosts follows when the user leaves
         self.board = DashboardWidget(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
         self.endings: ExitSignals | None = None
         self.attributes_before: list[Any] | None = None  # terminal attributes before the first frame
         self.when_taken_over: Callable[[], object] = lambda: None  # called once Textual owns the alternate screen
-        self.early_keys = ""  # characters typed before the application could read
+        self.early_keys = ""  # characters that the user typed before Textual started
         self._is_pending = False
         self._held = ExitStack()
         shell = dashboard.shell
@@ -76,7 +76,7 @@ class NeuronTop(App[None]):
         return DashboardScreen(self.board)
 
     def on_load(self) -> None:
-        """Keeps the first frame on screen until the widget has drawn once."""
+        """Suspends Textual's drawing, so that the first frame stays until the widget has drawn once."""
         self._held.enter_context(self.batch_update())
         self.board.when_drawn = self._show
 
@@ -94,21 +94,21 @@ class NeuronTop(App[None]):
         self.board.is_behind = lambda: driver.is_behind
         if isinstance(driver, HandoverDriver):
             self.board.paint = driver.write
-            # Since `_show`, Textual may have drawn lines that never reached the screen.
+            # Between `_show` and now, Textual may have rendered lines without writing them to the terminal.
             self.board.refresh()
 
     def on_mount(self) -> None:
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
-        # After Ctrl-Z and fg, the screen is empty.
+        # Redraws all lines after Ctrl-Z and fg, because the screen is then empty.
         self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
         exit_on_signals(self, self.endings)
         early = [(character_to_key(character), character) for character in self.early_keys]
         self.typed_ahead.deliver(self.dashboard.press, early)
 
     def on_unmount(self) -> None:
-        """Closes the feed, which ends its thread."""
+        """Closes the feed and so ends the feed's thread."""
         self.dashboard.feed.close()
 
     def on_feed_changed(self) -> None:
@@ -119,13 +119,13 @@ class NeuronTop(App[None]):
         self.board.redraw()
 
     def _announce(self) -> None:
-        """Posts one FeedChanged for all changes that are not yet drawn. Called in the feed's thread."""
+        """Posts a FeedChanged message unless one is pending. Called in the feed's thread."""
         if not self._is_pending:
             self._is_pending = True
             self.post_message(FeedChanged())
 
     def _beat(self) -> None:
-        """Redraws after a change without new data: in a replay, an expired message, or the age of old data."""
+        """Redraws if the screen changes without new data: by replay, an expired message, or the age of old data."""
         if self.dashboard.time.advance() or self.dashboard.is_restless():
             self.board.redraw()
 
@@ -182,7 +182,7 @@ class NeuronTop(App[None]):
         return f"recording to {path}; R ends it"
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yields every action and theme for the command palette."""
+        """Yields a command of the palette for each action and each theme."""
         del screen
         for action in self.dashboard.keymap.actions:
             if action.name not in _NO_PALETTE:

@@ -10,10 +10,10 @@ _MOST_TYPED = 200
 
 
 class Dashboard(DashboardState):
-    """Dashboard of one host."""
+    """Dashboard of one host, which handles keys, clicks and the mouse wheel."""
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Handles a key. Returns False if the key has no meaning here."""
+        """Handles a key. Returns False if the key has no effect in the current state."""
         if key in keys.ALWAYS:
             return self.act(keys.BY_KEY[key], key)
         if self.open_dialog is not None:
@@ -26,7 +26,7 @@ class Dashboard(DashboardState):
         return action is not None and self.act(action, key)
 
     def act(self, action: keys.KeyAction, key: str = "") -> bool:
-        """Runs an action. `key` is the pressed key."""
+        """Runs an action; `key` is the key that was pressed. Returns True."""
         self.forget_message()
         try:
             if action.name == "choose_tab":
@@ -39,12 +39,12 @@ class Dashboard(DashboardState):
 
     def _choose(self, choices: OpenDialog, key: str) -> bool:
         """Passes a key to the open dialog."""
-        self.open_dialog = None  # closes the dialog even if the callback fails
+        self.open_dialog = None  # so that the dialog closes even if its callback raises
         self.open_dialog = choices.press(key)
         return True
 
     def click(self, column: int, row: int) -> bool:
-        """Handles a click at a cell. Returns False if nothing is there."""
+        """Handles a mouse click. Returns False if there is no click target at this cell."""
         try:
             return self._click(column, row)
         except SENSELESS as error:
@@ -61,7 +61,7 @@ class Dashboard(DashboardState):
                 self.open_dialog.move_to(int(argument))
                 return self._choose(self.open_dialog, "enter")
             return False
-        if action == "key":  # the default key; the shown key may be rebound
+        if action == "key":  # the argument is the default key; the user may have rebound it
             return (
                 self.edited_filter is None and self.edited_search is None and self.act(keys.BY_KEY[argument], argument)
             )
@@ -89,7 +89,7 @@ class Dashboard(DashboardState):
         return True
 
     def scroll(self, lines: int) -> None:
-        """Scrolls the open dialog, or moves the cursor."""
+        """Scrolls the open dialog; without a dialog, moves the cursor of the list."""
         if self.open_dialog is not None:
             self.open_dialog.move(lines)
         else:
@@ -110,7 +110,7 @@ class Dashboard(DashboardState):
         return True
 
     def _edit_search(self, key: str, character: str | None) -> bool:
-        """Searches with every typed character, from the row where the search began."""
+        """Handles a key while the user types a search. After each edit, searches from the row where typing began."""
         text = self.edited_search or ""
         if key == "enter":
             self.search_text, self.edited_search = text.strip(), None
@@ -129,7 +129,7 @@ class Dashboard(DashboardState):
 
 
 def _edited(text: str, key: str, character: str | None) -> str | None:
-    """Returns the text after an editing key; None for a key that does not edit."""
+    """Returns the text after an editing key; None if the key does not edit text."""
     if key in ("backspace", "ctrl+h"):
         return text[:-1]
     if key == "ctrl+u":

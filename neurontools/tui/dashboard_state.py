@@ -1,4 +1,4 @@
-"""State of the dashboard: selection, dialogs and messages, and the screen drawn from them."""
+"""State of the dashboard: selection, dialogs, messages, and the screen that shows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class Shell:
-    """Callbacks of the dashboard into the application."""
+    """Functions of the Textual application that the dashboard calls."""
 
     quit: Callable[[], None] = _nothing
     suspend: Callable[[], None] = _nothing
@@ -41,15 +41,15 @@ class Shell:
 
 @dataclass
 class DashboardState(FeedView):
-    """A feed view with the user's input and selection in a terminal, and the last drawn screen."""
+    """A feed view plus the user's input, the selection, and the last drawn screen."""
 
     shell: Shell = field(default_factory=Shell)
-    edited_filter: str | None = None  # the filter while the user types it
-    edited_search: str | None = None  # the search while the user types it
-    search_start: str = ""  # the row that was selected when the search began
+    edited_filter: str | None = None  # text of the filter while the user types it; else None
+    edited_search: str | None = None  # text of the search while the user types it; else None
+    search_start: str = ""  # key of the row that was selected when the search began
     keymap: KeyMap = field(default_factory=KeyMap)
     tagged: frozenset[int] = frozenset()
-    details_opened_from: str = ""  # the page to return to from details
+    details_opened_from: str = ""  # page to return to when the details close
     open_dialog: OpenDialog | None = None
 
     def __post_init__(self) -> None:
@@ -60,13 +60,13 @@ class DashboardState(FeedView):
 
     @property
     def selected_pid(self) -> int | None:
-        """Returns the selected PID of the process list, or None if a job is selected."""
+        """The PID of the selected row on the process list; None if the row is a job."""
         key = self.selected_rows.get("processes", "")
         return int(key) if key.isdecimal() else None
 
     @property
     def message(self) -> str:
-        """Returns the current message, or "" after it has expired."""
+        """The current message; "" after it has expired."""
         text, until = self._message
         return text if time.monotonic() < until else ""
 
@@ -74,11 +74,11 @@ class DashboardState(FeedView):
         self._message = ("", 0.0)
 
     def show_message(self, text: str) -> None:
-        """Shows a message for MESSAGE_SECONDS."""
+        """Shows a text in the message line for MESSAGE_SECONDS."""
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
     def is_restless(self) -> bool:
-        """Whether the screen changes without new data: an expiring message or the age of old data."""
+        """Returns whether the screen has changed without new data, by an expired message or the age of old data."""
         if self._message[0] and not self.message:
             self.forget_message()
             return True
@@ -86,16 +86,16 @@ class DashboardState(FeedView):
 
     @property
     def current_filter(self) -> str:
-        """Returns the filter that the user is typing, or else the active filter."""
+        """The filter that the user is typing, else the active filter."""
         return self.filter_text if self.edited_filter is None else self.edited_filter
 
     @property
     def current_search(self) -> str:
-        """Returns the search that the user is typing, or else the active search."""
+        """The search that the user is typing, else the active search."""
         return self.search_text if self.edited_search is None else self.edited_search
 
     def render_context(self) -> RenderContext | None:
-        """Returns the render context, or None before the first snapshot."""
+        """Returns the data from which a page is drawn; None before the first snapshot."""
         self._show_recording_error()
         context = super().render_context()
         if context is not None:
@@ -104,7 +104,7 @@ class DashboardState(FeedView):
         return context
 
     def draw(self, width: int, height: int) -> TextPage:
-        """Returns the screen, each line `width` cells wide."""
+        """Draws the whole screen. Each line is `width` terminal cells wide."""
         try:
             scene = self.render_context()
             page = draw_screen(scene, width, height) if scene is not None else None
@@ -138,7 +138,7 @@ class DashboardState(FeedView):
         return self.message
 
     def _show_recording_error(self) -> None:
-        """Shows an error of the recording once; afterwards the title shows it."""
+        """Shows an error of the replayed recording as a message once. The title bar shows it permanently."""
         text = "" if self.feed.is_live else self.feed.status.text
         if text and text != self._shown_recording_error:
             self._shown_recording_error = text
@@ -164,7 +164,7 @@ class DashboardState(FeedView):
         return row.pids if row is not None else ()
 
     def selected_key(self) -> str:
-        """Returns the search key of the selected row; "" if the list is empty."""
+        """Returns the key that identifies the selected row; "" if the list is empty."""
         from neurontools.views.screen import list_entries
 
         scene = self.render_context()
@@ -172,9 +172,10 @@ class DashboardState(FeedView):
         return rows[min(self.list.cursor, len(rows) - 1)].key if rows else ""
 
     def to_match(self, step: int) -> bool:
-        """Moves to the next (1), previous (-1) or first (0) row that matches the search, counted from the cursor.
+        """Moves the cursor to a row that matches the search. Returns False if no row matches.
 
-        Wraps around, and opens folded jobs and nodes. Returns False if nothing matches.
+        `step` 1 finds the next match, -1 the previous, 0 the first from the cursor on. Wraps around at the end of the
+        list, and unfolds the jobs and nodes around the match.
         """
         from neurontools.views.screen import list_entries, matching_rows
 
@@ -196,7 +197,7 @@ class DashboardState(FeedView):
         return True
 
     def go_to(self, key: str) -> None:
-        """Selects the row with this search key, if the list shows it."""
+        """Selects the row with this key if the list shows that row."""
         from neurontools.views.screen import list_entries
 
         scene = self.render_context()
@@ -206,18 +207,18 @@ class DashboardState(FeedView):
             self.move_to(keys.index(key))
 
     def show_page(self, name: str) -> None:
-        """Shows the page of this name, without details."""
+        """Shows the page with this name, and closes the details."""
         self.page = name
         self.details_opened_from = ""
         self.settings.page = name
         self.close_details()
 
     def close_details(self) -> None:
-        """Shows the process list again."""
+        """Closes the details of a process, so that the list shows again."""
         self.details_pid, self.are_surroundings_shown, self.is_time_shown = None, False, False
 
     def move_to(self, position: int) -> None:
-        """Moves the cursor of the page's list to a row."""
+        """Moves the cursor of the page's list to the row at `position`, or the nearest existing row."""
         where = self.list
         scene = self.render_context() if self.page in JOB_PAGES else None
         rows = self.rows(scene) if scene is not None else None
@@ -231,9 +232,10 @@ class DashboardState(FeedView):
 
 @dataclass(slots=True)
 class OpenDialog:
-    """A dialog and the callbacks of its options. `chosen` may open the next dialog.
+    """A dialog, and callbacks that run when the user picks an option.
 
-    `more` maps further keys to callbacks for the option under the cursor. `back` opens the previous dialog.
+    `chosen` runs for Enter and may return the next dialog. `more` maps other keys to callbacks for the option under the
+    cursor. `back` runs for Esc and returns the previous dialog.
     """
 
     dialog: Dialog
@@ -242,7 +244,7 @@ class OpenDialog:
     back: Callable[[], OpenDialog | None] | None = None
 
     def move(self, lines: int) -> None:
-        """Moves the cursor by some options, or scrolls the text."""
+        """Moves the cursor by `lines` options. In a dialog without options, scrolls the text."""
         dialog = self.dialog
         if dialog.options:
             self.move_to(min(max(0, dialog.cursor + lines), len(dialog.options) - 1))
@@ -250,11 +252,11 @@ class OpenDialog:
             self.dialog = replace(dialog, top=min(max(0, dialog.top + lines), max(0, len(dialog.text) - 1)))
 
     def move_to(self, option: int) -> None:
-        """Moves the cursor to an option."""
+        """Moves the cursor to the option with this index."""
         self.dialog = replace(self.dialog, cursor=option)
 
     def press(self, key: str) -> OpenDialog | None:
-        """Handles a key. Returns the dialog that is open afterwards, None if none is. Ignores unknown keys."""
+        """Handles a key; ignores unknown keys. Returns the dialog that is open next, or None."""
         if key in self.more:
             return self.more[key](self.dialog.cursor)
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}

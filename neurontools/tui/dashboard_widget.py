@@ -1,4 +1,4 @@
-"""Widget that shows a page of the terminal, its screen, and the painter that writes only changed cells."""
+"""Textual widget and screen that show a page, and functions that encode only the changed cells."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from neurontools.tui.textual_private import forget_rendered_lines
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.lines import THEMES, Line, TextPage, width_of
 
-_LEAST_GAP = 6  # a smaller gap is cheaper to rewrite than to skip
+_LEAST_GAP = 6  # minimum cells between two spans; rewriting a smaller gap takes fewer bytes than skipping it
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"
 
 
 @cache
 def sgr(theme: str, style: str, color_system: ColorSystem | None) -> str:
-    """Returns the escape sequence that sets a style, independent of the style before."""
+    """Returns the escape sequence that resets all attributes and sets a style."""
     codes = rich_style(theme, style).render("|", color_system=color_system).partition("|")[0]
     return "\x1b[0;" + codes[2:] if codes else "\x1b[0m"
 
@@ -38,7 +38,7 @@ def update(
 ) -> str:
     """Returns the escape sequences that change the screen from `before` to `lines`.
 
-    Both have the same number of lines, each `width` cells wide.
+    Both sequences have the same number of lines, and each line is `width` cells wide.
     """
     out: list[str] = []
     current = ""
@@ -60,7 +60,7 @@ def update(
                 if start >= right:
                     break
                 first = number
-                # A run with wide characters is never cut, because its cell and character counts differ.
+                # Never cuts a run with wide characters, because its cell and character counts differ.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
                 wanted = sgr(theme, style, color_system)
                 if wanted != current:
@@ -71,7 +71,7 @@ def update(
 
 
 def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
-    """Returns the cell ranges in which two lines differ, ascending; ranges close to each other are joined."""
+    """Returns the ranges of cells in which two lines differ, in ascending order. Joins ranges with small gaps."""
     found: list[tuple[int, int]] = []
     new_runs, old_runs = iter(line), iter(before)
     new_text, new_style = next(new_runs, ("", ""))
@@ -100,7 +100,7 @@ def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
             new_text = old_text = ""
             continue
         if len(new_text) != width_of(new_text) or len(old_text) != width_of(old_text):
-            # Wide characters: redraw from the start of their run.
+            # Redraws the rest of the line, because cells and characters do not match in text with wide characters.
             found.append((position, width))
             break
         length = min(len(new_text), len(old_text))
@@ -144,23 +144,23 @@ def rich_style(theme: str, name: str) -> Style:
 
 
 _WHEEL_LINES = 3
-_LATE_SECONDS = 0.05  # delay of a frame that was skipped because the terminal was behind
+_LATE_SECONDS = 0.05  # seconds until a skipped frame is drawn, if the terminal had output queued
 
 
 class InteractivePage(Protocol):
-    """Content of the widget: the dashboard of one host, or the page of many hosts."""
+    """Content of DashboardWidget: the dashboard of one host, or the page of many hosts."""
 
     def draw(self, width: int, height: int) -> TextPage:
-        """Returns the whole screen."""
+        """Draws the whole screen as lines, with click targets."""
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Handles a key. Returns False if the key has no meaning here."""
+        """Handles a key. Returns False if the key has no effect in the current state."""
 
     def click(self, column: int, row: int) -> bool:
-        """Handles a click at a cell. Returns False if nothing is there."""
+        """Handles a mouse click. Returns False if there is no click target at this cell."""
 
     def scroll(self, lines: int) -> None:
-        """Handles the mouse wheel; negative is up."""
+        """Handles the mouse wheel. Negative `lines` scroll up."""
 
 
 class DashboardWidget(Widget, can_focus=True):
@@ -172,15 +172,15 @@ class DashboardWidget(Widget, can_focus=True):
         self._typed_ahead = typed_ahead
         self.theme_name = theme_name
         self._lines: list[Line] = []
-        self._strips: list[Strip | None] = []  # None: not rendered yet
+        self._strips: list[Strip | None] = []  # rendered lines; None: not rendered yet
         self._drawn_size = (0, 0)
-        self.when_drawn: Callable[[], None] | None = None  # called once, after the first draw
-        self.is_behind: Callable[[], bool] = lambda: False  # whether the terminal still has output queued
+        self.when_drawn: Callable[[], None] | None = None  # called once, after the first full draw
+        self.is_behind: Callable[[], bool] = lambda: False  # returns whether the terminal still has output queued
         self._is_late = self._is_late_whole = False
-        self.paint: Callable[[str], None] | None = None  # writes to the terminal; None: Textual draws
+        self.paint: Callable[[str], None] | None = None  # writes text to the terminal; None: Textual draws
 
     def redraw(self, *, whole: bool = False) -> None:
-        """Draws the page and refreshes the cells that differ. Draws later if the terminal is behind."""
+        """Draws the page and writes the changed cells. If the terminal still has output queued, draws later."""
         width, height = self.size
         if width <= 0 or height <= 0:
             return
@@ -208,7 +208,7 @@ class DashboardWidget(Widget, can_focus=True):
             text = update(lines, before, self.theme_name, COLOR_SYSTEMS.get(self.app.console.color_system or ""), width)
             if text:
                 self.paint(text)
-                # Textual's cached lines are stale now. It would use them after the command palette or Ctrl-Z.
+                # Textual would show its stale cached lines after the command palette or Ctrl-Z.
                 forget_rendered_lines(self)
             return
         regions = []
@@ -235,7 +235,7 @@ class DashboardWidget(Widget, can_focus=True):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Passes a key to the page. Once the user has left this page, keeps the key for the next page."""
+        """Passes a key to the page. After the user has left the page, stores the key for the next page."""
         if self._typed_ahead.is_kept:
             self._typed_ahead.keep(event.key, event.character)
             event.stop()
@@ -262,7 +262,7 @@ class DashboardWidget(Widget, can_focus=True):
 
 
 class DashboardScreen(Screen[None]):
-    """Screen that holds the widget, which always has the focus."""
+    """Textual screen that contains only the DashboardWidget, which always has the focus."""
 
     AUTO_FOCUS = "DashboardWidget"
 
@@ -274,5 +274,5 @@ class DashboardScreen(Screen[None]):
         yield self._board
 
     def on_key(self, event: events.Key) -> None:
-        """Passes keys to the widget that arrive before it has the focus."""
+        """Passes keys to the widget if they arrive before the widget has the focus."""
         self._board.on_key(event)

@@ -1,4 +1,4 @@
-"""Dialogs of the dashboard: setup and signals."""
+"""Dialogs of the dashboard, for settings and for sending signals."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def column_text(columns: tuple[str, ...]) -> str:
 
 
 def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog with the visible columns in order, then the hidden ones. The cursor is at column `at`."""
+    """Returns the dialog for the columns: visible columns in order, then hidden columns. `at` sets the cursor."""
     settings = dashboard.settings
     shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
-    if COMMAND.key in shown:  # always last: it takes the remaining width
+    if COMMAND.key in shown:  # the command is always last, because it takes the remaining width
         shown = [*(key for key in shown if key != COMMAND.key), COMMAND.key]
     keys = [*shown, *(column.key for column in EVERY_COLUMN if column.key not in shown)]
 
     def toggle(number: int) -> OpenDialog:
         key = keys[number]
         changed = [each for each in shown if each != key] if key in shown else [*shown, key]
-        settings.columns = tuple(changed or shown)  # at least one remains
+        settings.columns = tuple(changed or shown)  # never hides the last column
         return again(key)
 
     def mover(step: int) -> Callable[[int], OpenDialog]:
@@ -81,7 +81,7 @@ def device_text(dashboard: DashboardState) -> str:
 def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     index = dashboard.time.index
     snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
-    # Devices that --device leaves out cannot be shown.
+    # Omits devices that --device excludes, because they cannot be shown.
     indices = (
         [device.index for device in dashboard.narrowing.filter_snapshot(snapshot).devices]
         if snapshot is not None
@@ -89,7 +89,7 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     )
 
     def show(hidden: frozenset[int], number: int) -> OpenDialog:
-        if len(hidden) < len(indices):  # at least one remains
+        if len(hidden) < len(indices):  # never hides the last device
             dashboard.hide_devices(hidden)
         choices = device_dialog(dashboard, number)
         choices.back = opened.back
@@ -140,7 +140,7 @@ def sort_order_text(settings: DashboardSettings) -> str:
 
 
 def sort_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog. The cursor is at column `at`, or at the first sort column."""
+    """Returns the dialog for the sort column. The cursor is at column `at`, or at the first sort column."""
     settings, glyphs = dashboard.settings, dashboard.glyphs
     names = [column.key for column in EVERY_COLUMN]
 
@@ -180,7 +180,7 @@ _VALUE_HINT = "Enter choose, Esc back"
 
 
 def theme_dialog(dashboard: DashboardState) -> OpenDialog:
-    """Returns the dialog for the theme, which applies at once."""
+    """Returns the dialog for the theme. A chosen theme applies immediately."""
     names = ["auto", *THEMES]
     return _value_dialog("Theme", names, dashboard.settings.theme, names, dashboard.shell.set_theme)
 
@@ -207,7 +207,7 @@ def idle_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
 
 
 def late_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
-    """Returns the dialog for the time without an execution after which a process is marked late."""
+    """Returns the dialog for the seconds without an execution after which a process is marked late."""
 
     def choose(seconds: float) -> None:
         dashboard.settings.late_after_seconds = seconds
@@ -246,7 +246,7 @@ _START_TOLERANCE_SECONDS = 2.0
 
 
 def send_signal(process: Process, name: str) -> str:
-    """Sends the signal of this name. Returns the outcome as text."""
+    """Sends the signal `name`, such as SIGTERM, to a process. Returns the outcome as text."""
     if process.synthetic:
         return f"PID {process.pid} is synthetic: there is no such process"
     try:
@@ -256,7 +256,7 @@ def send_signal(process: Process, name: str) -> str:
     except OSError as error:
         return f"PID {process.pid}: {error.strerror}"
     try:
-        # The pidfd stays with one process. The start time shows whether the PID was reused before.
+        # The pidfd always refers to the same process. The start time shows whether the PID was reused earlier.
         started = _started_at_unix_seconds(process.pid)
         expected = process.started_at_unix_seconds
         if started is not None and expected is not None and abs(started - expected) > _START_TOLERANCE_SECONDS:
@@ -274,7 +274,7 @@ def send_signal(process: Process, name: str) -> str:
 
 
 def _started_at_unix_seconds(pid: int) -> float | None:
-    """Returns the start time of a process from /proc; None if it cannot be read."""
+    """Returns the start time of a process in Unix seconds, from /proc; None if unreadable."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         with Path("/proc/stat").open(encoding="utf-8") as stat:
@@ -289,7 +289,7 @@ _MOST_NAMED = 8
 
 
 def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
-    """Returns the signal dialog. Returns None and shows a message if no signal can be sent now."""
+    """Returns the dialog to send a signal. If signals cannot be sent now, shows a message and returns None."""
     targets = _signal_targets(dashboard)
     if dashboard.is_read_only:
         dashboard.show_message("--read-only: no signals are sent")
@@ -309,7 +309,7 @@ def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
 
 
 def _signal_targets(dashboard: DashboardState) -> list[Process]:
-    """Returns the running ones of these processes: the tagged, else the selected, else those of the job or tab."""
+    """Returns the running processes to signal: the tagged; else the selected; else those of the job or tab."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []

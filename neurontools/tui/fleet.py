@@ -1,4 +1,4 @@
-"""Page of many hosts in a terminal: its keys, and the Textual application around it."""
+"""Page of many hosts in a terminal: its state, its keys, and the Textual application that shows it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from neurontools.views.drawing.lines import TextPage
 from neurontools.views.fleet_hosts import HostRow, list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 
-_BEAT_SECONDS = 1.0  # redraw interval, because the screen shows ages
-_SOON_SECONDS = 0.2  # redraw interval until all hosts have answered
+_BEAT_SECONDS = 1.0  # seconds between redraws, because the page shows ages of data
+_SOON_SECONDS = 0.2  # seconds between redraws until all hosts have answered or failed
 
 
 class FleetApp(App[str]):
-    """Shows many hosts in a terminal. Returns the name of the host to open, or None. Leaves the feed open."""
+    """Shows many hosts in a terminal. Returns the name of the host to open, or None. Does not close the feed."""
 
     CSS_PATH = "app.tcss"
     TITLE = "neuron-top"
@@ -76,9 +76,9 @@ _ALL_KEYS = (
 
 
 class FleetDashboard:
-    """Selection on the page of many hosts, and the screen drawn from it.
+    """State of the page of many hosts: selection, filter, order, and the last drawn screen.
 
-    `leave` is called at the end, with the name of the host to open or None.
+    Calls `leave` when the user leaves the page, with the name of the host to open or None.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class FleetDashboard:
         self._filter_text = filter_text
         self._is_filter_edited = False
         self._is_grid_shown = True
-        self._chosen = ""  # the host under the cursor; the cursor follows it
+        self._chosen = ""  # key of the selected host or group; the cursor follows it when rows move
         self._top = 0
         self._room = 1
         self._drawn = TextPage()
@@ -104,11 +104,11 @@ class FleetDashboard:
             self.show_message(message)
 
     def show_message(self, text: str) -> None:
-        """Shows a message for some seconds."""
+        """Shows a text in the message line for `_MESSAGE_SECONDS`."""
         self._message = text, time.monotonic() + _MESSAGE_SECONDS
 
     def draw(self, width: int, height: int) -> TextPage:
-        """Returns the whole screen, drawn from the current state of the hosts."""
+        """Draws the whole screen from the current state of the hosts."""
         all_states = self.feed.states
         text = self._filter_text
         chosen = [state for state in all_states if matches_filter(state, text)]
@@ -140,7 +140,7 @@ class FleetDashboard:
         return self._drawn
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Handles a key. Returns False if the key has no meaning here."""
+        """Handles a key. Returns False if the key has no effect in the current state."""
         if self._is_filter_edited and self._edit(key, character):
             return True
         steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -self._room, "pagedown": self._room}
@@ -174,7 +174,7 @@ class FleetDashboard:
         return True
 
     def click(self, column: int, row: int) -> bool:
-        """Selects the host of a row, or opens it if it is selected. A click on the key bar acts as that key."""
+        """Handles a mouse click: selects a row, opens the selected row, or presses a key of the key bar."""
         target = self._drawn.target_at(column, row)
         if target is None:
             return False
@@ -193,7 +193,7 @@ class FleetDashboard:
 
     @property
     def _cursor(self) -> int:
-        """Returns the row of the selected host or group, or 0 if it is no longer listed."""
+        """The row index of the selected host or group; 0 if it is no longer listed."""
         return next((at for at, row in enumerate(self._rows) if row.key == self._chosen), 0)
 
     def _move(self, steps: int) -> None:
@@ -202,7 +202,7 @@ class FleetDashboard:
             self._chosen = self._rows[at].key
 
     def _enter(self) -> None:
-        """Opens or folds a group, or opens a host."""
+        """Unfolds or folds the selected group, or leaves the page to open the selected host."""
         if not self._rows:
             return
         row = self._rows[self._cursor]
@@ -213,7 +213,7 @@ class FleetDashboard:
             self._opened ^= {row.key}
 
     def _edit(self, key: str, character: str | None) -> bool:
-        """Handles a key while the user types the filter. Returns False for keys that do not edit."""
+        """Handles a key while the user types the filter. Returns False if the key does not edit text."""
         if key == "enter":
             self._is_filter_edited = False
         elif key == "escape":

@@ -1,4 +1,4 @@
-"""Key table of neuron-top, and the key map that a configuration file may change."""
+"""Key table of neuron-top, and the key map that applies changes of a configuration file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from difflib import get_close_matches
 
 @dataclass(frozen=True, slots=True)
 class KeyAction:
-    """Keys of one action. `name` is its key in ACTION_FUNCTIONS; `keys` are Textual's names of the keys."""
+    """One action and its keys. `name` selects the function in ACTION_FUNCTIONS; `keys` are Textual's key names."""
 
     keys: tuple[str, ...]
-    shown: str  # spelling in help and manual page
+    shown: str  # names of the keys in the help and manual page
     name: str
     text: str
     group: str
@@ -85,7 +85,7 @@ ACTIONS = (
     KeyAction(("c",), "c", "toggle_colouring", "colour devices by utilization or by memory", "Topology and history"),
     KeyAction(("l",), "l", "next_window", "time window of the plots: 1, 5, 15, 60 min", "Topology and history"),
 )
-ALWAYS = ("ctrl+c", "ctrl+z")  # also in dialogs and while typing a filter
+ALWAYS = ("ctrl+c", "ctrl+z")  # these keys also work in dialogs and while the user types a filter
 BY_KEY = {key: action for action in ACTIONS for key in action.keys}
 
 
@@ -111,21 +111,21 @@ def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
     return tuple(lines)
 
 
-_FIXED = ("choose_tab",)  # the number keys select tabs
+_FIXED = ("choose_tab",)  # actions with fixed keys; number keys select tabs
 _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
 
 
 class KeyMap:
-    """Actions with their current keys. `troubles` has an error text for each refused change.
+    """Actions with their current keys.
 
-    `changes` maps the name of an action to its new keys, which replace its old keys. Another action loses a key that is
-    reassigned.
+    `changes` maps the names of actions to new keys, which replace their old keys. If the new key belonged to another
+    action, that action loses the key. `troubles` has an error text for each refused change.
     """
 
     def __init__(self, changes: Mapping[str, object] | None = None) -> None:
         self.troubles: list[str] = []
         self.changed: dict[str, str] = {}
-        """Display texts of changed keys, by each default key of the action. Screens replace default keys with them."""
+        """The changed keys of actions as text, by default key. Screens show these texts instead of the default keys."""
         self.actions = self._with(changes) if changes else ACTIONS
         self.by_key = {key: action for action in self.actions for key in action.keys}
 
@@ -134,7 +134,7 @@ class KeyMap:
 
     def _with(self, changes: Mapping[str, object]) -> tuple[KeyAction, ...]:
         names = [action.name for action in ACTIONS]
-        given: dict[str, str] = {}  # action by Textual's name of the key
+        given: dict[str, str] = {}  # name of the action, by Textual's name of the key
         shown: dict[str, list[str]] = {}
         for name, value in changes.items():
             texts = [value] if isinstance(value, str) else value
@@ -171,7 +171,7 @@ class KeyMap:
 
 
 def textual_key(text: str) -> str:
-    """Returns Textual's name for a character, `F5`, `Ctrl-X` or a name of Textual; "" for an unknown key."""
+    """Converts a key as users write it, such as `x`, `F5` or `Ctrl-X`, to Textual's name; "" if unknown."""
     from textual.keys import Keys
 
     from neurontools.tui.textual_private import character_to_key
@@ -191,5 +191,5 @@ _DEFAULTS = frozenset(key for action in ACTIONS for key in action.keys)
 
 
 def _spelled(key: str) -> str:
-    """Returns a name of Textual for display: `ctrl+x` becomes `Ctrl+x`."""
+    """Converts Textual's name of a key for display: `ctrl+x` becomes `Ctrl+x`."""
     return "+".join(word.capitalize() if len(word) > 1 else word for word in key.split("+"))

@@ -1,4 +1,4 @@
-"""Files of neuron-top under XDG_CONFIG_HOME: the saved settings, and the user's own themes and keys."""
+"""Reads and writes neuron-top's files under XDG_CONFIG_HOME: saved settings, and the user's themes and keys."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BOUNDS = {"window_seconds": (1.0, 86400.0), "idle_below_percent": (0.0, 100.0),
 
 
 def settings_path(environment: Mapping[str, str]) -> Path:
-    """Returns the path of the settings file."""
+    """Returns the path of neuron-top.json under XDG_CONFIG_HOME, or under ~/.config."""
     base = environment.get("XDG_CONFIG_HOME", "")
     root = Path(base) if base.startswith("/") else Path.home() / ".config"
     return root / "neurontools" / "neuron-top.json"
 
 
 def load_settings(path: Path) -> tuple[DashboardSettings, str]:
-    """Returns the settings of a file, and an error text for it, "" if there is none. A missing file is no error."""
+    """Returns the settings from a file, and an error text, "" for no error. A missing file is no error."""
     shown = escape_controls(str(path))
     try:
         text = read_regular_file(path)
@@ -62,10 +62,12 @@ def load_settings(path: Path) -> tuple[DashboardSettings, str]:
 
 
 def _invalid_reason(name: str, value: object) -> str:
-    """Returns why a value of the right type is invalid; "" if it is valid."""
+    """Returns why a setting's value, already of the right type, is invalid; "" if it is valid."""
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
-        return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # also False for NaN
+        return (
+            "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"
+        )  # the comparison also fails for NaN
     names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:
         from neurontools.views.process_table import BY_KEY
@@ -82,9 +84,9 @@ def _invalid_reason(name: str, value: object) -> str:
 
 
 def save_settings(path: Path, settings: DashboardSettings) -> None:
-    """Writes the settings atomically. Ignores a directory that cannot be written or belongs to another user.
+    """Writes the settings file atomically. Does nothing if the directory is not writable or another user owns it.
 
-    Under sudo, HOME may be that of the calling user.
+    Another user may own the directory because HOME under sudo may be the home of the calling user.
     """
     with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
         directory.replace(path.name, f"{json.dumps(settings.kept(), indent=2)}\n".encode())
@@ -96,7 +98,7 @@ _MOST_BYTES = 2**20
 def read_regular_file(path: Path) -> str | None:
     """Returns the text of a regular file; None if it does not exist.
 
-    Raises OSError or ValueError if it cannot be read as text. Never blocks on a pipe, and reads at most 1 MiB.
+    Raises OSError or ValueError if the file is no readable UTF-8 text of at most 1 MiB. Never blocks on a pipe.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -116,14 +118,14 @@ _TABLES = ("themes", "keys")
 
 @dataclass(slots=True)
 class UserConfiguration:
-    """Themes and keys of a user's configuration file. `troubles` has an error text for each ignored part."""
+    """The user's themes and keys from neuron-top.toml. `troubles` has an error text for each ignored part."""
 
     themes: list[Theme] = field(default_factory=list)
     keys: dict[str, object] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
 
     def register(self) -> None:
-        """Adds the themes to THEMES."""
+        """Adds the user's themes to the global table THEMES."""
         THEMES.update({theme.name: theme for theme in self.themes})
 
 
@@ -133,7 +135,7 @@ def configuration_path(settings_path: Path) -> Path:
 
 
 def load_user_configuration(path: Path) -> UserConfiguration:
-    """Reads a configuration file. Returns an empty configuration if it is missing or unreadable."""
+    """Reads a configuration file. Returns an empty configuration if the file is missing or unreadable."""
     found = UserConfiguration()
     try:
         text = read_regular_file(path)
@@ -177,6 +179,6 @@ def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list
 
 
 def summarize_problems(troubles: list[str]) -> str:
-    """Returns the errors as one line; "" for none."""
+    """Returns the first error text and the number of further errors; "" if there is no error."""
     more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
     return f"{troubles[0]}{more}" if troubles else ""

@@ -1,4 +1,4 @@
-"""Terminal support around Textual: non-blocking output, keys typed between two pages, and signals."""
+"""Terminal support for Textual: non-blocking output, keys typed between two pages, and exit signals."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from textual.app import App
 
 
 class TerminalOutput:
-    """Standard output that tolerates a closed terminal. If it is closed, drops all output and calls `on_end` once.
+    """Standard output that tolerates a closed terminal. After the close, drops all output and calls `on_end` once.
 
-    `write_at_once` is for the event loop's thread. `write` and `flush` are for Textual's writer thread. An exception
-    would end that thread, and the event loop would wait for it forever.
+    The event loop's thread calls `write_at_once`. Textual's writer thread calls `write` and `flush`, which never raise:
+    an exception would end the writer thread, and the event loop would wait for that thread forever.
     """
 
     def __init__(self, file: TextIO, on_end: Callable[[], object]) -> None:
@@ -23,12 +23,12 @@ class TerminalOutput:
         self._encoding = file.encoding
         self._on_end: Callable[[], object] | None = on_end
         self._at_once: int | None = None
-        self._handed_over = self._written = 0  # pieces given to the writer thread, and written by it
+        self._handed_over = self._written = 0  # number of texts passed to the writer thread, and written by it
 
     def open(self) -> None:
-        """Opens the terminal again for non-blocking writes.
+        """Opens a second, non-blocking descriptor of the terminal.
 
-        O_NONBLOCK on the inherited descriptor would also affect the shell.
+        O_NONBLOCK on the inherited descriptor would also affect the shell, which shares it.
         """
         self.close()
         try:
@@ -46,13 +46,13 @@ class TerminalOutput:
     def write_at_once(self, text: str) -> str:
         """Writes as much as the terminal accepts without blocking.
 
-        Returns the rest, which the caller must pass to the writer thread.
+        Returns the unwritten rest, which the caller must pass to the writer thread.
         """
         if self._at_once is not None and self._handed_over == self._written:
             data = text.encode(self._encoding, "surrogateescape")
             try:
                 count = os.write(self._at_once, data)
-            except OSError:  # full or closed; the writer thread handles both
+            except OSError:  # the terminal is full or closed; the writer thread handles both cases
                 count = 0
             text = data[count:].decode(self._encoding, "surrogateescape")
         if text:
@@ -63,7 +63,7 @@ class TerminalOutput:
         return self._descriptor
 
     def write(self, text: str) -> None:
-        """Writes all of the text, and blocks as long as the terminal does."""
+        """Writes the whole text. Blocks while the terminal accepts no output."""
         try:
             rest = memoryview(text.encode(self._encoding, "surrogateescape"))
             while rest and self._on_end is not None:
@@ -84,29 +84,29 @@ class TerminalOutput:
 _MOST_KEYS = 256
 
 TypedKey = tuple[str, str | None]
-"""Textual's name of a key, and the character that it types."""
+"""Textual's name of a key, and the character that the key types, if any."""
 
 
 class TypedAhead:
-    """Keeps keys that are typed between two pages, from `begin` until the next page takes them. Not thread-safe."""
+    """Stores keys that are typed between two pages, from `begin` until `deliver`. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.is_kept = False  # the page was left, and keys belong to the next page
+        self.is_kept = False  # true after the user left a page: keys are stored for the next page
         self._waiting: list[TypedKey] = []
         self._unread: list[TypedKey] = []
 
     def begin(self) -> None:
-        """Starts to keep keys, after the page was left."""
+        """Starts to store keys, because the user has left the page."""
         self.is_kept = True
 
     def keep(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
-        """Keeps a key. Keys with `is_unread` come after the keys that the page has already received."""
+        """Stores a key. `is_unread` marks keys from the driver, delivered after the keys that the page received."""
         kept = self._unread if is_unread else self._waiting
         if len(kept) < _MOST_KEYS:
             kept.append((key, character))
 
     def deliver(self, press: Callable[[str, str | None], object], later: Iterable[TypedKey] = ()) -> None:
-        """Presses the kept keys, then `later`. If a key leaves the page, the next page gets the keys after it."""
+        """Passes the stored keys, then `later`, to `press`. Once a key leaves the page, stores the remaining keys."""
         keys = [*self._waiting, *self._unread, *later]
         self.forget()
         for key, character in keys:
@@ -116,26 +116,26 @@ class TypedAhead:
                 press(key, character)
 
     def forget(self) -> None:
-        """Drops the kept keys, because the next page failed to open."""
+        """Drops the stored keys and stops storing."""
         self.is_kept = False
         self._waiting, self._unread = [], []
 
 
 class ExitSignals(Protocol):
-    """Source of the signals that end the application."""
+    """Reports the signals that must end the application."""
 
     def on_signal(self, callback: Callable[[int], object]) -> None:
-        """Calls `callback` in a signal handler with each signal number, beginning with the signals so far."""
+        """Calls `callback` with the number of each signal, in a signal handler. Signals so far are reported first."""
 
 
 def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:
-    """Makes these signals end a mounted application with exit code 128 + signal."""
+    """Makes the signals from `endings` end a running application with exit code 128 + signal number."""
     if endings is None:
         return
     loop = asyncio.get_running_loop()
 
     def end(number: int) -> None:
-        with suppress(RuntimeError):  # the event loop is closed
+        with suppress(RuntimeError):  # the event loop may be closed already
             loop.call_soon_threadsafe(lambda: app.exit(return_code=128 + number))
 
     endings.on_signal(end)

@@ -1,8 +1,7 @@
-"""The private parts of Textual that neuron-top uses.
+"""Access to the private names of Textual that neuron-top uses.
 
-Each part has the Textual version of its last check and a fallback through the public API. `missing_parts` names the
-parts that the installed Textual lacks. If a part of the driver is missing, `driver_class` returns None and Textual uses
-its own driver.
+For each name, PRIVATE_PARTS has a fallback and the last Textual version in which the name was verified. If a name of
+the driver is missing, `driver_class` returns None and Textual uses its own driver.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from neurontools.util.terminal import terminal_size
 
 @dataclass(frozen=True, slots=True)
 class PrivatePart:
-    """One private name of Textual: a check of its presence, the version of the last check, and the fallback."""
+    """A private name of Textual: a test for its presence, the fallback, and the version it was verified with."""
 
     name: str
     is_present: Callable[[], bool]
@@ -52,7 +51,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
-    """Returns a check whether the class or its bases define this attribute, or a method uses it."""
+    """Returns a function that tests whether a class or its bases define an attribute or use it in a method."""
 
     def is_present() -> bool:
         members = [member for base in getattr(owner, "__mro__", ()) for member in vars(base).items()]
@@ -100,14 +99,14 @@ PRIVATE_PARTS = (
 
 
 def missing_parts() -> list[str]:
-    """Returns the names of the private parts that the installed Textual lacks."""
+    """Returns the private names that the installed Textual lacks."""
     return [part.name for part in PRIVATE_PARTS if not part.is_present()]
 
 
 def driver_class(*, continues: bool) -> type[Driver] | None:
-    """Returns the driver for `App(driver_class=...)`; None, for Textual's own, if a private part is missing.
+    """Returns the value for `App(driver_class=...)`. Returns None, for Textual's driver, if a private name is missing.
 
-    `continues`: the first frame is already on the alternate screen.
+    `continues` means that the first frame is already on the alternate screen.
     """
     if any(part.is_of_driver and not part.is_present() for part in PRIVATE_PARTS):
         return None
@@ -115,7 +114,7 @@ def driver_class(*, continues: bool) -> type[Driver] | None:
 
 
 def character_to_key(character: str) -> str:
-    """Returns Textual's name for the key that types this character: `a`, `slash`, `left_square_bracket`."""
+    """Returns Textual's name of the key that types a character, such as `a`, `slash` or `left_square_bracket`."""
     if _textual_character_to_key is not None:
         key: str = _textual_character_to_key(character)
         return key
@@ -126,7 +125,7 @@ def character_to_key(character: str) -> str:
 
 
 def forget_rendered_lines(widget: Widget) -> None:
-    """Makes Textual render the widget anew at the next draw. Needed after a direct write to the terminal."""
+    """Drops Textual's cached lines of a widget, which are stale after a direct write to the terminal."""
     cache = getattr(widget, "_styles_cache", None)
     if cache is None:
         widget.refresh()
@@ -135,13 +134,13 @@ def forget_rendered_lines(widget: Widget) -> None:
 
 
 _ENTER_ALTERNATE_SCREEN = "\x1b[?1049h"
-_MOST_WAITING = 2  # queued writes; at 30, Textual blocks its event loop
+_MOST_WAITING = 2  # limit of queued writes; with 30 queued, Textual blocks its event loop
 
 
 class TerminalDriver(LinuxDriver):
-    """Terminal driver that shares the size of the first frame, and survives the loss of the terminal.
+    """Textual driver that measures the terminal as the first frame does, and survives the loss of the terminal.
 
-    It reads and writes in the event loop's thread, because on a busy host each further thread waits for a vCPU.
+    It reads and writes in the event loop's thread, because on a busy host each additional thread waits for a vCPU.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -155,34 +154,34 @@ class TerminalDriver(LinuxDriver):
         setattr(self._app, "terminal_driver", self)  # noqa: B010 - an attribute of our applications
         self._typed_ahead: TypedAhead = getattr(self._app, "typed_ahead", None) or TypedAhead()
         self._has_terminal = False
-        self._is_waiting = False  # until SIGCONT, to take over the terminal again
+        self._is_waiting = False  # whether to take over the terminal again on SIGCONT
         self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
-        # Textual's own handlers may interrupt any code, even the takeover of the terminal.
+        # Unlike Textual's handlers, these do not interrupt other code, such as the takeover of the terminal.
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         loop.add_signal_handler(signal.SIGCONT, self._go_on)
 
     @property
     def is_behind(self) -> bool:
-        """Whether more than two writes are queued. Another frame would only delay the response to keys."""
+        """Whether more than two writes are queued, so that another frame would delay the response to keys."""
         writer = self._writer_thread
         return writer is not None and writer._queue.qsize() > _MOST_WAITING  # noqa: SLF001
 
     def write(self, data: str) -> None:
         if self._writer_thread is None:
-            return  # another process has the terminal
+            return  # the application does not own the terminal
         rest = self._output.write_at_once(data)
         if rest:
             super().write(rest)
 
     def send_message(self, message: Message) -> None:
-        """Posts a message to the application. Once the user has left this page, keeps keys for the next page."""
+        """Posts a message to the application. After the user has left the page, stores keys for the next page."""
         if self._typed_ahead.is_kept and isinstance(message, events.Key):
             self._typed_ahead.keep(message.key, message.character, is_unread=True)
         else:
             self._app.post_message(message)
 
     def start_application_mode(self) -> None:
-        """Takes over the terminal, unless another process has it or it is gone."""
+        """Takes over the terminal, unless another process owns the terminal or it is closed."""
         if self._attributes_before is None:
             with suppress(termios.error):
                 self._attributes_before = termios.tcgetattr(self.fileno)
@@ -200,14 +199,14 @@ class TerminalDriver(LinuxDriver):
         return self._key_thread is not None
 
     def _stop(self) -> None:
-        """SIGTSTP: gives the terminal back and stops the process."""
+        """Handles SIGTSTP: returns the terminal to the shell and stops the process."""
         if self._has_terminal:
             self.suspend_application_mode()
             self._is_waiting = True
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _go_on(self) -> None:
-        """SIGCONT: takes over the terminal again. After SIGSTOP, the shell may have changed its modes."""
+        """Handles SIGCONT: takes over the terminal again, whose modes the shell may have changed."""
         if self._has_terminal:
             self.suspend_application_mode()
         elif not self._is_waiting:
@@ -216,7 +215,7 @@ class TerminalDriver(LinuxDriver):
         self.resume_application_mode()
 
     def disable_input(self) -> None:
-        """Stops reading. Drops further input, unless another page follows."""
+        """Stops reading. Drops unread input, unless it is stored for the next page."""
         if not self._typed_ahead.is_kept:
             self._input.end()
             super().disable_input()
@@ -233,7 +232,7 @@ class TerminalDriver(LinuxDriver):
         """Does nothing, because the event loop reads the terminal."""
 
     def stop_application_mode(self) -> None:
-        """Gives the terminal back. Turns off mouse reports in pixels, which Textual leaves on."""
+        """Returns the terminal to the shell. Turns off mouse reports in pixels, which Textual leaves on."""
         self._has_terminal = False
         if self._mouse_pixels:
             self._mouse_pixels = False
@@ -241,11 +240,11 @@ class TerminalDriver(LinuxDriver):
         super().stop_application_mode()
 
     def suspend_application_mode(self) -> None:
-        """Gives the terminal to the shell, and restores its modes from before the first frame."""
+        """Returns the terminal to the shell, with the modes from before the first frame."""
         super().suspend_application_mode()
         self._writer_thread = None
         if self._attributes_before is not None:
-            with suppress(termios.error):  # the terminal may be gone
+            with suppress(termios.error):  # the terminal may be closed
                 termios.tcsetattr(self.fileno, termios.TCSANOW, self._attributes_before)
 
     def _get_terminal_size(self) -> tuple[int, int]:
@@ -261,7 +260,7 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 class HandoverDriver(TerminalDriver):
-    """Driver that continues after the first frame. It skips the switch to the alternate screen, which clears it."""
+    """Driver that takes over after the first frame. Skips switching to the alternate screen, which would clear it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -277,14 +276,14 @@ class HandoverDriver(TerminalDriver):
 
 _MOST_BYTES = 4096
 _MOST_LAST_READS = 16
-# After this time, an Esc is a key press and not the start of an escape sequence.
+# After these seconds, an Esc byte is a key press and not the start of an escape sequence.
 _AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001
 
 
 class TerminalInput:
-    """Reads keys from a terminal, from `begin` to `end` or `finish`.
+    """Reads keys and mouse events from a terminal, from `begin` to `end` or `finish`.
 
-    `take` receives each message. `on_end` is called when the terminal is gone.
+    Passes each message to `take`. Calls `on_end` when the terminal is closed.
     """
 
     def __init__(self, descriptor: int, take: Callable[[Message], object], on_end: Callable[[], object]) -> None:
@@ -298,7 +297,7 @@ class TerminalInput:
         self._is_reading = False
 
     def begin(self) -> None:
-        """Starts to read. Drops incomplete input from before."""
+        """Starts reading. Drops an incomplete escape sequence or character from earlier reading."""
         self._parser = _XTermParser()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._loop.add_reader(self._descriptor, self._read)
@@ -313,7 +312,7 @@ class TerminalInput:
             self._waiting = None
 
     def finish(self) -> None:
-        """Reads the input typed so far, then stops. May be called again."""
+        """Reads the input that is already available, then stops. May be called again."""
         for _ in range(_MOST_LAST_READS):
             if not self._is_reading or not select.select([self._descriptor], [], [], 0)[0]:
                 break

@@ -1,1 +1,1 @@
-"""Pages of neuron-top for browsers: read-only, drawn by the same views, and rendered once for all viewers."""
+"""Read-only browser pages of neuron-top. The terminal's views draw them; all viewers of a page share one rendering."""

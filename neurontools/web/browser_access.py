@@ -36,7 +36,7 @@ class RequestGuard:
         self._hosts = hosts
 
     def refused(self, request: HttpRequest) -> HttpResponse | None:
-        """Returns the refusal of a request; None if the request is allowed."""
+        """Returns the error response if the request is not allowed, else None."""
         if not request.authority or not self._hosts.admits(request.authority):
             return refusal(421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name")
         if not _is_same_origin_request(request):
@@ -45,9 +45,9 @@ class RequestGuard:
 
 
 def _is_same_origin_request(request: HttpRequest) -> bool:
-    """Whether the request comes from our own page, from direct navigation, or from a program that is no browser."""
+    """Returns whether a request comes from our own page, from direct navigation, or from no browser at all."""
     origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
-    # With "Referrer-Policy: no-referrer", browsers send forms with the origin "null".
+    # Under our "Referrer-Policy: no-referrer", browsers send our own forms with the origin "null".
     is_own_form = origin == "null" and site == "same-origin"
     if origin and not is_own_form and not _origin_matches(origin, request.authority):
         return False
@@ -58,7 +58,7 @@ def _is_same_origin_request(request: HttpRequest) -> bool:
 
 
 def _origin_matches(origin: str, authority: str) -> bool:
-    """Whether an Origin header names this host and port. The scheme may differ behind a proxy."""
+    """Returns whether an Origin header names this host and port. Ignores the scheme, which a proxy may change."""
     scheme, separator, place = origin.partition("://")
     usual = _PORTS.get(scheme)
     if not separator or usual is None:
@@ -76,23 +76,23 @@ _PURPOSE = "neurontools web session until "
 
 
 class BrowserSessions:
-    """Sessions of browsers: admits requests with the bearer token, or with a cookie signed by it.
+    """Admits browser requests with the bearer token, or with a session cookie signed with the token.
 
-    The server stores nothing, so a session outlives a restart and ends when the token changes.
+    The server stores no sessions. So a session survives a restart of the server, and ends when the token changes.
     """
 
     def __init__(self, access: HttpAccess, now: Callable[[], float] = time.time) -> None:
         self._access = access
         self._now = now
-        # Browsers accept the prefix __Host- only over TLS, for this host and all paths.
+        # Browsers accept a cookie name with the prefix __Host- only over TLS.
         self._name = "neurontools-session" if access.context is None else "__Host-neurontools-session"
 
     def admits(self, request: HttpRequest) -> bool:
-        """Whether a request has a valid token or session cookie."""
+        """Returns whether a request has a valid bearer token or session cookie."""
         return self._access.admits(request.header("authorization")) or self._has_session(request.header("cookie"))
 
     def begin(self, request: HttpRequest) -> str | None:
-        """Returns the Set-Cookie value for a form that contains the token; None for a wrong token."""
+        """Returns the Set-Cookie value if the submitted form contains the correct token, else None."""
         try:
             given = parse_qs(request.body.decode("ascii"), max_num_fields=4).get("token", [""])[0]
         except ValueError:

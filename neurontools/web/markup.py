@@ -1,4 +1,4 @@
-"""HTML and CSS of the browser pages, made from the lines that the terminal shows."""
+"""Converts the lines that a terminal shows into HTML and CSS of the browser pages."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from neurontools.views.drawing.lines import (
 from neurontools.web.page_query import PAGE_WIDTHS
 
 HIDDEN = "x"
-"""The class of what is drawn and not read out: rules, and bars beside which their figure stands."""
+"""CSS class of segments that screen readers skip: rules, and bars whose number is next to them."""
 
 Segment = tuple[str, str, str]
-"""A text, its classes ("" for plain text) and where it leads ("" for nowhere)."""
+"""A text, its CSS classes ("" for plain text), and the URL that it links to ("" for no link)."""
 
 Cell = tuple[Segment, ...]
 
 Link = Callable[[ClickTarget], str]
-"""Where a target leads, as an address; "" for nowhere."""
+"""Maps a click target to the URL of its link; "" for no link."""
 
 
 class RowKind(StrEnum):
-    """Kind of a row."""
+    """Kind of a row, which determines its HTML element."""
 
     TITLE = "t"
     HEADING = "h"
-    COLUMNS = "c"  # column titles, one per cell
-    ROW = "r"  # a row of the table above
+    COLUMNS = "c"  # the column titles of a table, one per cell
+    ROW = "r"  # a row of the table whose titles precede
     ITEM = "i"  # an item of a list
     LINE = "l"
     TABS = "n"  # links to processes
@@ -49,16 +49,16 @@ class RowKind(StrEnum):
 
 Row = tuple[RowKind, tuple[Cell, ...]]
 _TITLES = ("column", "column_sorted")
-_EVERYWHERE = 10_000  # right end of targets that span a row
+_EVERYWHERE = 10_000  # bounds the right end of a click target that spans its row
 
 
 def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
-    """Returns the rows of a page. `first` is the kind of rows that nothing else identifies."""
+    """Converts a terminal page to rows of HTML cells. `first` is the kind of rows that match no other kind."""
     targets: dict[int, list[ClickTarget]] = {}
     for target in page.targets:
         targets.setdefault(target.row, []).append(target)
     found: list[Row] = []
-    places: list[int] = []  # first cell of each column of the current table
+    places: list[int] = []  # terminal column where each table column of the current table starts
     for number, line in enumerate(page.lines):
         of_row = targets.get(number, ())
         is_listed = any(target.action == "row" for target in of_row)
@@ -77,7 +77,7 @@ def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[
     return tuple(found)
 
 
-_Piece = tuple[int, str, str, str]  # first cell, text, style, URL
+_Piece = tuple[int, str, str, str]  # terminal column of the first character, text, style, URL
 
 
 def _pieces(line: Line) -> list[_Piece]:
@@ -90,7 +90,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
-    """Adds the links of click targets to a line's pieces of text. A target links its first word."""
+    """Adds links to the text pieces of a line. Each click target links its first piece with letters or digits."""
     for target in targets:
         address = link(target)
         if not address:
@@ -124,7 +124,7 @@ def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) ->
 
 
 def _cell(pieces: Sequence[_Piece], *, is_last: bool = True) -> Cell:
-    """Joins pieces of the same style to segments, and drops plain blanks at the end of a row."""
+    """Joins adjacent pieces of the same style to segments. Drops plain blanks at the end of a row."""
     found: list[Segment] = []
     for _, text, style, address in pieces:
         classes = _classes(text, style)
@@ -140,7 +140,7 @@ def _cell(pieces: Sequence[_Piece], *, is_last: bool = True) -> Cell:
 
 
 def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
-    """Splits pieces into the cells of a table. Pieces beyond the last title belong to the last cell."""
+    """Splits the pieces of a line into table cells. Pieces right of the last title join the last cell."""
     cells: list[list[_Piece]] = [[] for _ in places]
     for at, text, style, address in pieces:
         here, rest = at, text
@@ -157,7 +157,7 @@ def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
 
 @lru_cache(8192)
 def _classes(text: str, style: str) -> str:
-    """Returns the CSS classes: style, HIDDEN for drawn characters, and the width of non-ASCII text."""
+    """Returns the CSS classes of a text: style, HIDDEN for rules and bars, and the width of non-ASCII text."""
     style = style.replace(SELECTED, "").replace(FOUND, "")
     classes = [] if style == "text" or (text.isspace() and style in ("dim", "rule", "track", "")) else [style]
     if not text.isspace() and not any(map(str.isalnum, text)) and (style in ("rule", "track") or not text.isascii()):
@@ -184,7 +184,7 @@ def _has_text(line: Line) -> bool:
 
 
 def _column_starts(line: Line) -> list[int]:
-    """Returns the first cell of each column. The first column starts at 0."""
+    """Returns the terminal column where each table column starts. The first starts at 0."""
     starts, at = [], 0
     for text, _ in line:
         if text.strip():
@@ -195,23 +195,27 @@ def _column_starts(line: Line) -> list[int]:
 
 _TAGS = {RowKind.TITLE: "h1", RowKind.HEADING: "h2", RowKind.TABS: "nav"}
 _GROUPS = {RowKind.COLUMNS: "table", RowKind.ROW: "table", RowKind.ITEM: "list"}
-_PAUSE_SECONDS = 5  # reload interval without JavaScript
+_PAUSE_SECONDS = 5  # seconds between page reloads in a browser without JavaScript
 
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """What surrounds the rows of a page: navigation, options, search form and notes."""
+    """The parts of a page around its rows: navigation, options, search form and notes."""
 
     title: str
-    navigation: tuple[tuple[str, str, bool], ...]  # text, URL, whether it is the current page
-    options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # name of the option, and its values
-    search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # the filter, and the other query fields
+    navigation: tuple[tuple[str, str, bool], ...]  # for each link: text, URL, whether it is the current page
+    options: tuple[
+        tuple[str, tuple[tuple[str, str, bool], ...]], ...
+    ] = ()  # for each option: its name, and links for its values
+    search: tuple[str, tuple[tuple[str, str], ...]] | None = (
+        None  # the text of the filter, and the other fields of the query
+    )
     notes: tuple[str, ...] = ()
-    name: str = ""  # host name, among many hosts
+    name: str = ""  # name of the host if the server shows many hosts
 
 
 def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str, columns: int) -> bytes:
-    """Returns the HTML of a page. `base` is the path of script and style sheet, with a slash at its end."""
+    """Returns the HTML of a page. `base` is the URL path of the script and style sheet and ends with a slash."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -236,7 +240,7 @@ def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str
 
 
 def notice_document(base: str, title: str, *content: str) -> bytes:
-    """Returns the HTML of a page with a message instead of figures."""
+    """Returns the HTML of a page that shows a message instead of device data."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -273,7 +277,7 @@ def _links(links: Sequence[tuple[str, str, bool]]) -> Iterator[Markup]:
 
 
 def _blocks(rows: Sequence[Row]) -> Iterator[Markup]:
-    """Yields the rows, with the rows of a table or a list in one element."""
+    """Yields the HTML of the rows. The rows of a table or a list share one element."""
     open_rows: list[Markup] = []
     group = ""
     for kind, cells in rows:
@@ -337,12 +341,12 @@ footer{margin-top:1rem;max-width:80ch}footer p{margin:.2rem 0}
 [class^=_],[class*=" _"]{display:inline-block;vertical-align:top;height:1.25em;overflow:hidden}
 """
 _MAX_CELLS = max(PAGE_WIDTHS)
-_CELL_EM = 0.602  # cell width of common fonts, in em
+_CELL_EM = 0.602  # width of a character in common monospace fonts, in em
 
 
 @cache
 def style_sheet() -> bytes:
-    """Returns the style sheet: the light and dark theme, and cells as wide as in a terminal."""
+    """Returns the CSS: the light and dark themes, and characters as wide as terminal cells."""
     parts = [_LAYOUT_CSS]
     parts += [f"._{cells}{{width:{cells}ch}}" for cells in range(1, _MAX_CELLS + 1)]
     parts += [f".c{cells}{{font-size:min(1em,calc((100vw - 3rem)/{cells * _CELL_EM:.1f}))}}" for cells in PAGE_WIDTHS]

@@ -1,4 +1,4 @@
-"""Page query: what a viewer has chosen, as it stands in the URL. The server stores none of it."""
+"""Page query: the options that a viewer has chosen. They are in the URL; the server does not store them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl, urlencode
 
 PAGE_WIDTHS = (60, 80, 100, 120, 140, 160, 200, 240)
-"""The widths of pages, in cells: few, so that many viewers share one."""
+"""The widths of pages in characters. There are few, so that many viewers share a rendering."""
 
 WINDOWS_SECONDS = (60, 300, 900, 3600)
 _MAX_QUERY_LENGTH = 1000
@@ -16,31 +16,31 @@ _MAX_NUMBER = 2**31
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """A page and the options chosen on it."""
+    """The name of a page, and the options that the viewer has chosen on it."""
 
     page: str
     columns: int = 120
-    first: int = 0  # many hosts: number of hosts skipped
-    pid: int | None = None  # process of the tab; None: all
-    details: int | None = None  # the process whose details are shown
+    first: int = 0  # on the page of many hosts: number of hosts to skip
+    pid: int | None = None  # PID of the selected tab; None: all processes
+    details: int | None = None  # PID of the process whose details are shown
     device: int = 0
     core: int | None = None
     window: int = 60  # time window of the plots, in seconds
     sort: str = ""
     descending: int = 0
     filter: str = ""
-    group: str = ""  # many hosts: property to group by
-    open: str = ""  # the open job or group
-    tree: int = 0  # 1: memory tree instead of summary
-    time: int = 0  # 1: time breakdown of the process instead of plots
+    group: str = ""  # on the page of many hosts: property to group by
+    open: str = ""  # key of the unfolded job or group
+    tree: int = 0  # 1 shows the memory tree instead of the summary
+    time: int = 0  # 1 shows the time breakdown of the process instead of plots
 
     def query(self, **changes: object) -> str:
-        """Returns the query string with some changes: "?…", or "" if every option has its default."""
+        """Returns the URL query string with some options changed; "" if every option has its default."""
         told = self.told(**changes)
         return f"?{urlencode(told)}" if told else ""
 
     def told(self, **changes: object) -> list[tuple[str, object]]:
-        """Returns the options that differ from their defaults, with some changes."""
+        """Returns names and values of the options that differ from their defaults, after `changes`."""
         chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _DEFAULTS.items()]
         return [(name, value) for name, usual, value in chosen if value is not None and value != usual]
 
@@ -50,7 +50,7 @@ _NUMBER_NAMES = {name for name, usual in _DEFAULTS.items() if not isinstance(usu
 
 
 def parse_page_query(page: str, query: str) -> PageQuery:
-    """Parses the query of a URL. Ignores unknown names. Raises ValueError for an invalid value."""
+    """Parses the query string of a URL. Ignores unknown names. Raises ValueError for an invalid value."""
     if len(query) > _MAX_QUERY_LENGTH:
         raise ValueError("the address is too long")
     given: dict[str, object] = {}

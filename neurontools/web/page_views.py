@@ -1,4 +1,4 @@
-"""Renderers of the browser pages: of one host, and of many."""
+"""Renderers of the browser pages of one host, and of the page of many hosts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from neurontools.web.page_query import MAX_TEXT_LENGTH, WINDOWS_SECONDS, PageQue
 from neurontools.web.privacy_filter import PrivacyFilter
 
 PAGE_NAMES = tuple(page.name for page in PAGES)
-_DEFAULT_LINES = 50  # lines of a page with short lists
+_DEFAULT_LINES = 50  # lines of a page; more if its lists need them
 _MAX_LINES = 2000
 
 
 class HostView:
-    """Renders the pages of one host. For one thread.
+    """Renders the pages of one host. Not thread-safe.
 
-    `open_feed` is called for the first viewer, and its feed is closed after the last. `base` is the path of the pages,
-    with a slash at its end. `notes` appear below each page. `above` links, as text and URL, to the pages of all hosts,
-    among which this one is called `name`. `hiding` removes what viewers may not see.
+    Opens the feed with `open_feed` for the first viewer, and closes it after the last viewer. `base` is the URL path of
+    the pages and ends with a slash. `notes` appear below each page. `hiding` removes data that viewers may not see. If
+    the server shows many hosts, `above` has texts and URLs of links to their page, and `name` is the name of this host.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class HostView:
 
     @property
     def page_names(self) -> tuple[str, ...]:
-        """The names of the pages."""
+        """The names of the pages. Omits the usage page if users are hidden."""
         return tuple(name for name in PAGE_NAMES if self._hiding.shows_users or name != "usage")
 
     @property
@@ -70,24 +70,24 @@ class HostView:
     pause_seconds = 1.0
 
     def wake(self) -> None:
-        """As in PageRenderer."""
+        """Opens the feed for the first viewer."""
         if self._feed is None:
             self._feed = self._open_feed()
 
     def follow(self) -> None:
-        """As in PageRenderer."""
+        """Moves new snapshots of the feed into its timeline."""
         if self._feed is not None:
             self._feed.drain()
 
     def rest(self) -> None:
-        """As in PageRenderer."""
+        """Closes the feed and drops the states of the views."""
         feed, self._feed = self._feed, None
         self._states.clear()
         if feed is not None:
             feed.close()
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """As in PageRenderer."""
+        """Returns the window title and the rows of a page, or a message if there is no snapshot."""
         feed = self._feed
         if feed is None:
             return "neuron-top", ()
@@ -129,7 +129,7 @@ class HostView:
         return f"{badge}{printable(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """As in PageRenderer."""
+        """Returns the navigation, options, search form and notes of a page."""
         above = [(text, address, False) for text, address in self._above]
         links = [(page_named(name).title, self.address(choice, name), name == choice.page) for name in self.page_names]
         options: list[tuple[str, tuple[tuple[str, str, bool], ...]]] = []
@@ -149,14 +149,14 @@ class HostView:
         return PageFrame(title, (*above, *links), tuple(options), search, self._notes, printable(self._name, 80))
 
     def _either(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
-        """Returns the two links of an on/off option."""
+        """Returns the links that turn the option `name` off and on: text, URL, and whether it is the current value."""
         is_chosen = bool(getattr(choice, name))
         sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
         addresses = [self.address(choice, **side) for side in sides]
         return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
 
     def _state(self, choice: PageQuery, feed: Feed) -> FeedView:
-        """Returns the feed view for a query; cached."""
+        """Returns the state of the view for a query, from a cache of at most 64."""
         state = self._states.get(choice)
         if state is None:
             if len(self._states) >= 64:
@@ -174,7 +174,7 @@ class HostView:
         return state
 
     def _link(self, scene: RenderContext, choice: PageQuery) -> LinkOf:
-        """Returns a function that maps click targets to URLs."""
+        """Returns a function that maps a click target to the URL of its link."""
         rows = None
 
         def link(target: ClickTarget) -> str:
@@ -208,7 +208,7 @@ class HostView:
         return link
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
-        """Returns the URL of a changed query. Another page starts without the options of this one."""
+        """Returns the URL of a query with changes. The URL of another page drops most options of the current page."""
         if page and page != choice.page:
             kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
             return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]
@@ -228,15 +228,15 @@ def _no_link(_target: ClickTarget) -> str:
     return ""
 
 
-_MAX_HOSTS_PER_PAGE = 500  # hosts per page
+_MAX_HOSTS_PER_PAGE = 500  # maximum number of hosts on one page
 _MIN_REDRAW_SECONDS = 1.0
 
 
 class FleetView:
-    """Renders the page of many hosts. For one thread.
+    """Renders the page of many hosts. Not thread-safe.
 
-    `base` is the path of the pages, with a slash at its end. `reach` returns the socket of a host without blocking,
-    None if it has none yet. `hiding` removes what viewers may not see.
+    `base` is the URL path of the pages and ends with a slash. `reach` returns the socket path of a host without
+    blocking, None if the host is not reachable yet. `hiding` removes data that viewers may not see.
     """
 
     page_names = ("hosts",)
@@ -257,20 +257,20 @@ class FleetView:
 
     @property
     def pause_seconds(self) -> float:
-        """As in PageRenderer: the interval of the feed, because the ages of all hosts grow with it."""
+        """Seconds between two renderings: the feed's interval, or less until every host has answered once."""
         return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
 
     def wake(self) -> None:
-        """As in PageRenderer. The feed always runs."""
+        """Does nothing, because the feed of hosts always runs."""
 
     def follow(self) -> None:
-        """As in PageRenderer."""
+        """Does nothing, because `draw` reads the current state of the hosts."""
 
     def rest(self) -> None:
-        """As in PageRenderer."""
+        """Does nothing, because the feed of hosts always runs."""
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """As in PageRenderer."""
+        """Returns the window title and the rows of the page of many hosts."""
         every = self._hiding.hosts(self._feed.states)
         sort = choice.sort if choice.sort in SORTS else next(iter(SORTS))
         group_by = choice.group if choice.group in self._ways() else ""
@@ -292,9 +292,9 @@ class FleetView:
             notes=(*self._troubles[:1], *self._feed.notes),
             glyphs=BLOCKS,
         )
-        # Enough lines for all rows and the header of a large screen.
+        # Draws as many lines as all rows and the largest header need.
         page = fleet_page(scene, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
-        del page.lines[-1:]  # the key bar
+        del page.lines[-1:]  # the key bar, which is useless in a browser
 
         def link(target: ClickTarget) -> str:
             if target.action != "row" or int(target.argument) >= len(shown):
@@ -309,7 +309,7 @@ class FleetView:
         return f"{len(every)} host{'s' * (len(every) != 1)} - neuron-top", rows_of(page, link)
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """As in PageRenderer."""
+        """Returns the navigation, sort and group options, and search form of the page."""
         count = len(self._feed.states)
         sorts = tuple(
             (name, self.address(choice, sort=name), name == (choice.sort or next(iter(SORTS)))) for name in SORTS
@@ -336,18 +336,18 @@ class FleetView:
         return PageFrame(title, (("Hosts", self.address(choice), True),), tuple(options), (choice.filter, others))
 
     def _ways(self) -> tuple[str, ...]:
-        """Returns the properties by which viewers can group hosts."""
+        """Returns the properties by which viewers can group hosts. Omits the user if users are hidden."""
         return tuple([way for way in grouping_choices(self._feed.states) if way != USER or self._hiding.shows_users])
 
     def address(self, choice: PageQuery, **changes: object) -> str:
-        """Returns the URL of a changed query."""
+        """Returns the URL of the page of many hosts, for a query with changes."""
         return f"{self.base}hosts{choice.query(**changes)}"
 
     def host_address(self, choice: PageQuery, name: str) -> str:
-        """Returns the URL of a host."""
+        """Returns the URL of the overview page of a host."""
         return f"{self.base}host/{quote(name, safe='')}/overview{PageQuery('', columns=choice.columns).query()}"
 
 
 def _fits_in_query(text: str) -> bool:
-    """Whether a text is short enough for a URL."""
+    """Returns whether a text is short enough for an option in the URL."""
     return len(text) <= MAX_TEXT_LENGTH

@@ -1,4 +1,4 @@
-"""HTTP handler of the browser pages: pages, event streams, script, style sheet and token form."""
+"""HTTP handler for the browser pages, their event streams, script, style sheet and token form."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _STREAM = "text/event-stream"
 
 @cache
 def script() -> bytes:
-    """Returns the script of all pages."""
+    """Returns the JavaScript file that all pages use."""
     return files("neurontools.web").joinpath("script.js").read_bytes()
 
 
 class WebPages:
-    """HTTP handler of the pages of one host or of many."""
+    """HTTP handler of the browser pages of one host or of many hosts."""
 
     def __init__(
         self, gallery: RenderCache, places: PageRouter, guard: RequestGuard, sessions: BrowserSessions
@@ -55,7 +55,7 @@ class WebPages:
 
     @property
     def page(self) -> HttpPage:
-        """The page for a Site. It decides itself who is admitted."""
+        """The handler for a `Site`. It is open because it checks the token or session itself."""
         return HttpPage(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
 
     def _answer(self, request: HttpRequest) -> HttpResponse:
@@ -105,7 +105,7 @@ class WebPages:
         return HttpResponse(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 
     def _asking(self, request: HttpRequest) -> HttpResponse:
-        """Returns the token form. After it, the browser returns to the requested page."""
+        """Returns the form that asks for the token. After the form, the browser returns to the requested page."""
         back = f"{request.path}?{request.query}" if request.query else request.path
         return HttpResponse(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
 
@@ -153,31 +153,31 @@ _MAX_ACTIVE_HOSTS = 16
 
 
 class NavigablePageRenderer(PageRenderer, Protocol):
-    """A renderer with named pages and navigation."""
+    """A page renderer with named pages, and navigation between them."""
 
     @property
     def page_names(self) -> tuple[str, ...]:
         """The names of the pages."""
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """Returns what surrounds a page."""
+        """Returns the parts around the rows of a page: navigation, options, search form and notes."""
 
 
 class PageRouter(Protocol):
-    """Finds the renderer and the page of a path."""
+    """Maps a URL path to a renderer and the name of a page."""
 
     front: str
-    """The path of the page to begin with."""
+    """The path, below the base, of the page that visitors of the base see."""
 
     def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:
-        """Returns the renderer and the page name of a path below the base; None for an unknown path.
+        """Returns the renderer and the page name for a path below the base; None for an unknown path.
 
         Raises CapacityExceeded if too many hosts are viewed.
         """
 
 
 class SingleHostRouter:
-    """Routes to the pages of one host, with a renderer for each role."""
+    """Routes to the pages of one host. Each role has its own renderer."""
 
     front = "overview"
 
@@ -185,7 +185,7 @@ class SingleHostRouter:
         self._views = views
 
     def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:
-        """As in PageRouter."""
+        """Returns the role's renderer and the page name; None for an unknown page."""
         view = self._views[role]
         return (view, path) if path in view.page_names else None
 
@@ -193,7 +193,8 @@ class SingleHostRouter:
 class FleetRouter:
     """Routes to the page of many hosts, and to the pages of each host that is viewed.
 
-    `open_host` makes the renderer of a host from its name, base path and the socket that `reach` returns.
+    `reach` returns the socket path of a host, None if it is not reachable. `open_host` creates the renderer of a host
+    from its name, its base path and its socket path.
     """
 
     front = "hosts"
@@ -212,7 +213,10 @@ class FleetRouter:
         self._hosts: OrderedDict[str, HostView] = OrderedDict()
 
     def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:  # noqa: ARG002
-        """As in PageRouter."""
+        """Returns the renderer and page name for `hosts` or `host/NAME/PAGE`; None for an unknown path.
+
+        Raises CapacityExceeded if too many hosts are viewed.
+        """
         if path in self._view.page_names:
             return self._view, path
         kind, _, rest = path.partition("/")
@@ -229,7 +233,10 @@ class FleetRouter:
         return (view, page) if page in view.page_names else None
 
     def _make_room(self) -> None:
-        """Drops the least recently requested host without viewers."""
+        """If the limit of hosts is reached, drops the least recently requested renderer without viewers.
+
+        Raises CapacityExceeded if all renderers have viewers.
+        """
         if len(self._hosts) < _MAX_ACTIVE_HOSTS:
             return
         resting = next((name for name, view in self._hosts.items() if not view.is_awake), None)

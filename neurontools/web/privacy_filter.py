@@ -1,4 +1,4 @@
-"""Privacy filter: removes commands and users from what viewers see."""
+"""Privacy filter: removes command lines and user names from the data that viewers see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neurontools.model import EndedProcess, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PrivacyFilter:
-    """Removes commands and users unless configured to show them."""
+    """Removes command lines and user names unless configured to show them."""
 
     shows_commands: bool = False
     shows_users: bool = False
@@ -24,7 +24,7 @@ class PrivacyFilter:
         return changes if self.shows_users else {**changes, "user": None}
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """Returns a filtered snapshot."""
+        """Returns the snapshot without the hidden fields of its processes."""
         changes = self._changes
         if not changes:
             return snapshot
@@ -32,19 +32,19 @@ class PrivacyFilter:
         return replace(snapshot, processes=processes, ended=self.ended(snapshot.ended))
 
     def ended(self, ended: Iterable[EndedProcess]) -> tuple[EndedProcess, ...]:
-        """Returns filtered ended processes."""
+        """Returns the ended processes without their hidden fields."""
         return tuple(replace(process, **self._changes) for process in ended)  # type: ignore[arg-type]
 
     def hosts(self, states: Iterable[HostState]) -> tuple[HostState, ...]:
-        """Returns filtered hosts. Their summaries never contain commands."""
+        """Returns the hosts, without users if those are hidden. Summaries of hosts never contain commands."""
         return tuple(states) if self.shows_users else tuple([_without_users(state) for state in states])
 
     def jobs(self, jobs: Iterable[FleetJob]) -> tuple[FleetJob, ...]:
-        """Returns filtered jobs."""
+        """Returns the jobs, without users if those are hidden."""
         return tuple(jobs) if self.shows_users else tuple([job.without_users for job in jobs])
 
     def notes(self, where: str) -> tuple[str, ...]:
-        """Returns a note on what is hidden and where to configure it; empty if nothing is hidden."""
+        """Returns a note that names the hidden fields and where to configure them; empty if nothing is hidden."""
         hidden = [
             name for name, is_shown in (("commands", self.shows_commands), ("users", self.shows_users)) if not is_shown
         ]
@@ -58,7 +58,7 @@ def _without_users(state: HostState) -> HostState:
 
 
 class FilteredTimeline(HostTimeline):
-    """Timeline whose snapshots are filtered."""
+    """Timeline that passes its snapshots through a privacy filter."""
 
     def __init__(self, limit_bytes: int, hiding: PrivacyFilter) -> None:
         super().__init__(limit_bytes)

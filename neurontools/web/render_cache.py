@@ -1,4 +1,4 @@
-"""Cache of rendered pages: each is drawn once for all its viewers, within a budget of drawings."""
+"""Cache of rendered pages: all viewers of a page share one rendering, and the number of renderings is limited."""
 
 from __future__ import annotations
 
@@ -18,42 +18,45 @@ from neurontools.web.page_query import PageQuery
 
 MAX_VIEWERS = 32
 _MAX_PAGES = 64
-_HEARTBEAT_SECONDS = 10.0  # maximum silence of a stream; a longer one means a dead connection
+_HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, so that the browser detects a dead connection
 _ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
-_EARLY_FRACTION = 0.85  # fraction of the interval: data that arrives early need not wait for the next round
-_MAX_REDRAWS_PER_ROUND = 8  # pages per round; the others take turns
-_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0  # renderings for new viewers: rate limit and burst
-_IDLE_SECONDS = 30.0  # an unused renderer frees its resources after this
+_EARLY_FRACTION = 0.85  # fraction of the interval after which new data is already rendered
+_MAX_REDRAWS_PER_ROUND = 8  # pages redrawn in one round; later rounds redraw the others
+_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = (
+    8.0,
+    32.0,
+)  # token bucket for renderings on request: rate per second, and burst
+_IDLE_SECONDS = 30.0  # seconds after which an unused renderer frees its resources
 
 _log = logging.getLogger(__name__)
 
 
 class PageRenderer(Protocol):
-    """Renders pages: of one host, or of many."""
+    """Renders the pages of one host or of many hosts."""
 
     @property
     def pause_seconds(self) -> float:
         """Seconds between two renderings of a page."""
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """Returns the title of the window and the rows."""
+        """Returns the window title and the rows of the page."""
 
     def wake(self) -> None:
-        """Prepares to draw, for the first viewer."""
+        """Prepares to draw, because a first viewer has arrived."""
 
     def follow(self) -> None:
         """Processes new data, even if no page is drawn."""
 
     def rest(self) -> None:
-        """Frees resources, because no viewer is left."""
+        """Frees resources, because the last viewer has left."""
 
 
 class CapacityExceeded(Exception):
-    """A limit is reached. The text names it."""
+    """Too many viewers, pages or hosts are requested. The text names the limit."""
 
 
 class RenderCache:
-    """Rendered pages by renderer and query. For the event loop's thread."""
+    """Caches rendered pages by renderer and query. Must be used in the event loop's thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -66,11 +69,11 @@ class RenderCache:
         self.viewers = 0
 
     def news(self) -> None:
-        """Signals new data to draw."""
+        """Signals that there is new data to draw."""
         self._has_news.set()
 
     def close(self) -> None:
-        """Stops all rendering."""
+        """Stops rendering, and frees the resources of all renderers."""
         if self._task is not None:
             self._task.cancel()
         for view in self._asked_at:
@@ -78,7 +81,10 @@ class RenderCache:
         self._asked_at.clear()
 
     def picture(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
-        """Returns the page, at most one round old. Raises CapacityExceeded if too many pages are requested."""
+        """Returns the rendered page, at most `_ROUND_SECONDS` old if it has no viewers yet.
+
+        Raises CapacityExceeded if too many pages are requested.
+        """
         now = self._ask(view)
         key = (view, choice)
         picture = self._pictures.get(key)
@@ -93,9 +99,9 @@ class RenderCache:
         return picture
 
     def stream(self, view: PageRenderer, choice: PageQuery, since: str) -> AsyncGenerator[bytes, None]:
-        """Returns server-sent events: the changes since a version. A slow reader skips to the latest version.
+        """Returns a stream of server-sent events: the changes of a page since the version `since`.
 
-        Raises CapacityExceeded if there are too many viewers or pages.
+        A slow reader skips to the latest version. Raises CapacityExceeded if there are too many viewers or pages.
         """
         if self.viewers >= MAX_VIEWERS:
             raise CapacityExceeded(f"{MAX_VIEWERS} viewers look on, and more may not")
@@ -104,7 +110,7 @@ class RenderCache:
     async def _events(
         self, view: PageRenderer, choice: PageQuery, picture: RenderedPage, since: str
     ) -> AsyncGenerator[bytes, None]:
-        if self.viewers >= MAX_VIEWERS:  # the limit may be reached since the request
+        if self.viewers >= MAX_VIEWERS:  # other viewers may have arrived since the request
             return
         self._ask(view)
         picture = self._pictures.setdefault((view, choice), picture)
@@ -129,7 +135,7 @@ class RenderCache:
             self._asked_at[view] = self._now()
 
     def _ask(self, view: PageRenderer) -> float:
-        """Records a request for a renderer and returns the time."""
+        """Records that a renderer is in use, and wakes it if necessary. Returns the current time."""
         now = self._now()
         if view not in self._asked_at:
             view.wake()
@@ -154,13 +160,13 @@ class RenderCache:
             self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def _rounds(self) -> None:
-        """Redraws the viewed pages on new data and at least once a second, until no viewer is left."""
+        """Redraws the viewed pages on new data, or else about every second, until all renderers are unused."""
         while self._asked_at:
             began = self._now()
             self._has_news.clear()
             for view in self._asked_at:
                 view.follow()
-            # The oldest pages come first.
+            # Redraws the pages first whose rendering is oldest.
             watched = [
                 picture
                 for (view, _), picture in self._pictures.items()
@@ -171,10 +177,10 @@ class RenderCache:
                 try:
                     picture.redraw(began)
                 except Exception:
-                    # A fault in one page must not stop the others. Its viewers keep the old version.
+                    # An error in one page must not stop the other pages. Its viewers still see the old version.
                     picture.drawn_at_seconds = began
                     _log.exception("a picture could not be drawn")
-                await asyncio.sleep(0)  # lets other requests run
+                await asyncio.sleep(0)  # lets other coroutines run
             self._let_rest()
             await asyncio.sleep(max(0.0, _EARLY_FRACTION * _ROUND_SECONDS - (self._now() - began)))
             with contextlib.suppress(TimeoutError):
@@ -195,20 +201,20 @@ class RenderCache:
 
 
 _EPOCH = secrets.token_hex(4)
-"""Versions of another process mean nothing to this one: who comes with such a one gets all."""
+"""Part of each version. A browser that sends the version of another server process gets the whole page."""
 
 
 class RenderedPage:
-    """A rendered page, shared by its viewers: rows, their versions, and the updates between versions.
+    """A rendered page that its viewers share. Counts versions, and encodes the changes between versions.
 
-    `draw` returns title and rows. For the event loop's thread.
+    `draw` returns the window title and the rows. Must be used in the event loop's thread.
     """
 
     def __init__(self, draw: Callable[[], tuple[str, tuple[Row, ...]]]) -> None:
         self._draw = draw
         self._epoch = f"{_EPOCH}{secrets.token_hex(3)}"
-        self._changed_at: list[int] = []  # version of the last change of each row
-        self._whole_since = 0  # version of the last change of the number or shape of rows
+        self._changed_at: list[int] = []  # for each row, the version of its last change
+        self._whole_since = 0  # version of the last change of the row count, a row kind or a cell count
         self._events: dict[int, bytes] = {}
         self._changed = asyncio.Event()
         self._page: tuple[int, CompressibleDocument] | None = None
@@ -220,11 +226,11 @@ class RenderedPage:
 
     @property
     def version(self) -> str:
-        """The version of the page; valid in this process only."""
+        """The version of the page as text, valid in this server process only."""
         return f"{self._epoch}.{self.number}"
 
     def redraw(self, now_seconds: float) -> None:
-        """Renders the page again, and wakes the waiting streams if it changed."""
+        """Renders the page again. If the page changed, wakes the streams that wait in `newer_than`."""
         title, rows = self._draw()
         self.drawn_at_seconds = now_seconds
         if rows == self.rows and title == self.title:
@@ -243,13 +249,13 @@ class RenderedPage:
         changed.set()
 
     def number_of(self, version: str) -> int:
-        """Returns the number of a version; 0, older than all, for a version of another process."""
+        """Returns the number of a version. Returns 0, older than all versions, if the version is unknown here."""
         epoch, _, number = version.partition(".")
         is_known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 12
         return min(int(number), self.number) if is_known else 0
 
     def event_since(self, number: int) -> bytes:
-        """Returns the event that updates a viewer from a version to the latest. All such viewers get the same bytes."""
+        """Returns the server-sent event that updates a viewer from version `number` to the latest; cached."""
         event = self._events.get(number)
         if event is None:
             told: dict[str, object] = {"title": self.title}
@@ -262,13 +268,13 @@ class RenderedPage:
         return event
 
     def page(self, made: Callable[[], bytes]) -> CompressibleDocument:
-        """Returns the HTML of the current version; rendered once."""
+        """Returns the HTML of the current version. Calls `made` once per version."""
         if self._page is None or self._page[0] != self.number:
             self._page = self.number, CompressibleDocument([CompressedPart(made())])
         return self._page[1]
 
     async def newer_than(self, number: int) -> None:
-        """Waits for a version newer than this one."""
+        """Waits until the page has a version newer than `number`."""
         while self.number <= number:
             await self._changed.wait()
 

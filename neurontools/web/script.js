@@ -1,11 +1,11 @@
-// Keeps the page as it is at the daemon: takes the rows that have changed, and says when none come any more.
-// What comes is text and is put in as text; nothing here reads HTML.
+// Updates the page with changed rows from the server's event stream, and shows when the stream is lost.
+// Inserts received texts as text nodes and never parses HTML.
 "use strict";
 (() => {
   const screen = document.getElementById("screen"), state = document.getElementById("state");
   const token = location.hash.slice(1), form = document.getElementById("session");
   if (form) {
-    // A link with the token behind "#", which browsers send to nobody: it leaves the address before it is used.
+    // A link may have the token after "#", which browsers never send. Removes the token from the address, then submits it.
     if (token) {
       history.replaceState(null, "", location.pathname + location.search);
       form.elements.token.value = decodeURIComponent(token);
@@ -94,7 +94,7 @@
     source.addEventListener("beat", hear);
     source.addEventListener("error", () => source.readyState === EventSource.CLOSED ? ask() : lose());
   };
-  // The stream was refused, and a stream doesn't say why: the page does.
+  // EventSource does not report why the server refused the stream, so asks for the status of the page.
   const ask = async () => {
     close();
     try {
@@ -124,7 +124,7 @@
   if (!fit()) return;
   let resized = 0;
   addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(fit, 300); });
-  // A browser has few connections to a host: a tab that nobody sees gives its own back.
+  // Browsers limit the connections to a host, so a hidden tab closes its stream.
   document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
   setInterval(() => {
     if (lost) lose();

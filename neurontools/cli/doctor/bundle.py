@@ -257,5 +257,5 @@ def _own_user_names() -> Iterable[str]:
     try:
         yield getpass.getuser()
         yield Path.home().name
-    except (OSError, KeyError, RuntimeError):  # a user without a name
+    except (OSError, KeyError, RuntimeError):  # the UID has no user entry
         return

@@ -200,7 +200,7 @@ def _normalized_bdf(entry: str) -> str | None:
 
 
 HOST_OPTION_NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
-"""The options that name hosts; they exclude each other."""
+"""Names of the options that name hosts. A command accepts only one of them."""
 
 HOST_OPTIONS = (
     Option(

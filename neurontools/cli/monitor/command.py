@@ -258,7 +258,7 @@ def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snaps
 def _sleep_until(seconds: float) -> None:
     """Sleeps until a CLOCK_MONOTONIC time. Raises ReaderGone as soon as the reader of standard output closes it."""
     poll = select.poll()
-    poll.register(_STDOUT, 0)  # POLLERR comes unasked
+    poll.register(_STDOUT, 0)  # poll always reports POLLERR
     while (remaining_seconds := seconds - monotonic()) > 0:
         for _, event in poll.poll(remaining_seconds * 1000):
             if event & (select.POLLERR | select.POLLNVAL):

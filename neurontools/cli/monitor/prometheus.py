@@ -52,7 +52,7 @@ class RecordExposition:
         self._metrics = RecordMetrics()
         self._lock = threading.Lock()
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
-        self._texts: dict[bool, CompressibleDocument] = {}  # of the latest record
+        self._texts: dict[bool, CompressibleDocument] = {}  # rendered metrics of the latest record
 
     def take_line(self, line: bytes) -> list[RecordProblem]:
         """Adds one line, a JSON record of neuron-monitor. Returns the problems found in the record."""

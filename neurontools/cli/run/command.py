@@ -314,7 +314,7 @@ class _ScriptProcess:
                 if self._process.stdout is not None:
                     self._process.stdout.close()
             if self._reaper is not None:
-                with contextlib.suppress(OSError):  # somebody ended it
+                with contextlib.suppress(OSError):  # the reaper is already dead
                     self._reaper.communicate(b".")
         finally:
             for number, handler in self._before.items():

@@ -85,7 +85,7 @@ class CoreQueueTurn:
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            return  # there are no turns then
+            return  # starts without a turn
         while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

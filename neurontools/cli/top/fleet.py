@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 ShowHost = Callable[[dict[str, str], str, "TypedAhead"], int]
-"""Shows one host with some options, at a socket, and takes what was typed for it."""
+"""Shows the dashboard of one host. Parameters: options, socket path, and keys that were typed ahead."""
 
 _BY_SIGNAL = 128
 _HOST_OPTIONS = ("theme", "ascii", "color", "read-only", "page")
