@@ -1,4 +1,4 @@
-"""SVG charts of a profile: stacked columns and areas, bars, the flame graph and the timeline."""
+"""SVG charts of the profile report: stacked columns and areas, bars, the flame graph and the timeline."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from neurontools.views.profile_report import flop_text
 WIDTH = 1120.0
 _LEFT, _TOP, _BOTTOM = 70.0, 6.0, 20.0
 _TICKS = 4
-_CUT_RATIO = 1.0001  # tolerance for rounding; taller columns are cut
+_CUT_RATIO = 1.0001  # columns higher than the scale by more than this rounding tolerance are marked as cut
 _FRAME_HEIGHT = 18.0
-_LEAST_FRAME_WIDTH = 0.5  # narrower frames are not drawn
+_LEAST_FRAME_WIDTH = 0.5  # narrower frames of the flame graph are not drawn
 _LETTER_WIDTH = 6.2
 _MOST_LEVELS = 40
 _MOST_LETTERS = 200
 _LANE_LEFT, _LANE_HEIGHT, _LANE_GAP, _LANES_BOTTOM = 150.0, 16.0, 4.0, 18.0
-_LEAST_PIECE_WIDTH = 0.3  # narrower pieces are drawn this wide
-_MOST_PIECES = 2000  # per lane; later pieces are left out
+_LEAST_PIECE_WIDTH = 0.3  # least drawn width of a time span in a lane
+_MOST_PIECES = 2000  # most time spans drawn per lane; later ones are left out
 
 
 def stacked_column_chart(
@@ -33,9 +33,9 @@ def stacked_column_chart(
     left_text: str,
     right_text: str,
 ) -> Markup:
-    """Draws stacked columns; `titles` are their tooltips.
+    """Draws a chart of stacked columns; `titles` are their tooltips.
 
-    If few columns are far higher than the others, the high ones are cut and marked. So the others stay visible.
+    Cuts and marks a few columns that are far higher than the others, so that the others stay visible.
     """
     highest = _chart_top([sum(column) for column in columns])
     plot = height - _TOP - _BOTTOM
@@ -70,7 +70,7 @@ def stacked_area_chart(
     left_text: str,
     right_text: str,
 ) -> Markup:
-    """Draws stacked areas over time. Each value holds until the next time."""
+    """Draws a chart of stacked areas over time. Each value is constant until the next time."""
     highest = max((sum(moment) for moment in values), default=0.0) or 1.0
     first, last = times[0], times[-1]
     span = (last - first) or 1.0
@@ -90,7 +90,7 @@ def stacked_area_chart(
 
 
 def part_bar(parts: Sequence[float], titles: Sequence[str]) -> Markup:
-    """Draws one bar divided into parts; `titles` are their tooltips."""
+    """Draws a bar that is divided into parts; `titles` are the tooltips of the parts."""
     whole = sum(parts) or 1.0
     left, bars = 0.0, []
     for kind, (part, title) in enumerate(zip(parts, titles, strict=True)):
@@ -103,7 +103,7 @@ def part_bar(parts: Sequence[float], titles: Sequence[str]) -> Markup:
 
 
 def share_bars(rows: Sequence[tuple[str, float, str]], kind: int) -> Markup:
-    """Draws a bar per row with label and text. The longest bar fills the width."""
+    """Draws a horizontal bar per row; a row is a label, a value and a text. The longest bar fills the width."""
     highest = max((value for _, value, _ in rows), default=0.0) or 1.0
     room, height = WIDTH - 400.0, 20.0
     drawn = []
@@ -117,7 +117,7 @@ def share_bars(rows: Sequence[tuple[str, float, str]], kind: int) -> Markup:
 
 
 def colour_key(names: Sequence[str]) -> Markup:
-    """Draws the legend of the parts' colours."""
+    """Draws the legend of a chart: a coloured square per name."""
     squares = (
         element("svg", element("rect", width=12, height=12, class_=f"s{kind % 6}"), viewBox="0 0 12 12")
         for kind in range(len(names))
@@ -132,7 +132,7 @@ def colour_key(names: Sequence[str]) -> Markup:
 def _outline(
     across: Sequence[float], above: Sequence[float], below: Sequence[float], place: Callable[[float], float]
 ) -> str:
-    """Returns a closed step-shaped path."""
+    """Returns the SVG path around an area of a stacked chart. The path has steps, because values change at once."""
     last = len(across) - 1
     there = (f"H{across[position]:.1f}V{place(above[position]):.1f}" for position in range(1, last + 1))
     back = (f"V{place(below[position - 1]):.1f}H{across[position - 1]:.1f}" for position in range(last, 0, -1))
@@ -141,7 +141,7 @@ def _outline(
 
 
 def _chart_top(sums: Sequence[float]) -> float:
-    """Returns the top of the scale: the highest column, unless it is far above most others."""
+    """Returns the top of a chart's scale: the highest column, or less if that is far above 90% of the columns."""
     ordered = sorted(sums)
     if not ordered:
         return 1.0
@@ -165,7 +165,7 @@ def _svg(height: float, content: Sequence[str]) -> Markup:
 
 
 def flame_graph(root: FlameFrame) -> Markup:
-    """Draws the flame graph: modules, source lines, operators. Tooltips show name, time, FLOP and bytes."""
+    """Draws the flame graph of modules, source lines and operators. Tooltips show name, time, FLOP and bytes."""
     drawn = list(_frame_shapes(root, root.seconds or 1.0, 0.0, 0))
     levels = 1 + max((level for level, _ in drawn), default=0)
     frames = (frame for _, frame in drawn)
@@ -200,7 +200,7 @@ def _frame_shapes(frame: FlameFrame, whole: float, left: float, level: int) -> I
 
 
 def lane_chart(timeline: StepTimeline) -> Markup:
-    """Draws the latest steps as a lane per rank and core. Tooltips show name and duration."""
+    """Draws the timeline of the latest steps: a lane per rank and core. Tooltips show name and duration."""
     height = len(timeline.lanes) * (_LANE_HEIGHT + _LANE_GAP) + _LANES_BOTTOM
     span = max(1, timeline.end_ns - timeline.start_ns)
     drawn = []

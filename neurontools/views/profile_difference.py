@@ -1,4 +1,4 @@
-"""The difference between two runs, as text and as a JSON document."""
+"""The difference between the profiles of two runs, as text and as a JSON document."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from neurontools.views.profile_document import line_text
 from neurontools.views.profile_report import flop_text, place_label, printable_name
 
 SCHEMA_VERSION = 1
-NOISE_RATIO = 0.05  # the text leaves out smaller relative changes
+NOISE_RATIO = 0.05  # the text output leaves out relative changes up to this size
 _TITLE_CELLS, _VALUE_CELLS = 20, 14
 _WIDTH = 120
-_LEAST_STEP_RATIO = 0.001  # of a step; the text leaves out operators with smaller changes
+_LEAST_STEP_RATIO = 0.001  # the text output leaves out operators whose time changes by less than this share of a step
 _SHORT_HASH = 10
 
 
 def profile_difference_text(names: Sequence[str], compared: Comparison, most: int) -> str:
-    """Returns quantities, the operators that changed most, and the graphs that only one run has."""
+    """Returns the text output: quantities that differ, operators that changed most, and graphs of only one run."""
     sides = zip("AB", names, (compared.a, compared.b), strict=True)
     lines = [f"{letter}: {_run_text(where, report)}" for letter, where, report in sides]
     lines += ["operator times, FLOP and counts are per step of one rank", ""]
@@ -46,7 +46,7 @@ def profile_difference_text(names: Sequence[str], compared: Comparison, most: in
 
 
 def profile_difference_json(names: Sequence[str], compared: Comparison) -> str:
-    """Returns all quantities, operators and graphs as JSON without a final newline."""
+    """Returns all compared quantities and operators, and graphs of only one run, as JSON without a final newline."""
     return json_text(
         {
             "schema_version": SCHEMA_VERSION,

@@ -1,6 +1,7 @@
 """The report on a profile as a JSON document and as CSV tables.
 
-Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null means unknown. Times are RFC 3339 in UTC."""
+Field names end in their unit (`_bytes`, `_seconds`, `_ratio` of 0..1); null means unknown. Times are RFC 3339 in UTC.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _RANK_CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """Where a time was spent. The parts add up to the total, unless some overlapped."""
+    """How the time of a step or run splits into parts. The parts add up to the total, unless some overlapped."""
 
     total_seconds: float
     host_seconds: float
@@ -47,7 +48,7 @@ class SplitPart:
 
 @dataclass(frozen=True, slots=True)
 class SlowStepPart:
-    """One of the slowest steps."""
+    """One of the slowest steps of a rank, with the split of its time."""
 
     step: int
     split: SplitPart
@@ -55,7 +56,7 @@ class SlowStepPart:
 
 @dataclass(frozen=True, slots=True)
 class ShareOfMemory:
-    """Memory that one line of the script had allocated in a category at the HBM peak."""
+    """HBM of one category that one line of the script had allocated when HBM use was at its peak."""
 
     category: str
     line: str | None
@@ -66,7 +67,7 @@ class ShareOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class PeakPart:
-    """The highest retained HBM level; `highest_bytes` is the peak of the whole profile."""
+    """HBM use at the highest level whose details the profile retained; `highest_bytes` is the peak of the whole run."""
 
     core: int
     at: str | None
@@ -78,7 +79,7 @@ class PeakPart:
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """One rank of the run."""
+    """One rank of the profiled run."""
 
     rank: int
     worker: str
@@ -95,7 +96,7 @@ class RankPart:
     step_p50_seconds: float | None
     step_p99_seconds: float | None
     step_longest_seconds: float | None
-    first_step: SlowStepPart | None  # including everything before it; `split` and the step times exclude it
+    first_step: SlowStepPart | None  # first step with all time before it; not part of `split` and of the step times
     slowest_steps: tuple[SlowStepPart, ...]
     split: SplitPart
     executions_total: int
@@ -109,10 +110,10 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPart:
-    """An operator of one source line, over all executions of all ranks."""
+    """An operator at one source line; totals over all its executions by all ranks."""
 
     name: str
-    engine: str  # inferred from the name
+    engine: str  # engine that computes the operator, inferred from the operator's name
     line: str | None
     is_backward: bool
     result: str
@@ -126,7 +127,7 @@ class OperatorPart:
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """A graph and its executions by all ranks."""
+    """A graph; totals over its executions by all ranks."""
 
     hash: str
     module: str
@@ -146,7 +147,7 @@ class GraphPart:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePart:
-    """One kind of collective. Times include the wait for other ranks."""
+    """One kind of collective, such as all_reduce. Times include the wait for other ranks."""
 
     name: str
     count: int
@@ -157,16 +158,16 @@ class CollectivePart:
 
 @dataclass(frozen=True, slots=True)
 class ProfileDocument:
-    """The profile of a run. Lists by rank follow the order of `ranks`."""
+    """The JSON document of a profiled run. Lists by rank are in the order of `ranks`."""
 
     schema_version: int
     instance_type: str | None
-    device_time: str  # the device that the times are measured on or modelled for
+    device_time: str  # the device on which times were measured, or for which they were modelled
     script: str
     steps_total: int
     flop_total: int
     mfu_ratio: float | None
-    waited_for_rank: int | None  # the straggler, by waits in collectives; null: none is clear
+    waited_for_rank: int | None  # rank of the straggler, which waits least in collectives; null: no clear straggler
     split: SplitPart
     ranks: tuple[RankPart, ...]
     operators: tuple[OperatorPart, ...]
@@ -175,7 +176,7 @@ class ProfileDocument:
 
 
 def profile_document(report: RunReport) -> ProfileDocument:
-    """Returns the document of a report."""
+    """Converts the report on a profile to its JSON document."""
     first = report.ranks[0].profile.metadata
     straggler = report.straggler
     return ProfileDocument(
@@ -199,12 +200,12 @@ def profile_document(report: RunReport) -> ProfileDocument:
 
 
 def profile_json(report: RunReport) -> str:
-    """Returns the document as JSON without a final newline."""
+    """Returns the report on a profile as JSON without a final newline."""
     return as_json(asdict(profile_document(report)), indent=2)
 
 
 def line_text(place: SourceLine | None) -> str | None:
-    """Returns a source line with its full path."""
+    """Formats a source line with its full path; None if the line is unknown."""
     return None if place is None else str(place)
 
 
@@ -306,7 +307,7 @@ def _graph_part(use: GraphUse) -> GraphPart:
 
 
 def _moment(at_ns: int) -> str | None:
-    """Formats a time as RFC 3339; None if it is out of range."""
+    """Formats a Unix time in nanoseconds as RFC 3339; None if it is out of range."""
     try:
         return datetime.fromtimestamp(at_ns / NS_PER_SECOND, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -314,7 +315,10 @@ def _moment(at_ns: int) -> str | None:
 
 
 def profile_csv_lines(report: RunReport, table: str) -> Iterator[str]:
-    """Yields the lines of one of CSV_TABLES, header first; unknown values are empty."""
+    """Yields the CSV lines of one table of the report, header first. `table` is one of CSV_TABLES.
+
+    Unknown values are empty.
+    """
     if table == "steps":
         yield from _step_lines(report)
         return

@@ -1,4 +1,4 @@
-"""The report on a profile as lines of text."""
+"""The report on a profile as text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SHORT_HASH = 10
 
 
 def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> TextPage:
-    """Draws all sections; each table has at most `most` rows, except the table of ranks."""
+    """Draws all sections of the report. Tables have at most `most` rows, except those of ranks and collectives."""
     page = TextPage(title_lines(report, width))
     for lines in (
         step_lines(report, width, glyphs),
@@ -86,7 +86,7 @@ def section_heading(text: str, note: str, width: int, glyphs: Glyphs) -> Line:
 
 
 def labelled(label: str, runs: Sequence[Run], width: int) -> Line:
-    """Draws a line with a label."""
+    """Draws a line of the report: a label, padded to a common width, and the given runs."""
     return fit_marked(((f" {pad(label, _LABEL_CELLS)} ", "label"), *runs), width)
 
 
@@ -95,12 +95,12 @@ def text_line(text: str, width: int, style: str = "text") -> Line:
 
 
 def place_label(place: SourceLine | None) -> str:
-    """Returns a source line as printable text, without the directory."""
+    """Returns a source line as printable text, with the file name but without its directory."""
     return UNKNOWN_LINE if place is None else printable_name(source_text(place))
 
 
 def printable_name(text: str) -> str:
-    """Returns a name from a profile as printable text of limited length."""
+    """Escapes control characters of a name from a profile, and limits its length."""
     return escape_controls(text[:_LONGEST_NAME])
 
 
@@ -110,7 +110,7 @@ def flop_text(flops: float) -> str:
 
 
 def title_lines(report: RunReport, width: int) -> list[Line]:
-    """Draws script, instance type, ranks, steps, start time and the origin of the times."""
+    """Draws the title of the report: script, instance type, ranks, steps, start time, origin of times and failures."""
     first = report.ranks[0].profile.metadata
     hosts = len({rank.profile.metadata.host for rank in report.ranks})
     began = date_text(first.began_ns / 1e9)
@@ -134,7 +134,7 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
 
 
 def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
-    """Draws the time split, the slowest steps and the use of the NeuronCores."""
+    """Draws the section on step time: time split, slow steps and use of the NeuronCores."""
     split = report.split
     times = [rank.times for rank in report.ranks if rank.times is not None]
     is_several = len(report.ranks) > 1
@@ -171,7 +171,7 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
-    """Draws the table of ranks; nothing for a single rank."""
+    """Draws the table of ranks; [] if the profile has a single rank."""
     if len(report.ranks) < 2:
         return []
     straggler = report.straggler
@@ -182,7 +182,7 @@ def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _slow_steps(report: RunReport) -> list[SlowStep]:
-    """Returns steps of twice the median or longer, of the rank with the longest step."""
+    """Returns the steps that took more than twice the median, of the rank with the longest step."""
     ranks = [rank for rank in report.ranks if rank.times is not None and rank.times.count > 2]
     if not ranks:
         return []
@@ -243,15 +243,15 @@ _ORDERS: tuple[tuple[str, Callable[[OperatorUse], float]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _OperatorRow:
-    """An operator with its share of the total."""
+    """A row of an operator table: an operator, and its share of the total time, FLOPs or bytes."""
 
     use: OperatorUse
     share_ratio: float | None
-    spread: str  # of its time over the ranks
+    spread: str  # ratio of the operator's time on the slowest rank to that on the fastest rank, such as "1.2x"
 
 
 def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """Draws three tables, by time, FLOPs and bytes, each of at most `most` rows."""
+    """Draws three tables of operators, by time, FLOPs and bytes, each with at most `most` rows."""
     lines: list[Line] = []
     for order, quantity in _ORDERS:
         whole = sum(map(quantity, report.operators))
@@ -270,12 +270,12 @@ def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> 
 
 
 def operator_label(use: OperatorUse) -> str:
-    """Returns the printable name, marked if it computes gradients."""
+    """Returns the printable name of an operator, with "(backward)" if it computes gradients."""
     return f"{printable_name(use.name).removeprefix('aten::')}{' (backward)' if use.is_backward else ''}"
 
 
 def _spread_text(use: OperatorUse) -> str:
-    """Returns the ratio of the slowest rank's time to the fastest rank's."""
+    """Returns the ratio of an operator's time on the slowest rank to that on the fastest rank, such as "1.2x"."""
     times = [seconds for seconds in use.seconds_by_rank if seconds > 0]
     return f"{max(times) / min(times):.1f}x" if len(times) > 1 else UNKNOWN
 
@@ -301,7 +301,10 @@ def _operator_columns(is_several: bool) -> tuple[TableColumn[_OperatorRow], ...]
 
 
 def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """Draws the graphs by first step; if there are more than `most`, those that took longest to compile."""
+    """Draws the table of graphs, in the order of their first step.
+
+    Draws the `most` graphs that took longest to compile.
+    """
     graphs = report.graphs
     compiled = [graph for graph in graphs if not graph.was_cached]
     seconds = sum(graph.compile_seconds or 0.0 for graph in graphs)
@@ -325,7 +328,7 @@ def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> lis
 
 
 def cached_text(graph: GraphUse) -> str:
-    """Returns whether a graph was compiled or came from the compile cache."""
+    """Returns "compiled", or "cached" for a graph from the compile cache; "-" if unknown."""
     return UNKNOWN if graph.was_cached is None else "cached" if graph.was_cached else "compiled"
 
 
@@ -343,7 +346,7 @@ _GRAPH_COLUMNS: tuple[TableColumn[GraphUse], ...] = (
 
 
 def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """Draws the highest HBM peak of all ranks, by category and source line."""
+    """Draws the section on HBM: use by category and source line, at the highest peak of all ranks."""
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
     of_limit = "" if not limit else f" of {bytes_text(limit)}"
@@ -373,7 +376,7 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
 
 
 def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
-    """Draws a table of collectives with their time on all ranks; nothing if there were none."""
+    """Draws the table of collectives with their time on all ranks; [] if the run had no collectives."""
     uses = report.collectives
     if not uses:
         return []
@@ -390,7 +393,7 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
 
 
 def category_text(category: str) -> str:
-    """Returns an HBM category as words."""
+    """Returns the name of an HBM category with spaces."""
     return category.replace("_", " ")
 
 

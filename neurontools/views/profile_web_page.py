@@ -1,4 +1,4 @@
-"""The report on a profile as one HTML page that loads nothing and runs no script."""
+"""The report on a profile as a single HTML page, which loads no other files and runs no script."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ _MOST_SHARES = 20
 _MOST_RANK_CHARTS = 16
 _MOST_RANK_COLUMNS = 8
 _SHOWN_STEPS = 3
-TableCell = tuple[str, str]  # a text and its CSS class: "", "text" or "text wide"
+TableCell = tuple[str, str]  # text and CSS class of a table cell; the class is "", "text" or "text wide"
 
 
 def profile_web_page(report: RunReport) -> str:
-    """Returns the whole page. Its policy forbids loading and scripts; all names from the profile are escaped."""
+    """Returns the HTML page of the report. Escapes all names from the profile.
+
+    The content security policy of the page forbids scripts and loading other files.
+    """
     script = report.ranks[0].profile.metadata.script.rpartition("/")[2] or "a training run"
     digest = b64encode(hashlib.sha256(STYLE_SHEET.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -330,7 +333,7 @@ def _graph_section(report: RunReport) -> Iterator[Markup]:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[TableCell]]) -> Markup:
-    """Returns a table; each title is aligned like its column."""
+    """Returns an HTML table whose titles are aligned like their columns."""
     kinds = [kind.partition(" ")[0] for _, kind in rows[0]] if rows else [""] * len(titles)
     head = element("tr", *(element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)))
     body = join_markup(

@@ -1,4 +1,4 @@
-"""The fields of `neuron-ls --query`, and its answer as CSV or JSON."""
+"""The fields of `neuron-ls --query`, and its output as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ FORMATS = ("csv", "json", "noheader", "nounits")
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """The subject of an output line: a device, or one of its logical cores with the process that holds it."""
+    """The data for one output line: a device, or a logical core of a device with the process that holds the core."""
 
     snapshot: Snapshot
     device: Device
     verdict: Verdict
     device_cores: tuple[LogicalNeuronCore, ...]
-    peak_flops_per_core: float | None  # of a physical core, for bf16
+    peak_flops_per_core: float | None  # peak bf16 FLOPS of a physical core
     core: LogicalNeuronCore | None = None
     process: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DisplayUnit:
-    """The unit of a field in CSV, for example MiB for bytes."""
+    """The unit in which CSV shows a field, for example MiB for bytes. `per` is its size in base units."""
 
-    name: str  # follows the name in the header and the value; "": none
+    name: str  # printed after the field name in the header, and after each value; "": no unit
     per: float = 1.0
     decimals: int = 0
 
@@ -71,17 +71,17 @@ DOLLARS = DisplayUnit("USD", 1.0, 4)
 
 @dataclass(frozen=True, slots=True)
 class QueryField:
-    """A field of the query. `json_name` includes the base unit; `read` returns None if the value is unknown."""
+    """A field that --query can select. `json_name` includes the base unit; `read` returns None for unknown values."""
 
     name: str
     json_name: str
     unit: DisplayUnit
-    text: str  # for --help-query
+    text: str  # description for --help-query
     read: Callable[[QueryRow], FieldValue]
 
     @property
     def is_of_core(self) -> bool:
-        """Whether the field needs a line per core."""
+        """Whether the output needs a line per NeuronCore, not per device, to show this field."""
         return self.name.startswith(("neuroncore.", "process."))
 
 
@@ -117,7 +117,7 @@ def _device_pids(row: QueryRow) -> list[int]:
 
 
 def _idle_seconds(row: QueryRow) -> float | None:
-    """Returns the seconds since the core's last execution; None for a free core."""
+    """Returns the seconds since the last execution on a core; None if the core is free or the time unknown."""
     if row.core is None or not row.core.owner_pids:
         return None
     last = [core.last_execution_at_unix_seconds for core in row.core.cores if core.last_execution_at_unix_seconds]
@@ -157,7 +157,7 @@ def _memory_field(name: str) -> Callable[[QueryRow], FieldValue]:
 
 
 def _list_price(instance_type: str) -> float | None:
-    """Returns the list price per hour; None if it is unpublished or the type is unknown."""
+    """Returns the on-demand price of an instance type in US dollars per hour; None if it is unknown."""
     from neurontools import catalog
 
     try:
@@ -392,7 +392,7 @@ def query_rows(
     *,
     of_cores: bool,
 ) -> list[QueryRow]:
-    """Returns a row per device, or per logical core; empty `device_indices` means all devices."""
+    """Returns the data of a row per device, or per logical core. Empty `device_indices` means all devices."""
     cores: dict[int, list[LogicalNeuronCore]] = {}
     for core in logical_cores(snapshot, lnc):
         cores.setdefault(core.device_index, []).append(core)
@@ -414,7 +414,7 @@ def query_rows(
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """The parsed option --format."""
+    """The parsed option --format of neuron-ls."""
 
     is_json: bool = False
     has_header: bool = True
@@ -422,7 +422,7 @@ class OutputFormat:
 
 
 def parse_fields(text: str) -> tuple[QueryField, ...]:
-    """Parses --query. UserError names an unknown field."""
+    """Parses the option --query. Raises UserError, which names an unknown field."""
     chosen = []
     for part in text.split(","):
         name = part.strip()
@@ -436,7 +436,7 @@ def parse_fields(text: str) -> tuple[QueryField, ...]:
 
 
 def parse_format(text: str) -> OutputFormat:
-    """Parses --format. UserError names an unknown part."""
+    """Parses the option --format. Raises UserError, which names an unknown or missing part."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if part not in FORMATS:
@@ -447,7 +447,7 @@ def parse_format(text: str) -> OutputFormat:
 
 
 def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat) -> str:
-    """Returns the whole answer."""
+    """Returns the output of --query as CSV or JSON."""
     if form.is_json:
         answer = [{field.json_name: field.read(row) for field in fields} for row in rows]
         return json_text(answer, indent=2) + "\n"
@@ -460,7 +460,10 @@ def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: Out
 def streamed_query_text(
     fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat, *, is_first: bool
 ) -> str:
-    """Returns one answer of a stream: CSV with a header in the first only, or a JSON array per line."""
+    """Returns one of the repeated outputs of --query.
+
+    Only the first has a CSV header; JSON output is an array on one line.
+    """
     if form.is_json:
         return json_text([{field.json_name: field.read(row) for field in fields} for row in rows]) + "\n"
     return query_text(fields, rows, form if is_first else replace(form, has_header=False))

@@ -1,4 +1,4 @@
-"""The whole screen: the table of pages, title, tabs, scrubber and key bar; and the search in a page's list."""
+"""The whole screen of neuron-top: page table, title, tabs, scrubber, key bar, and the search in a page's list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from neurontools.views.drawing.lines import (
 )
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry
 
-_LEAST_NAME_CELLS = 5  # of the instance type, in the title
+_LEAST_NAME_CELLS = 5  # least cells for the instance type in the title
 _FINDING_STYLES = ("title_critical", "title_warning")
 _TIME_HINTS = (("p", "pause", "p"), ("[ ]", "time", "left_square_bracket"))
 _TABS_LABEL = "Neuron Apps "
@@ -39,21 +39,23 @@ _LONGEST_TAG = 20
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """A page of neuron-top. `hints` lists keys for the key bar: the label, the text and the key name."""
+    """A page of neuron-top. `hints` lists keys for the key bar, each as key label, text and key name."""
 
     name: str
     key: str
     title: str
     short_title: str
     draw: Callable[[RenderContext, int, int], TextPage]
-    search_entries: Callable[..., list[SearchEntry]]  # takes (context), or (context, unfold_all) if `has_folds`
+    search_entries: Callable[
+        ..., list[SearchEntry]
+    ]  # called with (context), or with (context, unfold_all) if `has_folds`
     hints: tuple[tuple[str, str, str], ...]
     has_folds: bool = False
-    shows_past: bool = False  # uses history, not only the current snapshot
+    shows_past: bool = False  # the page shows history, not only the current snapshot
 
 
 def _import_on_call(module: str, function: str) -> Callable[..., Any]:
-    """Returns a function that imports its module at the first call, so that the first page appears sooner."""
+    """Returns a function that imports `module` only when called, so that the first page appears sooner."""
 
     def call(*arguments: object) -> object:
         return getattr(import_module(f"neurontools.views.{module}"), function)(*arguments)
@@ -144,7 +146,7 @@ PAGES = (
 
 @cache
 def page_named(name: str) -> PageSpec:
-    """Returns the page of this name, or the first page for an unknown name."""
+    """Returns the page with this name; the first page if the name is unknown."""
     return next((page for page in PAGES if page.name == name), PAGES[0])
 
 
@@ -176,14 +178,14 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def _highlight_matches(context: RenderContext, body: TextPage) -> None:
-    """Highlights the rows that match the search."""
+    """Highlights the rows of the page's list that match the search."""
     for target in body.targets if context.found else ():
         if target.action == "row" and int(target.argument) in context.found and target.row < len(body.lines):
             body.lines[target.row] = styled(body.lines[target.row], FOUND)
 
 
 def title_bar(context: RenderContext, width: int) -> TextPage:
-    """Draws the title: version, instance, number of findings, recording and the shown moment."""
+    """Draws the title line: version, instance, finding counts, recording and shown moment."""
     instance = context.snapshot.instance
     where = f"{printable(instance.instance_id or 'this host', 60)} ({printable(instance.instance_type, 40)})"
     text = f" neuron-top {__version__} running on {where}"
@@ -207,7 +209,7 @@ def title_bar(context: RenderContext, width: int) -> TextPage:
         if width_of(left) <= room:
             break
     else:
-        # Cuts the instance type rather than the mark for simulated data.
+        # If nothing fits, cuts the instance type, because the mark for simulated data must stay visible.
         left = clip(name, max(0, room - width_of(short)), mark=True) + short
     runs: list[Run] = [(left, "title"), (" " * (room - width_of(left)), "title")]
     targets = []
@@ -220,7 +222,10 @@ def title_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def _right_of_title(context: RenderContext, room: int) -> list[Run]:
-    """Returns recording, finding counts and clock, as far as they fit. The badge is always shown."""
+    """Returns the right end of the title: recording, finding counts and clock, as far as they fit.
+
+    The badge, such as "LIVE", is always present.
+    """
     clock = context.clock
     moment = clock_text(context.snapshot.taken_at_unix_seconds)
     recording: list[Run] = []
@@ -236,9 +241,9 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
 
 
 def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
-    """Returns the number of findings by severity and the key of the health page.
+    """Returns the number of findings by severity, and the key of the health page.
 
-    `is_brief`: only the number at the highest severity.
+    If `is_brief`, returns only the number of findings at the highest severity.
     """
     found = health.count_by_severity(context.snapshot)
     runs: list[Run] = []
@@ -256,12 +261,12 @@ def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
 
 
 def tab_pids(context: RenderContext) -> list[int | None]:
-    """Returns the tabs as PIDs; None stands for all processes."""
+    """Returns the PIDs of the tabs; the first is None, the tab of all processes."""
     return [None, *context.figures.ranks]
 
 
 def tab_bar(context: RenderContext, width: int) -> TextPage:
-    """Draws the tabs, such as `[1]:all [2]:tag`, scrolled to the current one."""
+    """Draws the tabs of processes, such as `[1]:all [2]:tag`, scrolled to the current tab."""
     pids = tab_pids(context)
     current = pids.index(context.pid) if context.pid in pids else -1
 
@@ -289,7 +294,7 @@ def tab_bar(context: RenderContext, width: int) -> TextPage:
         left += width_of(text)
         if left >= width:
             break
-    # Drops a cut tab and shows an ellipsis instead.
+    # Replaces a tab that does not fit with an ellipsis.
     if left > width and len(runs) > 2:
         runs.pop()
         targets.pop()
@@ -298,7 +303,7 @@ def tab_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def scrubber(context: RenderContext, width: int) -> TextPage:
-    """Draws the position of the shown moment in the known history. Each cell is clickable."""
+    """Draws the scrubber: the position of the shown moment in the known history. A click on a cell moves there."""
     clock = context.clock
     before = clock.last - clock.shown
     text = f" {date_text(clock.shown_at_unix_seconds)} " + (
@@ -336,7 +341,7 @@ def scrubber(context: RenderContext, width: int) -> TextPage:
 
 
 def key_bar(context: RenderContext, width: int) -> TextPage:
-    """Draws an error or message, else the keys of the pages and of the current page."""
+    """Draws the key bar: the keys of all pages and of the current page. An error or message replaces it."""
     trouble = context.clock.trouble or context.message
     if trouble:
         style = "bad" if context.clock.trouble else "strong"
@@ -373,7 +378,7 @@ def key_bar(context: RenderContext, width: int) -> TextPage:
 
 
 def list_entries(context: RenderContext, *, every: bool = False) -> list[SearchEntry]:
-    """Returns the rows of the page's list for the search. `every` includes rows inside folds."""
+    """Returns the rows of the page's list as search entries. `every` includes rows that are folded away."""
     page = page_named(context.page)
     return page.search_entries(context, every) if page.has_folds else page.search_entries(context)
 
@@ -381,7 +386,8 @@ def list_entries(context: RenderContext, *, every: bool = False) -> list[SearchE
 def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
     """Returns the positions of the rows that match the search.
 
-    Tries the whole phrase first. If no row has it, each word must match on its own.
+    Searches for the whole phrase first. If no row contains the phrase, returns the rows that contain every word, or
+    have a process that matches the text as a filter.
     """
     if not context.search_text.strip():
         return []
@@ -393,7 +399,7 @@ def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
 
 
 def match_position(context: RenderContext) -> str:
-    """Returns the current match as text, such as "match 2 of 5"."""
+    """Returns the position of the selected row among the matches of the search, such as "match 2 of 5"."""
     rows = list_entries(context, every=True)
     matches = matching_rows(context, rows)
     if not matches:
@@ -405,7 +411,7 @@ def match_position(context: RenderContext) -> str:
 
 
 def _word_pattern(word: str) -> str:
-    """Returns a pattern of a word inside a text, such that 3 does not match 13, nor nc7 nc70."""
+    """Returns a regular expression that finds a word, but no part of a number: 3 not in 13, nc7 not in nc70."""
     before = r"(?<!\d)" if word[0].isdecimal() else ""
     after = r"(?!\d)" if word[-1].isdecimal() else ""
     return f"{before}{re.escape(word)}{after}"

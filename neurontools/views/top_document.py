@@ -1,6 +1,7 @@
-"""The state of a host as data: the JSON document of `neuron-top --json`, and CSV.
+"""The state of a host as data: the output of `neuron-top --json` and `--csv`.
 
-Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null means unknown. Times are RFC 3339 in UTC."""
+Field names end in their unit (`_bytes`, `_seconds`, `_ratio` of 0..1); null means unknown. Times are RFC 3339 in UTC.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from neurontools.views.usage_page import user_totals
 
 SCHEMA_VERSION = 1
 _CSV_SKIPPED = ("training", "operators", "advice", "models")
-_MOMENTS = (  # these times are output as ages
+_MOMENTS = (  # CLOCK_MONOTONIC times of the counters, which the document has as ages
     "compiling_since_seconds",
     "last_step_at_seconds",
     "collective_since_seconds",
@@ -47,7 +48,7 @@ _MOMENTS = (  # these times are output as ages
 
 @dataclass(frozen=True, slots=True)
 class TopModel:
-    """One loaded model."""
+    """A model that a process has loaded."""
 
     model_id: int
     name: str
@@ -57,12 +58,12 @@ class TopModel:
     device_memory_bytes: int | None
     executions_total: int
     busy_seconds_total: float | None
-    busy_ratio: float | None  # of the last seconds
+    busy_ratio: float | None  # share of the last seconds that the model was executing
 
 
 @dataclass(frozen=True, slots=True)
 class TopProcess:
-    """One process that holds NeuronCores or uses the runtime."""
+    """A process that holds NeuronCores or uses the Neuron runtime."""
 
     pid: int
     user: str | None
@@ -93,13 +94,13 @@ class TopProcess:
     attached_at: str | None
     job: str | None
     training: TopTraining | None
-    operators: tuple[OperatorTime, ...]  # the longest-running kinds, then the others together, named ""
-    advice: tuple[ScriptAdvice, ...]  # from its runtime, most costly first
+    operators: tuple[OperatorTime, ...]  # operators by time, longest first; the last, named "", sums up all others
+    advice: tuple[ScriptAdvice, ...]  # advice from the runtime of this process, costliest first
     models: tuple[TopModel, ...]
 
 
 def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
-    """Returns the document of a process; `now_seconds` is CLOCK_MONOTONIC of its host."""
+    """Converts a process to its form in the document. `now_seconds` is the CLOCK_MONOTONIC time of its host."""
     process = figures.process
     latency = process.total_latency
     return copy_fields(
@@ -144,7 +145,7 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
 
 @dataclass(frozen=True, slots=True)
 class TopFinding:
-    """A finding on a device, and what to do."""
+    """A finding on a device. `reason` states the problem, `action` what to do."""
 
     kind: str
     severity: str
@@ -161,8 +162,6 @@ class TopFinding:
 
 @dataclass(frozen=True, slots=True)
 class TopDevice:
-    """One Neuron device."""
-
     neuron_device: int
     utilization_ratio: float | None
     memory_used_bytes: int | None
@@ -172,18 +171,18 @@ class TopDevice:
     mem_ecc_uncorrected_total: int | None
     sram_ecc_corrected_total: int | None
     sram_ecc_uncorrected_total: int | None
-    health: str | None  # ok, notice, warning or critical; None: unknown
+    health: str | None  # "ok", "notice", "warning" or "critical"; None: unknown
     findings: tuple[TopFinding, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TopCore:
-    """One logical NeuronCore under the host's default LNC."""
+    """A logical NeuronCore under the host's default LNC."""
 
     neuroncore: int
     neuron_device: int
     owner_pids: tuple[int, ...]
-    candidate_pids: tuple[int, ...]  # processes that have the device open and may hold the core
+    candidate_pids: tuple[int, ...]  # processes that have the device open, so that they may hold this core
     is_owner_inferred: bool
     utilization_ratio: float | None
     flops_per_second: float | None
@@ -198,7 +197,7 @@ class TopUltraServer:
     name: str | None
     node_index: int | None
     node_count: int | None
-    links: str | None  # ring or switched
+    links: str | None  # how nodes are linked: "ring" or "switched"
     inferred_fields: tuple[str, ...]
 
 
@@ -227,7 +226,7 @@ class TopDocument:
     processes: tuple[TopProcess, ...]
     jobs: tuple[TopJob, ...]
     users: tuple[TopUser, ...]
-    ended: tuple[EndedRow, ...]  # within the last minute; `neuron-ls --ended` has the full history
+    ended: tuple[EndedRow, ...]  # processes that ended within the last minute; `neuron-ls --ended` has the full history
     daemon_cost: TopCost
     warnings: tuple[str, ...]
 
@@ -247,7 +246,7 @@ def _ultraserver_part(instance: Instance) -> TopUltraServer | None:
 
 
 def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
-    """Returns the document of a snapshot. `pids` limits it to these processes and their jobs."""
+    """Converts a snapshot to its document. `pids` limits the lists of processes and jobs to these processes."""
     figures = Figures(snapshot)
     instance = snapshot.instance
     chosen = [figure for pid, figure in figures.by_pid.items() if pids is None or pid in pids]
@@ -330,7 +329,7 @@ def _device_part(figures: Figures, index: int, verdicts: dict[int, health.Verdic
 
 
 def top_json(document_: TopDocument, *, indent: int | None = None) -> str:
-    """Returns the document as JSON; compact unless indented."""
+    """Returns the document as JSON, on one line unless `indent` is set."""
     return as_json(asdict(document_), indent=indent)
 
 
@@ -338,7 +337,10 @@ CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field
 
 
 def top_csv(document_: TopDocument | None) -> str:
-    """Returns the header for None, else a line per process. Lists are ranges such as 0-3; unknown values are empty."""
+    """Returns a CSV line per process of the document; the header if the document is None.
+
+    Lists are ranges such as 0-3; unknown values are empty.
+    """
     if document_ is None:
         return csv_line(CSV_COLUMNS)
     taken_at = document_.taken_at
@@ -360,7 +362,7 @@ def _csv_cell(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TopTraining:
-    """Counters of a training runtime. None: not reported, or no rate yet."""
+    """Training counters that the runtime of a process reports. None: not reported, or no rate yet."""
 
     steps_total: int
     steps_per_second: float | None
@@ -391,15 +393,18 @@ class TopTraining:
     compute_ratio: float | None
     collective_wait_seconds_total: float | None
     collective_wait_ratio: float | None
-    compiling_for_seconds: float | None  # None: not compiling, or not reported
+    compiling_for_seconds: float | None  # time since a compilation began; None: none is running, or not reported
     since_last_step_seconds: float | None
-    in_collective_for_seconds: float | None  # None: not in a collective, or not reported
-    latest_collective: str | None  # the current collective, else the last one
+    in_collective_for_seconds: float | None  # time since a collective began; None: none is running, or not reported
+    latest_collective: str | None  # name of the running collective, else of the last one
     checkpointing_for_seconds: float | None
 
 
 def training_part(process: Process, now_seconds: float) -> TopTraining | None:
-    """Returns the document of the training counters; `now_seconds` is CLOCK_MONOTONIC."""
+    """Converts the training counters of a process to their form in the document; None if it reports none.
+
+    `now_seconds` is the CLOCK_MONOTONIC time of the host.
+    """
     if process.training is None:
         return None
     counters, rates = process.training, process.training_rates or TrainingRates()
@@ -417,18 +422,18 @@ def training_part(process: Process, now_seconds: float) -> TopTraining | None:
 
 @dataclass(frozen=True, slots=True)
 class TopJob:
-    """Processes of this host that work together, or a single process."""
+    """A job: processes of this host that train together, or a single process."""
 
-    name: str | None  # None: a process without a known job
-    run_id: str | None  # the same on all hosts of a run; None: the launcher reports no other hosts
-    pids: tuple[int, ...]  # by rank, then PID
-    ranks: tuple[int | None, ...]  # of these processes
-    world_size: int | None  # ranks on all hosts
-    missing_ranks: tuple[int, ...]  # started here by the launcher, but without cores
-    state: str  # training, starting, compiling, waiting, stuck or unknown
-    state_seconds: float | None  # time in this state; for training and waiting, since the last step
+    name: str | None  # name of the job; None: a process without a known job
+    run_id: str | None  # identifies the run on all its hosts; None: the launcher reports no other hosts
+    pids: tuple[int, ...]  # processes of the job, sorted by rank, then PID
+    ranks: tuple[int | None, ...]  # rank of each process in `pids`
+    world_size: int | None  # number of ranks on all hosts
+    missing_ranks: tuple[int, ...]  # ranks that the launcher started on this host, but that hold no cores
+    state: str  # "training", "starting", "compiling", "waiting", "stuck" or "unknown"
+    state_seconds: float | None  # time in this state; for training and waiting, time since the last step
     users: tuple[str, ...]
-    script: str  # of the first process, with its arguments
+    script: str  # script of the first process, with its arguments
     neuroncores: tuple[int, ...]
     neuron_devices: tuple[int, ...]
     utilization_ratio: float | None
@@ -436,20 +441,20 @@ class TopJob:
     mfu_ratio: float | None
     device_memory_bytes: int | None
     executions_per_second: float | None
-    steps_per_second: float | None  # of the slowest rank
+    steps_per_second: float | None  # step rate of the slowest rank
     step_seconds: float | None  # recent step time of the median rank
-    slowest_pid: int | None  # the straggler; None: none, or unknown
+    slowest_pid: int | None  # PID of the straggler; None: no straggler, or unknown
     slowest_rank: int | None
-    slowest_because: str | None  # its slow part of a step: compute, host, input wait, transfer or compile
+    slowest_because: str | None  # part of a step that slows the straggler, such as "compute" or "input wait"
     since_last_execution_seconds: float | None
-    since_last_step_seconds: float | None  # of the rank whose last step is longest ago
-    compiling_for_seconds: float | None  # None: no rank is compiling, or not reported
-    finding_kinds: tuple[str, ...]  # kinds of its findings, most severe first
+    since_last_step_seconds: float | None  # time since the last step of the rank that is furthest behind
+    compiling_for_seconds: float | None  # longest running compilation; None: no rank compiles, or not reported
+    finding_kinds: tuple[str, ...]  # kinds of the job's findings, most severe first
     is_synthetic: bool
 
 
 def job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
-    """Returns the document of a job."""
+    """Converts a job to its form in the document."""
     slow, last, steps, does = (
         reported_straggler(job),
         job.last_execution_at_unix_seconds,
@@ -504,14 +509,14 @@ class TopHost:
 
 @dataclass(frozen=True, slots=True)
 class TopCost:
-    """CPU and memory use of the daemon."""
+    """CPU and memory use of neurond, the daemon."""
 
     vcpu_ratio: float | None
     resident_bytes: int | None
 
 
 def host_part(host: Host) -> TopHost:
-    """Returns the document of a host."""
+    """Converts vCPUs, memory, network and disks of the host to their form in the document."""
     average = host.vcpu_average
     user, system = (None, None) if average is None else user_and_system_ratios(average)
     return TopHost(
@@ -527,7 +532,7 @@ def host_part(host: Host) -> TopHost:
 
 
 def cost_part(snapshot: Snapshot) -> TopCost:
-    """Returns the document of the daemon's cost."""
+    """Returns the CPU and memory use of neurond in its form in the document."""
     return TopCost(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)
 
 
@@ -538,12 +543,12 @@ class TopUser:
     user: str | None
     process_count: int
     neuroncore_count: int
-    utilization_ratio: float | None  # mean of the held NeuronCores
+    utilization_ratio: float | None  # mean utilization of the NeuronCores that this user holds
     device_memory_bytes: int | None
     host_memory_bytes: int | None
     vcpu_ratio: float | None
 
 
 def users_part(figures: Figures) -> tuple[TopUser, ...]:
-    """Returns the documents of all users with processes."""
+    """Returns the totals of each user with current processes, in their form in the document."""
     return tuple(copy_fields(TopUser, total, user=total.name) for total in user_totals(figures, ()))

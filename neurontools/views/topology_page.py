@@ -1,4 +1,4 @@
-"""The topology page: devices, the NeuronLink connections between them, and the distance in hops."""
+"""The topology page: devices, the NeuronLink connections between them, and their distances in hops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINK_CELLS = 2
 
 
 class DeviceArrangement:
-    """Positions of the devices on the page: rows of device indices, and their links."""
+    """Positions of the devices on the topology page: `rows` of device indices, and the links between devices."""
 
     def __init__(self, links: tuple[tuple[int, ...], ...], width: int) -> None:
         self.links = links
@@ -64,13 +64,13 @@ class DeviceArrangement:
         self.rows = [order[start : start + columns] for start in range(0, count, columns)]
 
     def hops(self, start: int, end: int) -> int | None:
-        """Returns the links on a shortest path; None if there is no path."""
+        """Returns the number of links on a shortest path between two devices; None without a path."""
         if self.topology is not None:
             return self.topology.hops(start, end)
         return _hops_from(self.links, start)[end]
 
     def position(self, device: int) -> tuple[int, int]:
-        """Returns row and column of a device."""
+        """Returns row and column of a device on the page."""
         for row, devices in enumerate(self.rows):
             if device in devices:
                 return row, devices.index(device)
@@ -99,7 +99,7 @@ def _cached_arrangement(links: tuple[tuple[int, ...], ...], width: int) -> Devic
 
 
 def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangement:
-    """Returns the arrangement of all devices; ignores links to devices that do not exist."""
+    """Returns the positions of all devices on the topology page. Ignores links to devices that do not exist."""
     count = len(context.snapshot.devices)
     links = tuple(
         tuple(other for other in device.connected_to if 0 <= other < count) for device in context.snapshot.devices
@@ -108,7 +108,7 @@ def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangeme
 
 
 def neighbour_in_direction(context: RenderContext, device: int, direction: str) -> int:
-    """Returns the next device in a direction on the page; wraps around at the edges."""
+    """Returns the next device in a direction ("up", "down", "left" or "right"); wraps around at the edges."""
     rows = arrange_devices(context).rows
     if not rows or not rows[0]:
         return 0
@@ -123,7 +123,7 @@ def neighbour_in_direction(context: RenderContext, device: int, direction: str) 
 
 
 def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the topology, and below it the details of the selected device."""
+    """Draws the topology page: the devices with their links, and the details of the selected device."""
     plan = arrange_devices(context, width)
     what = "memory" if context.colour_by == "memory" else "utilization"
     page = TextPage([heading(context, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
@@ -202,7 +202,7 @@ def _add_device_row(
 
 
 def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, box: int) -> list[Run]:
-    """Draws a device such as `[ND 5  91.2%  1h]`: utilization, and hops from the selected device."""
+    """Draws a device such as `[ND5 91.2% 1h]`: utilization or memory use, and hops from the selected device."""
     ratio = _shown_ratio(context, device)
     hops = plan.hops(context.device_index, device)
     is_chosen = device == context.device_index

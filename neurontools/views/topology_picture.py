@@ -1,4 +1,4 @@
-"""Text diagrams of NeuronLink: for `neuron-ls --topology`, and of the nodes of an UltraServer."""
+"""Text diagrams of NeuronLink connections between devices, and between the nodes of an UltraServer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BYTES_A_GIGABYTE = 1_000_000_000
 
 
 def topology_picture(snapshot: Snapshot, lnc: int | None = None) -> str:
-    """Returns the diagram with its title; every line ends in a newline.
+    """Returns the NeuronLink diagram of a host with its title, then the nodes of its UltraServer.
 
-    It is drawn from the links. Links of no known shape, for example in a container that sees only some devices, are
-    listed. The nodes of an UltraServer follow; `lnc` (default: the host's) is used to count their cores.
+    Derives the shape from the links. Lists the links if the shape is unknown, for example in a container that sees only
+    some devices. Counts the cores of the UltraServer under `lnc` (default: the host's). Every line ends in a newline.
     """
     devices = snapshot.devices
     lines = _shape_lines(snapshot.instance.topology, devices)
@@ -40,7 +40,7 @@ def topology_picture(snapshot: Snapshot, lnc: int | None = None) -> str:
 
 
 def _shape_lines(instance_topology: str, devices: Sequence[Device]) -> list[str] | None:
-    """Returns the diagram of a known shape; None for any other."""
+    """Returns the diagram of a torus, ring, line or switched topology; None if the shape is none of these."""
     links = tuple(device.connected_to for device in devices)
     if any(device.index != position for position, device in enumerate(devices)) or not _are_links_symmetric(links):
         return None
@@ -59,7 +59,7 @@ def _shape_lines(instance_topology: str, devices: Sequence[Device]) -> list[str]
 
 
 def _are_links_symmetric(links: Sequence[Sequence[int]]) -> bool:
-    """Returns whether every link leads to another device and is listed at both ends."""
+    """Returns whether every link leads to another existing device, and both devices list the link once."""
     return all(
         0 <= other < len(links)
         and other != device
@@ -71,7 +71,7 @@ def _are_links_symmetric(links: Sequence[Sequence[int]]) -> bool:
 
 
 def _walk_line(links: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the devices of a line topology, starting at the end with the lower index."""
+    """Returns the devices of a line topology from end to end, starting at the end with the lower index."""
     walk = [next(device for device, neighbours in enumerate(links) if len(neighbours) < 2)]
     while len(walk) < len(links):
         walk += [device for device in links[walk[-1]] if device not in walk[-2:]]
@@ -88,7 +88,7 @@ def _device_row(devices: Sequence[int], *, wraps: bool) -> str:
 
 
 def _torus_lines(rows: int, columns: int) -> list[str]:
-    """Draws the torus row by row. All lines are equally long, as in the AWS tool."""
+    """Draws a 2D torus row by row. All lines have the same length, as in AWS's neuron-ls."""
     gap = " " * len(_LINK)
 
     def under_boxes(mark: str) -> str:
@@ -104,7 +104,7 @@ def _torus_lines(rows: int, columns: int) -> list[str]:
 
 
 def _switched_lines(count: int) -> list[str]:
-    """Draws all devices in one row above the switch that connects them."""
+    """Draws a switched topology: all devices in one row, above the switch that connects them."""
     boxes = "  ".join(map(_device_box, range(count)))
     marks = ("  ".join([mark.center(len(_device_box(0)))] * count) for mark in "▲│▼")
     return [f"  {line}".rstrip() for line in (boxes, *marks, f"[{'NeuronSwitch'.center(len(boxes) - 2)}]")]
@@ -119,9 +119,9 @@ def _link_list(devices: Sequence[Device]) -> list[str]:
 
 
 def nodes_picture(instance: Instance, lnc: int) -> list[str]:
-    """Returns the diagram of the UltraServer's nodes with an explanation; empty outside an UltraServer.
+    """Returns the diagram of an UltraServer's nodes with an explanation; [] if the host is in no UltraServer.
 
-    Counts NeuronCores as if all nodes had this LNC.
+    Counts NeuronCores as if all nodes had the LNC `lnc`.
     """
     node = instance.ultraserver_node
     if node is None:
@@ -148,7 +148,10 @@ def nodes_picture(instance: Instance, lnc: int) -> list[str]:
 
 
 def ultraserver_text(instance: Instance) -> str:
-    """Returns for example `UltraServer us-1 (Trn2 UltraServer): this host is node 1 of 4`; marks inferred values."""
+    """Returns the place of the host, such as `UltraServer us-1 (Trn2 UltraServer): this host is node 1 of 4`.
+
+    Marks inferred values. Returns "" if the host is in no UltraServer.
+    """
     node = instance.ultraserver_node
     if node is None:
         return ""
@@ -160,7 +163,7 @@ def ultraserver_text(instance: Instance) -> str:
 
 
 def node_links_text(node: UltraServerNode) -> str:
-    """Returns what the links between nodes connect, and their rate; "" if unknown."""
+    """Returns a sentence on what the links between UltraServer nodes connect, and their rate; "" if unknown."""
     if node.links == "ring":
         text = "each device is linked to the devices of the same index on the previous and next node"
     elif node.links == "switched":
@@ -173,7 +176,7 @@ def node_links_text(node: UltraServerNode) -> str:
 
 
 def device_links_text(node: UltraServerNode, device_index: int) -> str:
-    """Returns where the links of a device to other nodes lead; "" if unknown."""
+    """Returns the devices of other UltraServer nodes to which a device is linked, as text; "" if unknown."""
     if node.links == "switched":
         return _mark_inferred(node, "links", "all devices of the other nodes, through the switch")
     if node.links != "ring" or node.index is None or not node.node_count:

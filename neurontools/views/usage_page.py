@@ -1,4 +1,4 @@
-"""The users page: what each user holds now, and the processes that have ended."""
+"""The users page: the cores and memory of each user, and the processes that have ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FOOTER_HEIGHT = 16
 
 
 def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the table of users and the table of ended processes. Users give way to leave room for processes."""
+    """Draws the table of users, which is cut if necessary, and the table of ended processes."""
     ended = ended_rows(context)
     users = user_totals(context.figures, ended)
     page = TextPage([heading(context, "Users", width, "current and ended")])
@@ -51,13 +51,13 @@ def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def ended_rows(context: RenderContext) -> list[EndedProcess]:
-    """Returns the processes that ended by the shown moment, newest first; only those with the tab's PID."""
+    """Returns the processes that ended by the shown moment, newest first; on a process's tab, only its PID."""
     ended = [process for process in context.ended if context.pid is None or process.pid == context.pid]
     return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)
 
 
 def ended_entries(context: RenderContext) -> list[SearchEntry]:
-    """Returns the ended processes for the search: the text columns and the PID."""
+    """Returns the ended processes as search entries, with their text columns and PID."""
     columns = [column for column in _ENDED_COLUMNS if column.is_text or column.title == "PID"]
     return [
         SearchEntry(str(number), " ".join(column.text(process) for column in columns))
@@ -138,20 +138,20 @@ _ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class UserTotal:
-    """Totals of one user. `ended` covers their ended processes; None: there are none."""
+    """Totals over the current processes of one user. `ended` has those over ended processes; None without any."""
 
-    name: str | None  # None: unknown
+    name: str | None  # user name, or UID as text; None: unknown
     process_count: int
     neuroncore_count: int
-    utilization_ratio: float | None  # mean of the held cores
+    utilization_ratio: float | None  # mean utilization of the held cores
     device_memory_bytes: int | None
     host_memory_bytes: int | None
-    vcpu_ratio: float | None  # 2.0 is two busy vCPUs
+    vcpu_ratio: float | None  # CPU use; 2.0 is two busy vCPUs
     ended: EndedTotal | None
 
 
 def user_totals(figures: Figures, ended: Sequence[EndedProcess]) -> list[UserTotal]:
-    """Returns every user with current or ended processes, most cores first."""
+    """Returns the totals of every user with current or ended processes; users with most cores come first."""
     now: dict[str | None, list[ProcessFigures]] = {}
     for process in figures.by_pid.values():
         now.setdefault(_user_name(process.process.user, process.process.uid), []).append(process)
@@ -188,7 +188,7 @@ def _user_total(name: str | None, processes: list[ProcessFigures], ended: EndedT
 
 
 def vcpu_ratio(figures: ProcessFigures) -> float | None:
-    """Returns the number of vCPUs that a process keeps busy."""
+    """Returns the number of vCPUs that a process keeps busy, such as 1.5; None if unknown."""
     return known_sum((figures.process.vcpu_user_ratio, figures.process.vcpu_system_ratio))
 
 
@@ -211,5 +211,5 @@ USER_COLUMNS: tuple[TableColumn[UserTotal], ...] = (
 
 
 def hours_text(hours: float) -> str:
-    """Formats NeuronCore hours: three decimals below 1, else one."""
+    """Formats NeuronCore hours with three decimals below 1, else with one."""
     return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"
