@@ -28,11 +28,11 @@ class Settings:
     tls_certificate: str | None = None  # certificate file (PEM) of all network listeners; None: no TLS
     tls_key: str | None = None  # key file (PEM); None: the key is in the certificate file
     tls_client_ca: str | None = None  # file (PEM) of CAs of client certificates; None: clients need no certificate
-    tls_summary: list[str] | None = None  # certificate names of clients that may see no commands and no users
-    tls_full: list[str] | None = None  # certificate names of clients that may see everything
+    tls_summary: list[str] | None = None  # certificate names of clients with the role summary: no commands, no users
+    tls_full: list[str] | None = None  # certificate names of clients with the role full
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: no listener
     metrics_tls: bool = True  # False: plain HTTP even with a certificate, only on a loopback address
-    metrics_tls_certificate: str | None = None  # certificate file (PEM); None: tls_certificate, else plain HTTP
+    metrics_tls_certificate: str | None = None  # certificate file for /metrics; None: tls_certificate, else plain HTTP
     metrics_tls_key: str | None = None  # key file (PEM); None: the key is in the certificate file
     metrics_tls_client_ca: str | None = None  # file (PEM) of client CAs; None: clients need no certificate
     metrics_bearer_token_file: str | None = None  # file of the token that clients must send; None: no token
@@ -40,16 +40,16 @@ class Settings:
     web: bool = False  # serve pages for browsers on the metrics listener
     web_shows_commands: bool = False
     web_shows_users: bool = False
-    metrics_untagged_together: bool = False  # processes without a tag share one runtime_tag
+    metrics_untagged_together: bool = False  # in metrics, processes without a tag share one runtime_tag
     otlp_endpoint: str | None = None  # URL that receives the metrics over OTLP; None: no OTLP
     otlp_interval_seconds: float = 30.0
-    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # configured HealthThresholds by name
+    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # configured fields of HealthThresholds
     sysfs_root: str = "/sys"
     proc_root: str = "/proc"
     dev_root: str = "/dev"
     imds: bool = False  # ask the instance metadata service for the instance's identity
     time_in_use_unit: str | None = None  # unit of the driver's nc_time_in_use: us, ns, ps; None: detect it
-    export_sysfs: str | None = None  # directory for a tree like the driver's, of the simulated devices
+    export_sysfs: str | None = None  # directory for a driver-like sysfs tree of the simulated devices
     export_driver_version: str = "2.30.2.0"
     export_kernel_log: str | None = None  # kernel log file of a simulated host; None: a file in export_sysfs
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"

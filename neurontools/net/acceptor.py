@@ -210,7 +210,7 @@ class ConnectionLimiter:
         self._most = most
         self._share = share
         self._count = 0
-        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # values: whether the slot waits, longest first
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # True: waiting; the longest waiting is first
 
     def __len__(self) -> int:
         return self._count

@@ -25,7 +25,7 @@ class Role(StrEnum):
 
 
 def checked_name(text: str) -> str:
-    """Returns a subject name, a DNS name in lower case. Raises ValueError for any other kind of name."""
+    """Returns a URI unchanged and a DNS name in lower case. Raises ValueError for any other name."""
     if "://" in text:
         if not _URI.fullmatch(text) or len(text) > _LONGEST_NAME:
             raise ValueError(f"{text[:60]!r} is not a URI; write one such as spiffe://example.org/viewer")
@@ -45,7 +45,7 @@ def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Subjects:
-    """Maps subject names to roles. It is false without any name; then all clients have the same role."""
+    """Maps subject names to roles. The mapping is false without any name; then all clients have the same role."""
 
     def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
         self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)

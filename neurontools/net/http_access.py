@@ -150,7 +150,7 @@ def is_loopback(host: str | None) -> bool:
 
 
 def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str, certificate: str, token: str) -> None:
-    """Raises UserError for an address other than loopback without TLS or without authentication.
+    """Raises UserError if other hosts could reach an address without TLS or without authentication.
 
     `option`, `certificate` and `token` are names of settings for the message.
     """
@@ -186,11 +186,11 @@ _METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class HttpPage:
-    """An HTTP page. An `is_open` page needs no authentication; other pages need access and the `role`."""
+    """An HTTP page. An `is_open` page needs no authentication; other pages need authentication and the `role`."""
 
     handler: Handler
     is_open: bool = False
-    # A handler with SUMMARY must leave out commands and users, which clients of this role may not see.
+    # With SUMMARY, the handler must leave out commands and users, which clients of this role may not see.
     role: Role = Role.FULL
     methods: tuple[str, ...] = _METHODS
 

@@ -29,7 +29,7 @@ from neurontools.net.http_messages import (
 MAX_HEAD_BYTES = 16 * 2**10
 MAX_BODY_BYTES = 4 * 2**10
 _LINGER_SECONDS = 1.0
-_UNSENT_STREAM_BYTES = 16 * 2**10  # TCP_NOTSENT_LOWAT: unsent bytes in the kernel for a slow client
+_UNSENT_STREAM_BYTES = 16 * 2**10  # TCP_NOTSENT_LOWAT: limit of unsent bytes in the kernel for a slow client
 _PIECE_BYTES = 2**16
 
 Answer = Callable[[HttpRequest], HttpResponse]
@@ -83,7 +83,7 @@ class HttpConnection:
             request = request_of(event.method, event.target, list(event.headers), self._role)
             if _has_short_body(request):
                 return replace(request, body=await self._read_body())
-            self._http.next_event()  # h11's end of message, unless the request has a longer body, which is not read
+            self._http.next_event()  # h11's end of message, or a longer body, which is not read
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return None
@@ -130,7 +130,7 @@ class HttpConnection:
         await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     async def _send(self, head: bytes, content: bytes) -> None:
-        """Sends a response in pieces, so that the transport does not buffer a copy of it for a slow client."""
+        """Sends a response in pieces, so that the transport does not buffer a copy of all for a slow client."""
         for start in range(0, len(content), _PIECE_BYTES):
             await self._write(head + (self._http.send(h11.Data(content[start : start + _PIECE_BYTES])) or b""))
             head = b""
@@ -197,13 +197,13 @@ _SHUTDOWN_SECONDS = 1.0  # for the TLS close
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-# asyncio allocates a read buffer per TLS connection. Its default of 256 KiB is 64 MiB for 256 connections, which malloc
-# does not return to the kernel. A TLS record has at most 16 KiB.
+# asyncio's read buffers of 256 KiB per TLS connection would take 64 MiB for 256 connections.
+# malloc does not return this memory to the kernel. A TLS record has at most 16 KiB.
 SSLProtocol.max_size = 2**14
 
 
 class HttpServer:
-    """Serves a site over HTTP, within `limits`. For the event loop's thread only. The log calls it `name`."""
+    """Serves a site over HTTP, within `limits`. For the event loop's thread only. `name` is for the log."""
 
     def __init__(self, site: Site, *, name: str, limits: HttpLimits) -> None:
         self._site = site
@@ -215,7 +215,7 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str | None, port: int) -> int:
-        """Starts listening and returns the port. Host None means all addresses. Raises OSError."""
+        """Starts listening and returns the port. Host None means all addresses. Raises OSError if it can't listen."""
         opened = await listeners(host, port, backlog=_BACKLOG)
         # A TLS client does not understand a plain-text refusal.
         refuse = _ignore if self._site.access.context else _refuse
@@ -248,7 +248,7 @@ class HttpServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            connection.close()  # a task that was cancelled before it started has not closed it
+            connection.close()  # a task that was cancelled before it started has not closed the connection
             place.leave()
 
         task.add_done_callback(ended)
@@ -276,7 +276,7 @@ class HttpServer:
     async def _open_streams(
         self, connection: socket.socket, place: ConnectionSlot
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Returns the streams of a connection. With TLS, performs the handshake before."""
+        """Returns the streams of a connection. With TLS, performs the handshake first."""
         loop, context = asyncio.get_running_loop(), self._site.access.context
         reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -309,14 +309,14 @@ def _ignore(_connection: socket.socket, _reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits on connections and times. Connections count from accept on, before a handshake or request."""
+    """Limits on connections and times. Connections count before their handshake and first request too."""
 
     connections: int = 256
     of_an_address: int = 64
-    # For the handshake and the first request. For later requests, from the first byte to the last.
+    # Limit for the handshake and the first request, then for each request from its first byte to its last.
     head_seconds: float = 5.0
     idle_seconds: float = 120.0  # between two requests
-    write_seconds: float = 30.0  # until the client has read a piece of a response
+    write_seconds: float = 30.0  # limit for the client to read a piece of a response
 
     def with_files(self, most_files: int) -> HttpLimits:
         """Returns limits for a process that may open `most_files`, of which a quarter may be connections."""

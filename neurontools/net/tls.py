@@ -20,7 +20,7 @@ FileIdentity = tuple[int, int, int, int, int] | None
 
 
 class FileProblem(Exception):
-    """A file cannot be used. The message has the name of its setting, the file, the cause and the next step."""
+    """A file cannot be used. The message names the file's setting, the file, the cause and the next step."""
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
@@ -59,7 +59,7 @@ def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
 
 
 def identities(files: Iterable[str | None]) -> tuple[FileIdentity, ...]:
-    """Returns a value that changes when one of the files changes. It has None for a missing file."""
+    """Returns a value that changes when one of the files changes. The value contains None for a missing file."""
     return tuple(_identity(file) for file in files if file is not None)
 
 

@@ -292,7 +292,7 @@ def _refuse(connection: socket.socket, reason: str) -> None:
         connection.send(f"error: {reason}\n".encode())
 
 
-# Delays between checks of the exit status: a process closes its connection before it ends.
+# Delays before checks of the exit status, because a process closes its connection before it ends.
 _CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 
@@ -314,7 +314,7 @@ class ExitWatch:
         self._wait()
 
     def close(self) -> None:
-        """Stops waiting, without a call of `on_known`. May be called again."""
+        """Stops waiting for the exit status and does not call `on_known`. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -49,11 +49,11 @@ class MonitorService:
         self._rendered: dict[object, bytes] = {}
         self._rendered_sequence = -1
         self._summarized: HostSummary | None = None
-        self._summaries: dict[Role, bytes] = {}  # serialized summaries of the latest summarized snapshot
+        self._summaries: dict[Role, bytes] = {}  # serialized summaries of one snapshot, by role
         self._host_name = os.uname().nodename
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
-        """Returns the latest snapshot, or the latest of at least the requested age."""
+        """Returns the latest snapshot of at least the requested age. Age 0 requests the latest of all."""
         age_seconds = await _checked_seconds(request.age_seconds, "age_seconds", context)
         if age_seconds > 0:
             return self._store.past(age_seconds)
@@ -77,7 +77,7 @@ class MonitorService:
                 yield self._summary(entry.snapshot, role)
 
     async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[StoredSnapshot, None]:
-        """Yields the latest snapshot, then new ones at this interval. Skips those that a slow client does not read."""
+        """Yields the latest snapshot, then new snapshots at this interval. A slow client misses some."""
         interval_seconds = await _checked_seconds(interval_seconds, "interval_seconds", context)
         loop = asyncio.get_running_loop()
         sequence = -1
@@ -151,7 +151,7 @@ class MonitorService:
 
 
 def _key(request: neuron_pb2.RenderDeviceListRequest) -> object:
-    """Returns the cache key of a request. It leaves out unknown fields, which newer clients may send."""
+    """Returns the cache key of a request. The key leaves out unknown fields, which newer clients may send."""
     return (
         request.format,
         request.wide,
@@ -184,7 +184,7 @@ def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot
 async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot, context: Context) -> None:
     if len(request.device_indices) > MAX_DEVICE_INDICES:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MAX_DEVICE_INDICES} device_indices")
-    present = [device.index for device in snapshot.devices]  # may have gaps: a real device may have vanished
+    present = [device.index for device in snapshot.devices]  # may have gaps, because a real device may have vanished
     for index in request.device_indices:
         if index not in present:
             has = f"devices {_ranges(present)}" if present else "no devices"
@@ -211,7 +211,7 @@ async def _checked_seconds(value: float, name: str, context: Context) -> float:
 
 MOST_REQUESTS = 1000
 _LONGEST_NAME = 64
-_PATIENCE_SECONDS = 1.0  # wait for acknowledgements: a process may be stopped, or busy in an operator
+_PATIENCE_SECONDS = 1.0  # longest wait for acknowledgements: a process may be stopped, or busy in an operator
 _OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", "amount", "part")
 
 

@@ -43,7 +43,7 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.terminal import excerpt
 
 _BACKLOG = 256
-_MOST_REQUEST_BYTES = 2**16  # longest request: read-only requests are small
+_MOST_REQUEST_BYTES = 2**16  # largest request: read-only requests are small
 _IDLE_MILLISECONDS = 300_000  # a connection without a call is closed after this time
 _REFUSALS_KEPT_PER_HOUR = 120
 
@@ -116,7 +116,7 @@ class _LocalOnlyServices(grpc.GenericRpcHandler):
     """Refuses calls that only the Unix socket serves, with PERMISSION_DENIED instead of UNIMPLEMENTED."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Returns a handler that refuses calls, for methods of neurontools only."""
+        """Returns a handler that refuses calls of neurontools methods; None for other methods."""
         if not handler_call_details.method.startswith("/neurontools."):
             return None
 
@@ -254,7 +254,7 @@ class TlsConnectionProxy:
             self.outcomes[self._admit(secured, address)] += 1
 
     async def _secured(self, connection: socket.socket, address: str) -> ssl.SSLSocket:
-        """Returns the TLS connection after its handshake. Closes it on OSError."""
+        """Performs the TLS handshake and returns the TLS connection. Closes the connection on OSError."""
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)
             _set_tcp_options(connection)
@@ -328,7 +328,7 @@ def _set_tcp_options(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
 
 
-_weighed = memoryview(bytearray(2**14))  # a whole TLS record: the selector can't see data left in OpenSSL's buffer
+_weighed = memoryview(bytearray(2**14))  # size of a TLS record: the selector can't see data left in OpenSSL's buffer
 
 
 class TlsRelay(Relay):
@@ -340,7 +340,7 @@ class TlsRelay(Relay):
     __slots__ = ("_end",)
 
     def end_after(self, seconds: float) -> None:
-        """Closes the relay after this time. May be called only once."""
+        """Closes the relay after `seconds`. May be called only once."""
         self._end = self._loop.call_later(max(0.0, seconds), self.close)
 
     def close(self) -> None:

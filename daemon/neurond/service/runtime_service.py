@@ -218,7 +218,7 @@ def _core(message: neuron_pb2.ReportedCore, clock_moved_seconds: float) -> CoreR
 def _models(
     messages: Sequence[neuron_pb2.LoadedModel], core_count: int, clock_moved_seconds: float
 ) -> tuple[model.LoadedModel, ...]:
-    # Check the counts first: a converted message takes a hundred times the memory of the message.
+    # Check the counts before the conversion: converted messages take a hundred times as much memory.
     if len(messages) > MOST_MODELS:
         raise InvalidReport(f"more than {MOST_MODELS} models")
     if sum(len(message.subgraphs) for message in messages) > MOST_SUBGRAPHS:
@@ -331,7 +331,7 @@ def _seconds(value: float, name: str) -> float:
 
 
 def _moment(message: Any, name: str, clock_moved_seconds: float) -> float | None:
-    """Converts a reported Unix time to the daemon's clock. Returns None when the report lacks it."""
+    """Converts a reported Unix time to the daemon's clock. Returns None when the report lacks this time."""
     if not message.HasField(name):
         return None
     seconds = _seconds(getattr(message, name), name)

@@ -118,7 +118,7 @@ def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
 
 
 def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str, Any]:
-    """Returns the handlers of MonitorService. Every role may call methods that show no commands and no users."""
+    """Returns the handlers of MonitorService. All roles may call methods that show neither commands nor users."""
 
     def watch_host_summary(request: Any, context: Any) -> Any:
         who = calls.who(context)
@@ -181,7 +181,7 @@ async def _read(kind: Any, data: bytes, context: Any) -> Any:
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    """Drops the tracebacks that grpcio logs when a client errs, and logs one line when memory is exhausted.
+    """A logging filter that drops grpcio's tracebacks about client errors. Logs one line if memory is exhausted.
 
     Clients disconnect during a call, or send invalid messages to the services health and reflection.
     """
@@ -198,7 +198,7 @@ _SERVICES = ("MonitorService", "RuntimeService", "FaultService")
 def build_server(
     monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: OpenCalls[PeerCredentials]
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
-    """Creates the server of the daemon's own socket, without a port. Returns it and its health service."""
+    """Creates the gRPC server of the daemon's Unix socket, without a port. Returns it and its health service."""
     server = new_server()
     faults.who = calls.who
     methods = {
@@ -323,7 +323,7 @@ class MemoryTrimmer:
 
 
 def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handles an unhandled exception of an event loop. Logs no traceback for a lack of memory: it needs memory."""
+    """Handles an unhandled exception of an event loop. Out of memory, logs one line: a traceback needs memory."""
     if is_out_of_memory(context.get("exception")):
         log_out_of_memory("out of memory: a request was not answered")
     else:

@@ -81,7 +81,7 @@ class SocketFiles:
     def open_up(self, path: str) -> None:
         """Sets the mode and group of a socket that was created under `closed_umask`.
 
-        Raises FileExistsError if the file is no socket, and leaves it unchanged. Requires a `claim`.
+        Raises FileExistsError if the file is no socket, and leaves the file unchanged. `claim` must be called before.
         """
         if self._directory is None:
             raise ValueError("the socket files are not claimed")
@@ -130,7 +130,7 @@ class SocketFiles:
             ) from error
 
     def _opened_directory(self, make_mode: int | None) -> Directory:
-        """Opens the sockets' directory. `make_mode` creates it. Raises UserError if other users could change it."""
+        """Opens the sockets' directory, or creates it with `make_mode`. Raises UserError if others could change it."""
         try:
             directory = Directory.open(self._directory_path or ".", make_mode=make_mode)
         except NotTrusted as error:
@@ -162,7 +162,7 @@ class SocketFiles:
                 ) from None
             if _is_same_file(lock, directory, self._lock_name):
                 break
-            os.close(lock)  # another daemon removed the lock file between this open and flock
+            os.close(lock)  # another daemon removed the lock file before flock succeeded
         self._lock = lock
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

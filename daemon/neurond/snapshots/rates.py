@@ -33,10 +33,10 @@ class RateCalculator:
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: time of the latest vCPU times
+        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: the latest vCPU times and their time
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
-        """Returns the snapshot with its rates. `processes_read` means that its vCPU times were read anew."""
+        """Returns the snapshot with its rates. `processes_read` means that the snapshot has newly read vCPU times."""
         before = self._before
         processes = tuple(self._process(process, snapshot, processes_read) for process in snapshot.processes)
         silent = {process.pid for process in processes if not process.reporting}
@@ -165,7 +165,7 @@ def _executions(process: Process) -> int | None:
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
-    """Returns a counter's growth per second. None if a value is unknown, no time has passed, or it was reset."""
+    """Returns a counter's growth per second. None if a value is unknown, without elapsed time, or after a reset."""
     if before is None or now is None or seconds <= 0 or now < before:
         return None
     return (now - before) / seconds
@@ -226,7 +226,7 @@ class RecentShares:
         }
 
     def forget_others(self, pids: Set[int]) -> None:
-        """Forgets all processes but these."""
+        """Forgets all processes except `pids`."""
         for pid in self._past.keys() - pids:
             del self._past[pid]
 
@@ -240,7 +240,7 @@ _SPANS = 2
 
 @dataclass(slots=True)
 class _Past:
-    began: Process  # the report at the beginning of the current span
+    began: Process  # as of the report that began the current span of steps
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
     told: RecentSteps | None = None
 
@@ -269,7 +269,7 @@ class RecentStepsByProcess:
         return past.told
 
     def forget_others(self, pids: Set[int]) -> None:
-        """Forgets all processes but these."""
+        """Forgets all processes except `pids`."""
         for pid in self._past.keys() - pids:
             del self._past[pid]
 

@@ -81,7 +81,7 @@ class Sampler:
             self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
-        if self._source.kind is not SourceKind.SIMULATED:  # a simulated source has its owners from the allocator
+        if self._source.kind is not SourceKind.SIMULATED:  # a simulated source has the owners from the allocator
             cores, found = with_attached(cores, found, self._allocator.leases)
         self._sequence += 1
         now_seconds = time.monotonic()
@@ -181,7 +181,7 @@ def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> Neur
 
 
 def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
-    """Returns a found process without the cores that belong to other, attached processes."""
+    """Removes the cores of other, attached processes from a process that the source found."""
     kept = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
     if kept == process.core_indices:
         return process

@@ -90,7 +90,7 @@ class SnapshotStore:
         return self._latest
 
     def past(self, age_seconds: float) -> bytes:
-        """Returns the serialized latest snapshot of at least this age, or the oldest one of the history."""
+        """Returns the latest serialized snapshot of at least this age, else the oldest of the history."""
         until = self.latest.snapshot.taken_at_seconds - age_seconds
         for past in reversed(self._past):
             if past.taken_at_seconds <= until:
@@ -110,9 +110,9 @@ class SnapshotStore:
         most: int = 0,
         newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """Returns snapshots like `history`, but compressed with zlib.
+        """Returns the same snapshots as `history`, compressed with zlib.
 
-        Only snapshots before `before_sequence` (0: all), of them only the latest `most` (0: all).
+        Leaves out `before_sequence` and later snapshots, then all but the latest `most`. 0 means no limit.
         """
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
         found: list[bytes] = []
@@ -197,7 +197,7 @@ _LATE_SHARE = 0.5  # share of the interval: a tick that is less late is not skip
 
 
 class TickSchedule:
-    """Ticks at a fixed interval of CLOCK_MONOTONIC."""
+    """Schedules ticks at a fixed interval of CLOCK_MONOTONIC."""
 
     def __init__(self, interval_seconds: float, began_seconds: float) -> None:
         self.interval_seconds = interval_seconds

@@ -35,7 +35,7 @@ _NO_ECC = EccCounters(0, 0, 0, 0, 0)
 
 
 def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> HostShape:
-    """Returns the shape of an instance type. `lnc` defaults to the family's. Raises ValueError if unsupported."""
+    """Returns the shape of an instance type. Raises ValueError if the instance family does not support `lnc`."""
     family = instance_type.family
     return HostShape(
         device_count=instance_type.device_count,
@@ -247,7 +247,7 @@ class SimulatedRank:
     flop: int = 0
     executions: int = 0
     errors: model.ErrorCounters = model.ErrorCounters()
-    stuck_since_seconds: float | None = None  # when an endless execution began, since the start of the load
+    stuck_since_seconds: float | None = None  # start of an endless execution, from the start of the load
     last_execution_seconds: float | None = None
     latency_counts: dict[int, int] = field(default_factory=dict)
     latency_seconds: float = 0.0
@@ -385,7 +385,7 @@ def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
 
 
 def _ecc_burst(random: Random, now_seconds: float, ecc: EccCounters) -> EccCounters:
-    """Adds corrected and rare uncorrected HBM errors, in bursts of 5 s every 30 s."""
+    """Adds corrected and rare uncorrected HBM errors at one step in four, in bursts of 5 s every 30 s."""
     if now_seconds < 10 or (now_seconds - 10) % 30 >= 5 or random.random() > 0.25:
         return ecc
     uncorrected = 1 if random.random() < 0.02 else 0

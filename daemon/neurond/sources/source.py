@@ -26,8 +26,8 @@ class DeviceReading:
 class DeviceSource(Protocol):
     """Reads the devices of a host.
 
-    The event loop calls `read` at every tick, so `read` must be quick. It does not raise for unreadable parts. If the
-    source `is_slow`, a worker thread calls `refresh`, one call at a time, and `read` returns the result of `refresh`.
+    The event loop calls `read` at every tick, so `read` must be quick. `read` does not raise for unreadable parts. If
+    the source `is_slow`, a worker thread calls `refresh`, one call at a time, and `read` returns the latest result.
     """
 
     kind: SourceKind

@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_from(arguments: Sequence[str]) -> Settings | None:
-    """Returns the settings. Returns None if the flags only request output, such as --version, and writes it."""
+    """Returns the settings. For flags that only request output, such as --version, writes it and returns None."""
     parent_pid = os.getppid()
     given = parser().parse_args(arguments)
     if given.version:

@@ -40,7 +40,7 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
 def value_text(value: object) -> str:
-    """Formats an invalid value for an error message, shortened to 60 characters."""
+    """Formats an invalid value for an error message, with at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -102,7 +102,7 @@ class DaemonTable(_Table):
 
 
 class SimulateTable(_Table):
-    """The table [simulate] of the configuration file."""
+    """The table [simulate] of the configuration file: the simulated instance."""
 
     instance_type: str | None = None
     ultraserver: Annotated[str, AfterValidator(_ultraserver_place)] | None = None
@@ -123,7 +123,7 @@ class TlsTable(_Table):
 
 
 class MetricsTable(_Table):
-    """The table [metrics] of the configuration file."""
+    """The table [metrics] of the configuration file: the HTTP listener for /metrics, and the export over OTLP."""
 
     listen: _ListenAddress | None = None
     tls: bool = True
@@ -138,7 +138,7 @@ class MetricsTable(_Table):
 
 
 class WebTable(_Table):
-    """The table [web] of the configuration file."""
+    """The table [web] of the configuration file: pages for browsers."""
 
     enabled: bool = False
     show_commands: bool = False
@@ -164,7 +164,7 @@ class HealthTable(_Table):
 
 
 class LoadTable(_Table):
-    """The table [load] of the configuration file."""
+    """The table [load] of the configuration file: the synthetic load."""
 
     scenario: Literal["idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst"] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
@@ -182,7 +182,7 @@ class SysfsTable(_Table):
 
 
 class ExportTable(_Table):
-    """The table [export] of the configuration file."""
+    """The table [export] of the configuration file: sysfs tree and kernel log of a simulated host."""
 
     sysfs: Annotated[str, Field(min_length=1)] | None = None
     driver_version: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,4}$")] = "2.30.2.0"
@@ -190,7 +190,7 @@ class ExportTable(_Table):
 
 
 class KubernetesTable(_Table):
-    """The table [kubernetes] of the configuration file."""
+    """The table [kubernetes] of the configuration file: the kubelet's socket."""
 
     pod_resources_socket: _Path = "/var/lib/kubelet/pod-resources/kubelet.sock"
 

@@ -24,7 +24,7 @@ _SWAP_SECONDS = 4.5
 
 
 class HostReader:
-    """Reads the host's metrics. Ratios and rates cover the time since the previous read; the first has none.
+    """Reads the host's metrics. Ratios and rates cover the time since the previous read; the first read has none.
 
     `sys` and `proc` are where sysfs and procfs are mounted, for network, disks and EFA devices.
     """
@@ -119,7 +119,7 @@ class RdmaReader:
         self._thread: threading.Thread | None = None
 
     def read(self, now_seconds: float) -> tuple[RdmaPort, ...]:
-        """Returns the latest ports, sorted; () if they are older than 15 s. `now_seconds` is CLOCK_MONOTONIC."""
+        """Returns the latest RDMA ports, sorted; () if they are older than 15 s. `now_seconds` is CLOCK_MONOTONIC."""
         if self._thread is None:
             if now_seconds - self._looked_at_seconds >= _LOOK_SECONDS:
                 self._looked_at_seconds = now_seconds
@@ -211,7 +211,7 @@ TRAFFIC_READ_SECONDS = 5.0
 MOST_SHOWN = 32
 _MAX_BYTES = 2**20
 _SECTOR_BYTES = 512  # sectors in /proc/diskstats have this size on every disk
-_READS_BETWEEN_SCANS = 15  # scan for changed hardware even if the number of lines is the same
+_READS_BETWEEN_SCANS = 15  # reads until a scan for changed hardware, if the number of lines stays equal
 _MOST = 2**54  # largest count, in sectors: its bytes still fit the protobuf field
 
 _Pair = tuple[int, int]  # counters in bytes: received and sent, or read and written

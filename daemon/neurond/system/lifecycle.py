@@ -47,7 +47,7 @@ class LoopTurns:
         self._began_seconds = 0.0
 
     def begin(self) -> None:
-        """Starts the measurement, when the daemon has started: iterations during its start do not count."""
+        """Starts measuring. Called after the daemon's start, whose iterations do not count."""
         self.longest_cpu_seconds = 0.0
         self._began_seconds = time.thread_time()
 
@@ -116,7 +116,7 @@ def watchdog_seconds() -> float | None:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a controlling terminal. SIGHUP then means that the terminal has closed."""
+    """Returns whether this process has a controlling terminal. SIGHUP then means that the terminal has closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
@@ -134,7 +134,7 @@ def raise_file_limit() -> int:
 
 
 def exit_with_parent(parent_pid: int) -> None:
-    """Makes the kernel send SIGTERM when the parent process ends. Exits if it has already ended."""
+    """Makes the kernel send SIGTERM when the parent process ends. Exits if the parent has already ended."""
     if not set_parent_death_signal(parent_pid, signal.SIGTERM):
         raise SystemExit(0)
 

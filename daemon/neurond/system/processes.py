@@ -63,7 +63,7 @@ class ProcessTable:
             self._check(pid)
 
     def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
-        """Returns the facts of a process that existed at this time. Reads them anew if the cached facts are older."""
+        """Returns the facts of a process that was seen at this time. Reads them anew if the cached facts are older."""
         if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
             self._check(pid)
         return self._facts[pid]
@@ -199,7 +199,7 @@ class JobReader:
         self._known: dict[int, tuple[float | None, int, Job | None]] = {}
 
     def forget_others(self, pids: Iterable[int]) -> None:
-        """Forgets all processes but these."""
+        """Forgets all processes except `pids`."""
         for gone in self._known.keys() - set(pids):
             del self._known[gone]
 
@@ -374,6 +374,6 @@ def read_limited(path: Path, most_bytes: int) -> bytes:
 
 
 def read_environment(directory: Path, names: Container[bytes]) -> dict[bytes, bytes]:
-    """Reads these environment variables of a process. `directory` is its /proc/PID."""
+    """Reads the environment variables `names` of the process whose /proc/PID is `directory`."""
     entries = read_limited(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
     return {name: value for name, _, value in (entry.partition(b"=") for entry in entries) if name in names}

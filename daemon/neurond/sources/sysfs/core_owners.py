@@ -165,7 +165,7 @@ def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:
     return sum(getattr(counters, name) or 0 for name in names)
 
 
-# A process may load the runtime after it opened a device, so this many refreshes read it again.
+# A process may load the runtime after it opened a device, so read it again in this many refreshes.
 _UNDECIDED_ROUNDS = 30
 
 
@@ -307,5 +307,5 @@ class OwnerTracker:
 
 
 def _is_due(age: int) -> bool:
-    """Returns whether to scan a process of this age, in refreshes: each refresh at first, then every fourth."""
+    """Returns whether to scan a process that is `age` refreshes old: each time at first, then every fourth time."""
     return age < _NEW_ROUNDS or (age < _YOUNG_ROUNDS and age % 4 == 0)

@@ -38,12 +38,12 @@ from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
-# At least this: a negative total, from memory that was freed after a write had reset its counter.
+# Totals from here on are negative: memory was freed after a write had reset the counter.
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16
-# The driver updates counters at intervals: unchanged counters keep their measuring time for this long. Otherwise a
-# busy core, whose counters did not change in an interval, would look idle in it and twice as busy in the next.
+# Unchanged counters keep their measuring time for this long, because the driver updates counters at intervals.
+# Without this delay, a busy core could look idle in one interval and twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
 
 _MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
@@ -198,7 +198,7 @@ class DeviceReader:
     def _measured_at(
         self, position: int, before: tuple[tuple[int | None, ...], CoreReading], now: tuple[int | None, ...], at: float
     ) -> float:
-        """Returns the time of these counters: the previous time if they stopped growing less than 2 s ago."""
+        """Returns the measuring time of the counters: the previous time if they stopped growing less than 2 s ago."""
         if before[0][_STATUS_END:] != now[_STATUS_END:]:
             self._moved_at[position] = at
             return at
@@ -259,7 +259,7 @@ _MISSING = os.strerror(errno.ENOENT)
 
 
 class DescriptorBudget:
-    """How many counter files may stay open. Raises the soft RLIMIT_NOFILE if needed and allowed."""
+    """Limits how many counter files may stay open. Raises the soft RLIMIT_NOFILE if needed and allowed."""
 
     def __init__(self, wanted: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -328,7 +328,7 @@ class CounterFiles:
 
     @property
     def kept(self) -> list[int]:
-        """The descriptors of the files that stay open."""
+        """The descriptors of the open counter files."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
     @property
