@@ -1,4 +1,4 @@
-"""The families of AWS's neuron-monitor-prometheus.py, which existing dashboards, checks and collectors query.
+"""The metric families of AWS's neuron-monitor-prometheus.py, which existing dashboards and collectors query.
 
 Every series has the labels of `instance_labels`; a comment at each family lists its other labels. The help texts are
 AWS's, word for word, because readers that store metadata would report a change.
@@ -14,33 +14,33 @@ MEMORY_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runt
 PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
 ECC_EVENTS = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
 
-# runtime_tag, neuroncore
+# Labels: runtime_tag, neuroncore
 UTILIZATION = FamilyDefinition("neuroncore_utilization_ratio", MetricKind.GAUGE, "NeuronCore utilization ratio")
-# runtime_tag, neuroncore, memory_location="None"
+# Labels: runtime_tag, neuroncore, memory_location ("None")
 CORE_MEMORY = {
     category: FamilyDefinition(
         f"neuroncore_memory_usage_{category}", MetricKind.GAUGE, f"NeuronCore memory utilization for {category}"
     )
     for category in MEMORY_CATEGORIES
 }
-# runtime_tag, memory_location = host, neuron_device
+# Labels: runtime_tag, memory_location (host or neuron_device)
 RUNTIME_MEMORY = FamilyDefinition("neuron_runtime_memory_used_bytes", MetricKind.GAUGE, "Runtime memory used bytes")
-# runtime_tag, usage_type = user, system
+# Labels: runtime_tag, usage_type (user or system)
 RUNTIME_VCPU = FamilyDefinition("neuron_runtime_vcpu_usage_ratio", MetricKind.GAUGE, "Runtime vCPU utilization ratio")
-# runtime_tag, error_type
+# Labels: runtime_tag, error_type
 EXECUTION_ERRORS = FamilyDefinition("execution_errors", MetricKind.COUNTER, "Execution errors total")
-# runtime_tag, status_type
+# Labels: runtime_tag, status_type
 EXECUTION_STATUS = FamilyDefinition("execution_status", MetricKind.COUNTER, "Execution status total")
-# runtime_tag, percentile
+# Labels: runtime_tag, percentile
 EXECUTION_LATENCY = FamilyDefinition("execution_latency_seconds", MetricKind.GAUGE, "Execution latency in seconds")
-# neuron_device_index, event_type
+# Labels: neuron_device_index, event_type
 ECC = FamilyDefinition("hardware_ecc_events", MetricKind.COUNTER, "Hardware ecc events total")
 MEMORY_TOTAL = FamilyDefinition("system_memory_total_bytes", MetricKind.GAUGE, "System memory total_bytes bytes")
 MEMORY_USED = FamilyDefinition("system_memory_used_bytes", MetricKind.GAUGE, "System memory used_bytes bytes")
 SWAP_TOTAL = FamilyDefinition("system_swap_total_bytes", MetricKind.GAUGE, "System swap total_bytes bytes")
 SWAP_USED = FamilyDefinition("system_swap_used_bytes", MetricKind.GAUGE, "System swap used_bytes bytes")
 VCPU_COUNT = FamilyDefinition("system_vcpu_count", MetricKind.GAUGE, "System vCPU count")
-# usage_type = user (user and nice), system (system, io_wait, irq and soft_irq)
+# Label: usage_type, which is user (user and nice) or system (system, io_wait, irq and soft_irq)
 VCPU_USAGE = FamilyDefinition("system_vcpu_usage_ratio", MetricKind.GAUGE, "System CPU utilization ratio")
 INSTANCE_INFO = FamilyDefinition("instance", MetricKind.INFO, "EC2 instance information")
 HARDWARE_LABELS = ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")
@@ -50,7 +50,7 @@ VCPU_USAGE_PARTS = {"user": ("user", "nice"), "system": ("system", "io_wait", "i
 
 
 def instance_labels(instance_info: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Returns the labels of every series, from the instance_info of a record."""
+    """Returns the labels that every series has, from the instance_info of a record."""
     labels = {
         "availability_zone": instance_info.get("instance_availability_zone"),
         "instance_id": instance_info.get("instance_id"),

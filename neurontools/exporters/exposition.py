@@ -1,6 +1,6 @@
 """Metric families and their two text formats: Prometheus (0.0.4) and OpenMetrics 1.0.
 
-Does not use prometheus_client, which keeps an object for every series and takes many times as long.
+This module replaces prometheus_client, which keeps an object for every series and takes many times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset
 
 _END = CompressedPart(b"# EOF\n")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-_MAX_CACHED_TEXTS = 2048  # more than one host has of a kind; bounds the cache when processes come and go for months
+_MAX_CACHED_TEXTS = 2048  # more texts than a host needs; limits the cache while processes start and end for months
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 
@@ -35,9 +35,10 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FamilyDefinition:
-    """The name, type and help of a metric family; a dictionary key by identity, so create each definition once.
+    """The name, type and help text of a metric family.
 
-    `name` lacks the suffixes `_total` and `_info`, which belong to the samples.
+    Definitions are compared by identity, so create each one only once. `name` lacks the suffixes `_total` and `_info`,
+    which samples have.
     """
 
     name: str
@@ -46,7 +47,7 @@ class FamilyDefinition:
 
     @property
     def sample_name(self) -> str:
-        """The name of the samples, with their suffix."""
+        """The name of the family's samples, including the suffix."""
         return self.name + _SUFFIXES[self.kind]
 
 
@@ -66,13 +67,13 @@ class MetricFamily:
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Formats labels for both formats, sorted by name: {a="1",b="x"}; "" without labels."""
+    """Formats labels as {a="1",b="x"}, sorted by name; "" without labels."""
     parts = [f'{name}="{escape_label_value(value)}"' for name, value in sorted(labels)]
     return f"{{{','.join(parts)}}}" if parts else ""
 
 
 def escape_label_value(value: str) -> str:
-    """Escapes a label value for both formats; replaces lone surrogates, which UTF-8 can't encode, by U+FFFD.
+    """Escapes a label value for both formats. Replaces lone surrogates, which UTF-8 can't encode, by U+FFFD.
 
     Also escapes control characters other than line feeds, because people read metrics in terminals.
     """
@@ -84,7 +85,7 @@ def escape_label_value(value: str) -> str:
 
 
 def encode_text(families: Iterable[MetricFamily]) -> bytes:
-    """Encodes families in Prometheus's text format; omits families without samples."""
+    """Encodes families in the Prometheus text format; omits families without samples."""
     return Exposition(openmetrics=False).text(families)
 
 
@@ -94,14 +95,17 @@ def encode_openmetrics(families: Iterable[MetricFamily]) -> bytes:
 
 
 class Exposition:
-    """Encodes the scrapes of one exporter in one format; reuses the text of unchanged families."""
+    """Encodes the metrics of one exporter for each scrape, in one format. Reuses the text of unchanged families."""
 
     def __init__(self, *, openmetrics: bool) -> None:
         self._openmetrics = openmetrics
         self._written: dict[FamilyDefinition, tuple[MetricFamily, CompressedPart]] = {}
 
     def document(self, families: Iterable[MetricFamily]) -> CompressibleDocument:
-        """Encodes families, one document part each; unchanged families keep their part object. Omits empty families."""
+        """Encodes families as a document with one part per family. Reuses the parts of unchanged families.
+
+        Omits families without samples.
+        """
         write = _openmetrics_family if self._openmetrics else _text_family
         written: dict[FamilyDefinition, tuple[MetricFamily, CompressedPart]] = {}
         for family in families if self._openmetrics else _separate_created(families):
@@ -119,7 +123,7 @@ class Exposition:
 
 
 def _separate_created(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
-    """Moves the start times of counters into gauges of their own, as Prometheus's text format requires."""
+    """Moves the start times of counters into separate gauges, as the Prometheus text format requires."""
     for family in families:
         if family.created:
             yield MetricFamily(family.definition, family.samples)
@@ -142,7 +146,7 @@ def _text_family(family: MetricFamily) -> str:
 def _openmetrics_family(family: MetricFamily) -> str:
     definition = family.definition
     lines = _sample_lines(definition.sample_name, family.samples)
-    if family.created:  # OpenMetrics requires each start time beside its counter
+    if family.created:  # OpenMetrics requires each start time next to its counter
         created = _sample_lines(f"{definition.name}_created", family.created)
         lines = [line for pair in zip(lines, created, strict=True) for line in pair]
     return _join_block(
@@ -179,7 +183,7 @@ def _is_openmetrics(part: str) -> bool:
 
 
 class LabelSetTexts:
-    """Caches the texts of label sets with the same names."""
+    """Caches the texts of label sets that have the same label names."""
 
     def __init__(self, base: tuple[tuple[str, str], ...], names: tuple[str, ...]) -> None:
         self._base = base
@@ -187,7 +191,7 @@ class LabelSetTexts:
         self._texts: dict[tuple[str | int, ...], str] = {}
 
     def __call__(self, *values: str | int) -> str:
-        """Returns the label text for values in the order of the names."""
+        """Returns the label text for these label values, given in the order of the label names."""
         text = self._texts.get(values)
         if text is None:
             if len(self._texts) >= _MAX_CACHED_TEXTS:
@@ -198,7 +202,7 @@ class LabelSetTexts:
 
 
 class LabelRowTexts:
-    """Caches the texts of label sets that differ only in the last label, which has a few fixed values."""
+    """Caches the texts of label sets whose last label has a few fixed values."""
 
     def __init__(self, base: tuple[tuple[str, str], ...], names: tuple[str, ...], last: tuple[str, ...]) -> None:
         self._base = base
@@ -207,7 +211,7 @@ class LabelRowTexts:
         self._rows: dict[tuple[str | int, ...], tuple[str, ...]] = {}
 
     def __call__(self, *values: str | int) -> tuple[str, ...]:
-        """Returns one label text for each value of the last label."""
+        """Returns label texts for these values of the first labels: one text per fixed value of the last label."""
         row = self._rows.get(values)
         if row is None:
             if len(self._rows) >= _MAX_CACHED_TEXTS:
@@ -219,7 +223,7 @@ class LabelRowTexts:
 
 
 class LabelTexts:
-    """Caches label texts that share the same base labels."""
+    """Creates and keeps the caches of label texts that include the same base labels."""
 
     def __init__(self, base: tuple[tuple[str, str], ...] = ()) -> None:
         self.base = base
@@ -227,14 +231,17 @@ class LabelTexts:
         self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], LabelRowTexts] = {}
 
     def named(self, *names: str) -> LabelSetTexts:
-        """Returns the cache for the base labels and these names."""
+        """Returns the cache for label sets of the base labels and labels with these names."""
         texts = self._texts.get(names)
         if texts is None:
             texts = self._texts[names] = LabelSetTexts(self.base, names)
         return texts
 
     def rows(self, *names: str, last: tuple[str, ...]) -> LabelRowTexts:
-        """Returns the cache for the base labels and these names; the last name has the fixed values `last`."""
+        """Returns the cache for label sets of the base labels and labels with these names.
+
+        `last` has the fixed values of the last label.
+        """
         rows = self._rows.get((names, last))
         if rows is None:
             rows = self._rows[names, last] = LabelRowTexts(self.base, names, last)
@@ -242,15 +249,15 @@ class LabelTexts:
 
 
 class Exporter(Protocol):
-    """A source of metrics."""
+    """A source of metrics for `metrics_page`."""
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """Returns the encoded metrics; the same object while they are unchanged."""
+        """Returns the encoded metrics. While they are unchanged, returns the same object."""
         ...
 
 
 def metrics_page(exporter: Exporter) -> Handler:
-    """Returns the HTTP handler for these metrics; the Accept header selects the format."""
+    """Returns an HTTP handler that serves the metrics of an exporter; the Accept header selects the format."""
 
     def page(request: HttpRequest) -> HttpResponse:
         openmetrics = wants_openmetrics(request.header("accept"))

@@ -1,4 +1,4 @@
-"""The neurontools_… families on health: severities, findings with their reasons, and the driver's error counters."""
+"""Metric families neurontools_… about health: severities, findings, and the driver's error counters."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ CORE_ERRORS = FamilyDefinition(
 
 
 def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
-    """Yields the families of a snapshot; unknown values have no samples, and simulated hosts no driver families."""
+    """Yields the health families of a snapshot. Unknown values have no samples.
+
+    On simulated hosts, the families of the driver's counters have no samples.
+    """
     health: list[Sample] = []
     counts: dict[str, int] = {}
     of_device, of_kind = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
@@ -146,7 +149,7 @@ def _driver_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
         for core in group.cores:
             if core.reset_requests_total is not None and core.reset_failures_total is not None:
                 asked, failed = resets.get(core.device_index, (0, 0))
-                # A reset of the device is counted on each of its cores.
+                # The driver counts a reset of a device on each of its cores, so the highest count is the device's.
                 resets[core.device_index] = (
                     max(asked, core.reset_requests_total),
                     max(failed, core.reset_failures_total),

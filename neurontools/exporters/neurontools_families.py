@@ -1,4 +1,4 @@
-"""The neurontools_… families on cores, devices, processes, training and jobs."""
+"""Metric families neurontools_… about cores, devices, processes, training and jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 _DEVICE = "neuron_device_index"
 _CORE_LABELS = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
-_PROCESS = ("pid",)  # the info family, joined by PID, has all other labels of a process
+_PROCESS = ("pid",)  # the info family neurontools_process has the other labels; join by PID
 _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
-_MAX_COMMAND_CHARACTERS = 128  # Prometheus keeps labels in its index as long as the series exist
+_MAX_COMMAND_CHARACTERS = 128  # because Prometheus keeps labels in its index while the series exist
 
 
 CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Owner of the NeuronCore")
@@ -76,7 +76,7 @@ _TRAINING_DEFINITIONS = tuple(
     (field, FamilyDefinition(f"neurontools_process_{name}", MetricKind.COUNTER, text))
     for field, name, text in _TRAINING_COUNTERS
 )
-_MOST_JOBS = 32  # the largest ones; each has nine series, and one per rank
+_MOST_JOBS = 32  # exported jobs, the largest first; each has nine series, and one per rank
 _JOB_LABELS = ("job_name", "run_id")
 JOB_COUNT = FamilyDefinition(
     "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"
@@ -134,7 +134,10 @@ def neurontools_families(
     peak_flops_per_core: float | None,
     label: LabelTexts,
 ) -> Iterator[MetricFamily]:
-    """Yields the families of a snapshot. `holders` are the processes that use the runtime. Cores are logical."""
+    """Yields all families neurontools_… of a snapshot.
+
+    `holders` are the processes that use the runtime. Cores are logical.
+    """
     yield from _core_families(snapshot, peak_flops_per_core, label)
     owners, candidates = _owner_samples(snapshot, label)
     yield MetricFamily(CORE_OWNER, owners)
@@ -213,7 +216,10 @@ def _add_memory(samples: list[Sample], group: LogicalNeuronCore, texts: tuple[st
 
 
 def _add_counters(samples: dict[FamilyDefinition, list[Sample]], group: LogicalNeuronCore, text: str) -> None:
-    """Each physical core of a logical core has its full busy time and executions, but only a part of its FLOPs."""
+    """Adds the counters of a logical core to the samples.
+
+    Each of its physical cores counts the full busy time and all executions, but only a part of the FLOPs.
+    """
     cores = group.cores
     busy = [core.busy_seconds_total for core in cores if core.busy_seconds_total is not None]
     if busy:
@@ -227,7 +233,7 @@ def _add_counters(samples: dict[FamilyDefinition, list[Sample]], group: LogicalN
 
 
 def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
-    """The owners of cores, with inferred ones marked, and the candidates."""
+    """Returns the samples of core owners, where inferred owners are marked, and the samples of candidates."""
     by_pid = {process.pid: process for process in snapshot.processes}
     of_owner, of_inferred = label.named(*_CORE_LABELS, *_OWNER), label.named(*_CORE_LABELS, *_OWNER, "inferred")
     owners: list[Sample] = []
@@ -248,7 +254,7 @@ def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample],
 
 
 def _owner_values(process: Process) -> tuple[str | int, ...]:
-    """The label values for _OWNER; "" if a process lacks one."""
+    """Returns the label values for _OWNER; a value that the process lacks is ""."""
     of = process.attribution
     if of is None:
         return (process.pid, process.user or "", process.tag, "", "", "", "")
@@ -277,7 +283,7 @@ def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
             if stack.used_bytes is not None:
                 samples[STACK_USED].append((text, stack.used_bytes))
         sizes = zip(host_memory_rows(device.index), _read_host_memory(device.host_memory), strict=True)
-        # All sizes are 0 on a simulated host.
+        # Skips sizes of 0, because all sizes are 0 on a simulated host.
         samples[DEVICE_HOST_MEMORY].extend((text, size_bytes) for text, size_bytes in sizes if size_bytes)
         counts = zip(ecc_rows(device.index), _read_ecc(device.ecc), strict=True)
         samples[DEVICE_ECC].extend((text, count) for text, count in counts if count is not None)
@@ -297,7 +303,7 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
     for process in holders:
         text = of_process(process.pid)
         samples[PROCESS].append((of_identity(*_owner_values(process), *_identity_values(process)), 1))
-        if process.core_indices:  # otherwise its cores are unknown
+        if process.core_indices:  # without core indices, the cores are unknown
             samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
         used = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
         if used:
@@ -308,7 +314,8 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
             samples[PROCESS_RESIDENT].append((text, process.resident_bytes))
         if process.cpu_user_seconds_total is not None and process.cpu_system_seconds_total is not None:
             samples[PROCESS_CPU].append((text, process.cpu_user_seconds_total + process.cpu_system_seconds_total))
-        if snapshot.source is SourceKind.SIMULATED or process.models:  # the driver doesn't list models
+        # The driver doesn't list models, so an empty list on real devices means unknown.
+        if snapshot.source is SourceKind.SIMULATED or process.models:
             samples[PROCESS_MODELS].append((text, len(process.models)))
         samples[PROCESS_REPORTING].append((text, int(process.reporting)))
     for definition, values in samples.items():
@@ -328,7 +335,6 @@ _PROCESS_FAMILIES = (
 
 
 def _identity_values(process: Process) -> tuple[str | int, ...]:
-    """The label values for _IDENTITY."""
     of = process.attribution
     return (
         "" if process.uid is None else process.uid,
@@ -348,9 +354,9 @@ def _pod_allocation_samples(snapshot: Snapshot, label: LabelTexts) -> Iterator[S
 
 
 def training_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
-    """Yields the training families; a process whose runtime doesn't count them has no samples.
+    """Yields the training families. A process without training counters has no samples.
 
-    `now_seconds` is the CLOCK_MONOTONIC of the snapshot.
+    `now_seconds` is the CLOCK_MONOTONIC time of the snapshot.
     """
     of_process = label.named("pid")
     counting = [(of_process(process.pid), process.training) for process in holders if process.training is not None]
@@ -410,7 +416,7 @@ _JOB_FAMILIES = (
 
 
 def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
-    """Yields the number of jobs, and the families of jobs with several ranks, on this host or others."""
+    """Yields the number of jobs, and the families of jobs that have several ranks on this host or elsewhere."""
     samples: dict[FamilyDefinition, list[Sample]] = {definition: [] for definition in _JOB_FAMILIES}
     found = running_jobs(snapshot)
     yield MetricFamily(JOB_COUNT, [(label.named()(), len(found))])

@@ -1,7 +1,7 @@
 """Perfetto traces of snapshots: a track for each core, process, counter and finding.
 
-A trace is a sequence of independent packets, so a file can be written incrementally. Each snapshot states all current
-values. Unchanged values cost nothing, changed values become packets, and missing values end their slice or counter.
+A trace is a sequence of independent packets, so a file can be written incrementally. Only values that change become
+packets. A value that is missing in a snapshot ends its slice or counter.
 """
 
 from __future__ import annotations
@@ -30,34 +30,32 @@ from neurontools.util.units import ranges_text
 
 _PACKET = 1  # of Trace
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _TRACK_DESCRIPTOR, _CLOCK_SNAPSHOT = 8, 10, 11, 60, 6  # of TracePacket
-_REALTIME, _BOOTTIME = 1, 6  # of BuiltinClock; BOOTTIME is the default clock of timestamps
+_REALTIME, _BOOTTIME = 1, 6  # values of BuiltinClock; timestamps are BOOTTIME by default
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # of TrackEvent.Type
 _EXPLICIT = 3  # of ChildTracksOrdering
 _OF_ONE_SEQUENCE = encode_uint(_SEQUENCE, 1)  # Perfetto ignores events without a sequence id
-_DOUBLE_COUNTER_VALUE = bytes((0xE1, 0x02))  # the tag of field 44, fixed64
+_DOUBLE_COUNTER_VALUE = bytes((0xE1, 0x02))  # protobuf tag of field 44, wire type fixed64
 _double = struct.Struct("<d").pack
 
 
 _NS_PER_SECOND = 1e9
 _NO_VALUE = float("nan")
 _NO_NOTES: Mapping[str, str | int] = {}
-_GAP_PAUSES = (
-    2.5  # a pause that is so much longer than the one before it, and than the interval, is one of no knowledge
-)
+_GAP_PAUSES = 2.5  # a pause this many times as long as the previous one and the interval is a gap without data
 _LONGEST_TEXT = 200
 _LONGEST_COMMAND = 4000
 _CATEGORY_ENDING = "_bytes"
 
 
 class CounterUnit(IntEnum):
-    """Perfetto's units of counters; any other unit is a string."""
+    """Perfetto's predefined counter units; any other unit is a string."""
 
     COUNT = 2
     BYTES = 3
 
 
 def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
-    """Encodes the time of day of a trace time."""
+    """Encodes the time of day (Unix time) that corresponds to a time of the trace."""
     clocks = b"".join(
         encode_bytes(1, encode_uint(1, clock) + encode_uint(2, time))
         for clock, time in ((_BOOTTIME, at_ns), (_REALTIME, at_unix_ns))
@@ -66,7 +64,7 @@ def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
 
 
 def track_packet(uuid: int, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> bytes:
-    """Encodes a track for slices and instants, or a group of tracks; `rank` orders it within its parent."""
+    """Encodes a track for slices and instants, or a group of tracks; `rank` is its position in the parent."""
     return _descriptor(_track_fields(uuid, name, parent, rank, description))
 
 
@@ -79,18 +77,18 @@ def process_packet(uuid: int, pid: int, name: str, command: str) -> bytes:
 def counter_packet(
     uuid: int, name: str, unit: CounterUnit | str, *, parent: int = 0, rank: int = 0, description: str = ""
 ) -> bytes:
-    """Encodes a counter track; counters of one parent and unit share their scale."""
+    """Encodes a counter track; counters with the same parent and unit share a scale."""
     counter = encode_uint(3, unit) if isinstance(unit, CounterUnit) else encode_string(6, unit)
     return _descriptor(_track_fields(uuid, name, parent, rank, description) + encode_bytes(8, counter))
 
 
 def begin_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
-    """Begins a slice, which `end_packet` ends; slices of a track nest."""
+    """Encodes the start of a slice; slices of a track may nest."""
     return _event_packet(_BEGIN, at_ns, track, name, category, notes)
 
 
 def end_packet(at_ns: int, track: int) -> bytes:
-    """Ends the innermost open slice of a track."""
+    """Encodes the end of the innermost open slice of a track."""
     return _event(at_ns, encode_uint(9, _END) + encode_uint(11, track))
 
 
@@ -100,18 +98,18 @@ def instant_packet(at_ns: int, track: int, name: str, category: str, notes: Mapp
 
 
 def value_prefix(track: int) -> bytes:
-    """Encodes the constant part of a counter's values, for `value_packet`."""
+    """Encodes the part that all values of a counter have in common, for `value_packet`."""
     return encode_uint(9, _COUNTER) + encode_uint(11, track) + _DOUBLE_COUNTER_VALUE
 
 
 def value_packet(timestamp: bytes, prefix: bytes, value: float) -> bytes:
-    """Encodes a new value of a counter; `timestamp` is from `timestamp_field`."""
+    """Encodes a new value of a counter; `timestamp` is a result of `timestamp_field`."""
     event = prefix + _double(value)
     return _packet(timestamp + encode_bytes(_TRACK_EVENT, event))
 
 
 def timestamp_field(at_ns: int) -> bytes:
-    """Encodes the start of every event of one time."""
+    """Encodes the first fields of all events at this time: timestamp and sequence id."""
     return encode_uint(_TIMESTAMP, at_ns) + _OF_ONE_SEQUENCE
 
 
@@ -145,7 +143,7 @@ def _packet(fields: bytes) -> bytes:
 
 
 class _CounterTrack:
-    """A counter track: the prefix of its values, its latest value, and the last snapshot that had it."""
+    """A counter track: the prefix of its values, its latest value, and the number of its latest snapshot."""
 
     __slots__ = ("moment", "prefix", "value")
 
@@ -156,7 +154,7 @@ class _CounterTrack:
 
 
 class _SliceTrack:
-    """A slice track: the text of its open slice, and the last snapshot that had it."""
+    """A slice track: the text of its open slice, and the number of its latest snapshot."""
 
     __slots__ = ("moment", "text", "uuid")
 
@@ -167,7 +165,7 @@ class _SliceTrack:
 
 
 class TraceTracks:
-    """Collects the packets of a trace, until `take_packets` returns them. Keys identify tracks.
+    """Collects the packets of a trace until `take_packets` returns them. Callers identify tracks by keys.
 
     Texts must be printable. `slice_count`, `value_count` and `instant_count` count the contents of all packets.
     """
@@ -184,7 +182,10 @@ class TraceTracks:
         self._last_uuid = 0
 
     def begin_snapshot(self, at_seconds: float, at_unix_seconds: float | None = None) -> None:
-        """Begins a snapshot, later than the previous one; a time of day adds a clock packet."""
+        """Begins a snapshot, which must be later than the previous one.
+
+        Adds a clock packet if `at_unix_seconds` is given.
+        """
         self._moment += 1
         self._set_time(at_seconds)
         if at_unix_seconds is not None:
@@ -207,7 +208,6 @@ class TraceTracks:
         return uuid
 
     def has_counter(self, key: Hashable) -> bool:
-        """Whether the counter exists."""
         return key in self._counters
 
     def set_counter(
@@ -246,9 +246,9 @@ class TraceTracks:
         parent: int = 0,
         rank: int = 0,
     ) -> None:
-        """Sets the open slice of a track; the slice lasts while snapshots set the same text.
+        """Sets the text of a track's open slice. The slice lasts while snapshots set the same text.
 
-        Uses the group with this key if it exists, or else a track of its own.
+        Uses the track of the group with this key if the group exists, otherwise a new track.
         """
         slices = self._slices.get(key)
         if slices is None:
@@ -268,7 +268,7 @@ class TraceTracks:
         self._packets.append(instant_packet(self._at_ns, track, text, category, notes))
 
     def end(self) -> None:
-        """Ends the snapshot, and all slices and counters that it did not set."""
+        """Ends the snapshot; also ends all slices and counters that the snapshot did not set."""
         for slices in self._slices.values():
             if slices.text is not None and slices.moment != self._moment:
                 slices.text = None
@@ -279,13 +279,13 @@ class TraceTracks:
                 self._packets.append(value_packet(self._timestamp, counter.prefix, _NO_VALUE))
 
     def end_all(self, at_seconds: float) -> None:
-        """Ends all slices and counters at a time."""
+        """Ends all slices and counters at this time."""
         self._moment += 1
         self._set_time(at_seconds)
         self.end()
 
     def take_packets(self) -> bytes:
-        """Returns the packets since the last call."""
+        """Removes and returns the collected packets."""
         packets = b"".join(self._packets)
         self._packets.clear()
         return packets
@@ -299,11 +299,11 @@ class TraceTracks:
         return self._last_uuid
 
 
-_EVENTS, _HOST, _DEVICES = range(3)  # the order of the tracks at the top; processes have a place of their own
+_EVENTS, _HOST, _DEVICES = range(3)  # the order of the top-level tracks other than processes
 
 
 class HostTrace:
-    """Converts snapshots, in order, to the packets of a trace; `tracks` counts its contents."""
+    """Converts the snapshots of a host, in order, to the packets of a trace; `tracks` counts its contents."""
 
     def __init__(self) -> None:
         self.tracks = TraceTracks()
@@ -312,7 +312,7 @@ class HostTrace:
         self._interval_seconds = 0.0
 
     def add_snapshot(self, at_seconds: float, snapshot: Snapshot, events: Iterable[HostEvent]) -> bytes:
-        """Returns the packets of a snapshot, and of the events since the previous one.
+        """Returns the packets of a snapshot, and of the events since the previous snapshot.
 
         `at_seconds` is the time of the snapshot by the monotonic clock of the host.
         """
@@ -339,7 +339,7 @@ class HostTrace:
         return tracks.take_packets()
 
     def end(self) -> bytes:
-        """Returns the last packets; the last values hold for one more interval, as before a gap."""
+        """Ends the trace and returns its last packets. The last values end one interval after the last snapshot."""
         self._end_all_tracks()
         return self.tracks.take_packets()
 
@@ -471,7 +471,7 @@ def _process_name(process: Process) -> str:
 
 
 def _script_name(process: Process) -> str:
-    """The script of a process; Perfetto itself adds the PID."""
+    """Returns the script of a process, without the PID, which Perfetto adds."""
     name = escape_controls(script_text(process.command)[:_LONGEST_TEXT]) or "unknown command"
     return f"{name} (synthetic)" if process.synthetic and "synthetic" not in name else name
 

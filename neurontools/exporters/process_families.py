@@ -1,4 +1,4 @@
-"""The process_* and python_* families of the exporting process, as prometheus_client has them."""
+"""Metric families process_* and python_* of the exporting process, under prometheus_client's names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STAT = Path("/proc/self/stat")
 _DESCRIPTORS = Path("/proc/self/fd")
-# Positions in /proc/self/stat after the command name: proc(5).
+# Positions of fields in /proc/self/stat, counted after the command name; see proc(5).
 _USER, _SYSTEM, _START, _VIRTUAL, _RESIDENT = 11, 12, 19, 20, 21
 
 
 def process_families() -> Iterator[MetricFamily]:
-    """Yields the current families of this process; they are empty without /proc."""
+    """Yields the families of this process. Families that /proc provides are empty if /proc can't be read."""
     values: dict[str, float] = {}
     try:
         stat = _STAT.read_text("ascii", "replace").rpartition(")")[2].split()

@@ -1,8 +1,8 @@
 """Converts neuron-monitor records to metrics, for neuron-monitor-prometheus.
 
-Records count within a period, and metrics cumulate: the counts of a process add up while records contain it. Any
-neuron-monitor's records work, including AWS's. Missing values and groups with an error are skipped. Invalid values,
-such as a string instead of a number, are skipped and counted.
+Records have counts of one period, but metrics are cumulative: the counts of a process add up while records contain it.
+Records of any neuron-monitor work, including AWS's. Missing values and groups with an error are skipped. Invalid
+values, such as a string instead of a number, are skipped and counted.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from neurontools.exporters import aws_families as known
 from neurontools.exporters.aws_families import instance_labels
 from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample
 
-_LARGEST = 2.0**64  # above every count, size and time of a host
+_LARGEST = 2.0**64  # higher than any count, size or time of a host
 
 Reading = tuple[FamilyDefinition, tuple[tuple[str, str], ...], float | None]
 """A family, the specific labels of a series, and its value; None is unknown."""
 
 
 class RecordProblem(NamedTuple):
-    """An error in a record: a constant description, and the variable detail."""
+    """An error in a record: `what` is a constant description, and `detail` varies."""
 
     what: str
     detail: str
 
 
 class RecordValidator:
-    """Checks the types of values in a record, and collects the invalid ones."""
+    """Checks the types of values in a record, and collects a problem for each invalid value other than null."""
 
     def __init__(self) -> None:
         self.problems: list[RecordProblem] = []
 
     def mapping(self, value: object, place: str) -> Mapping[str, Any]:
-        """Returns a JSON object; an empty one for null (unknown) and invalid values."""
+        """Returns the value if it is a JSON object, otherwise an empty mapping."""
         if isinstance(value, Mapping):
             return value
         if value is not None:
@@ -44,7 +44,7 @@ class RecordValidator:
         return {}
 
     def items(self, value: object, place: str) -> list[Any]:
-        """Returns a JSON array; an empty one for null and invalid values."""
+        """Returns the value if it is a JSON array, otherwise an empty list."""
         if isinstance(value, list):
             return value
         if value is not None:
@@ -52,7 +52,7 @@ class RecordValidator:
         return []
 
     def number(self, value: object, place: str) -> float | None:
-        """Returns a number; None for null and invalid values, such as numbers too large for any host."""
+        """Returns the value if it is a number that a host can have, otherwise None."""
         if type(value) in (int, float) and abs(value) <= _LARGEST:  # type: ignore[arg-type]
             return value  # type: ignore[return-value]
         if value is not None:
@@ -160,15 +160,15 @@ class RecordMetrics:
         self._labels = LabelTexts()
         self._gauges: dict[
             str, dict[FamilyDefinition, dict[str, float]]
-        ] = {}  # by runtime tag and group, "" for the host
+        ] = {}  # keys: runtime tag ("" for the host), family, label text
         self._counts: dict[
             str, dict[FamilyDefinition, dict[str, tuple[float, float]]]
-        ] = {}  # by runtime tag: total, since
+        ] = {}  # keys: as above; values: total and start time
         self._info: dict[FamilyDefinition, str] = {}
         self._odd_values = 0
 
     def add_record(self, record: Mapping[str, Any]) -> list[RecordProblem]:
-        """Adds a record; returns its errors. Raises ValueError if it is not a record at all."""
+        """Adds a record and returns the errors in it. Raises ValueError if it lacks instance_info."""
         info = record.get("instance_info")
         if not isinstance(info, Mapping):
             raise ValueError("not a record of neuron-monitor: it has no instance_info")
@@ -198,7 +198,7 @@ class RecordMetrics:
         return problems + validator.problems
 
     def families(self) -> Iterator[MetricFamily]:
-        """Yields all families as of the latest record."""
+        """Yields all families with their values after the latest record."""
         levels: dict[FamilyDefinition, dict[str, float]] = {}
         for groups in self._gauges.values():
             for definition, samples in groups.items():
@@ -229,7 +229,7 @@ class RecordMetrics:
                 yield RecordProblem(f"{name}{f' of runtime {tag}' if tag else ''}", str(group["error"]))
                 self._drop_gauges(tag, name)
                 continue
-            if is_first:  # later processes with the same tag add to the first one
+            if is_first:  # values of further processes with this tag are added to those of the first
                 self._drop_gauges(tag, name)
             for definition, labels, value in read(group, validator):
                 if value is not None:  # null is unknown

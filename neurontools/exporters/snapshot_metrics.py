@@ -1,4 +1,4 @@
-"""Converts snapshots to metrics: AWS's families and our own, with counters that survive ended processes."""
+"""Converts snapshots to AWS's metric families and our own. Counters include ended processes."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CAT
 
 
 class HostErrorTotals:
-    """Sums the execution errors of all processes by type, including ended ones.
+    """Sums the execution errors of all processes by type, including ended processes.
 
-    A failed process usually ends with its error, and a snapshot lists ended processes for a minute. So pass snapshots
-    in order, at least one a minute.
+    A process that fails usually ends, and snapshots list ended processes for one minute. So callers pass snapshots in
+    order, at least one per minute.
     """
 
     def __init__(self, counting_since_unix_seconds: float) -> None:
         self._since = counting_since_unix_seconds
-        self._by_pid: dict[int, _ErrorCounts] = {}  # running processes, and those that ended within the last minute
+        self._by_pid: dict[int, _ErrorCounts] = {}  # running processes and processes that ended within the last minute
         self._gone = _NO_ERRORS
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Adds the counts of a snapshot."""
+        """Updates the sums with the counts of a snapshot."""
         current: dict[int, _ErrorCounts] = {}
         everybody: list[Process | EndedProcess] = [*snapshot.processes, *snapshot.ended]
         for process in everybody:
@@ -75,7 +75,7 @@ class HostErrorTotals:
         self._by_pid = current
 
     def family(self) -> MetricFamily:
-        """Returns the family with the current sums."""
+        """Returns the metric family with the current sums."""
         totals = self._gone
         for counts in self._by_pid.values():
             totals = tuple(map(add, totals, counts))
@@ -89,14 +89,14 @@ class HostErrorTotals:
 @dataclass(frozen=True, slots=True)
 class _TagCounts:
     processes: Mapping[_ProcessKey, _Counts]
-    ended: _Counts  # the counts of ended processes of the tag
+    ended: _Counts  # sums over the ended processes of the tag
     since_unix_seconds: float
 
 
 class TagTotals:
-    """Sums the counts of all processes of a tag, including ended ones as long as one still runs.
+    """Sums the counts of all processes that share a tag. Includes ended processes while another one runs.
 
-    Without the ended ones, the sum would fall when a process ends, and readers would see a counter reset.
+    Without ended processes, the sum would fall when a process ends, and readers would see a counter reset.
     """
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ class TagTotals:
     def update_totals(
         self, current: Mapping[str, Iterable[tuple[Process, float, _Counts]]]
     ) -> dict[str, tuple[_Counts, float]]:
-        """Updates the sums from the processes of each tag, with their start times and counts.
+        """Updates the sums. `current` maps each tag to its processes, with their start times and counts.
 
-        Returns the sums and the start time of each tag, Unix time in seconds.
+        Returns the sums and the start time (Unix time in seconds) of each tag.
         """
         self._tags = {tag: _add_snapshot(self._tags.get(tag), list(processes)) for tag, processes in current.items()}
         return {
@@ -139,8 +139,8 @@ def _sum_counts(all_counts: Iterable[_Counts]) -> _Counts:
 class SnapshotMetrics:
     """Converts the snapshots of one host, in order, to metric families.
 
-    `counting_since_unix_seconds`, the start of the daemon, is the start time of counters without a known one. With
-    `untagged_together`, all processes without a tag share the tag "untagged" instead of their PIDs.
+    `counting_since_unix_seconds` is the start of the daemon; counters with an unknown start time use it. With
+    `untagged_together`, processes without a tag share the tag "untagged"; otherwise each has its PID as tag.
     """
 
     def __init__(self, counting_since_unix_seconds: float, *, untagged_together: bool = False) -> None:
@@ -156,7 +156,10 @@ class SnapshotMetrics:
         before: Snapshot | None,
         peak_flops_per_core: float | None,
     ) -> Iterator[MetricFamily]:
-        """Yields all families. `before` is the snapshot of the previous tick; the peak is per physical core."""
+        """Yields all families of a snapshot.
+
+        `before` is the snapshot of the previous tick. `peak_flops_per_core` is the peak of a physical core.
+        """
         base = instance_labels(instance_info(snapshot.instance))
         if base != self._labels.base:
             self._labels = LabelTexts(base)
@@ -200,7 +203,7 @@ class SnapshotMetrics:
     def _process_families(
         self, by_tag: dict[str, list[Process]], snapshot: Snapshot, before: Snapshot | None
     ) -> Iterator[MetricFamily]:
-        """The families by tag; counts of processes that share a tag, such as ranks of a job, add up."""
+        """Yields the families with a tag. Values of processes that share a tag, such as ranks of a job, add up."""
         label = self._labels
         used: list[Sample] = []
         vcpu: list[Sample] = []
@@ -216,7 +219,7 @@ class SnapshotMetrics:
                 known_sizes = [size for size in sizes if size is not None]
                 if known_sizes:
                     used.append((text, sum(known_sizes)))
-            # A synthetic process uses no vCPU time.
+            # Synthetic processes use no vCPU time, so theirs counts as 0.
             ratios = [(0.0, 0.0) if process.synthetic else _read_vcpu(process) for process in processes]
             for text, mode in zip(vcpu_rows(tag), zip(*ratios, strict=True), strict=True):
                 if vcpu_count and None not in mode:
@@ -238,7 +241,7 @@ class SnapshotMetrics:
         label_name: str,
         part_name: str,
     ) -> MetricFamily:
-        """The family of the counters in one part of the processes; skips processes without that part."""
+        """Returns the counters in `errors` or `executions` of the processes; skips processes without them."""
         kinds, read = _COUNTERS[part_name]
         rows = self._labels.rows("runtime_tag", label_name, last=kinds)
         processes_by_tag: dict[str, list[tuple[Process, float, tuple[int, ...]]]] = {}
@@ -291,7 +294,7 @@ class SnapshotMetrics:
 
 
 def _neuron_host_bytes(process: Process) -> int | None:
-    """The host memory in the categories of neuron-monitor; None if unknown."""
+    """Returns a process's host memory in the categories of neuron-monitor; None if unknown."""
     memory = process.host_memory
     sizes = (memory.application_memory_bytes, memory.constants_bytes, memory.dma_buffers_bytes, memory.tensors_bytes)
     known_sizes = [size for size in sizes if size is not None]
@@ -299,13 +302,13 @@ def _neuron_host_bytes(process: Process) -> int | None:
 
 
 def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int | None:
-    """The device memory in the categories of neuron-monitor; None if unknown."""
+    """Returns a process's device memory in the categories of neuron-monitor; None if unknown."""
     sizes = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
     return sum(sizes) if sizes else None
 
 
 def _shared_latency(processes: list[Process], before: Snapshot | None) -> LatencyPercentiles | None:
-    """The latency of processes that share a tag, over the last tick; None without executions."""
+    """Returns the latency over the last tick of processes that share a tag; None without executions."""
     if len(processes) == 1:
         return processes[0].total_latency
     earlier = {p.pid: p for p in before.processes} if before is not None else {}

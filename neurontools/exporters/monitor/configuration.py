@@ -1,6 +1,6 @@
 """The configuration of neuron-monitor: the metric groups, their processes, and their periods.
 
-Does not use pydantic: the command runs as long as the host, and its imports stay in memory.
+This module does not use pydantic: the command runs permanently, and pydantic would stay in memory.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _LONGEST_TEXT = 64
 
 MAX_FILE_BYTES = 2**20
 _ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "neuroncores_in_use", "k8s_info")
-_RUNTIME_KEYS = ("period", "tag_filter", "metrics", "address")  # the address is of Inferentia1's time, and unused
+_RUNTIME_KEYS = ("period", "tag_filter", "metrics", "address")  # `address` is unused; it dates from Inferentia1
 _METRIC_KEYS = ("period", "type")
 
 
 class InvalidDuration(ValueError):
-    """A text that is not a duration; the message says why."""
+    """A text is not a duration; the message gives the reason."""
 
 
 def parse_duration(text: str) -> float:
-    """Parses a Go duration such as "1m30s" to seconds; also fractions, which AWS's neuron-monitor rejects."""
+    """Converts a Go duration such as "1m30s" to seconds. Accepts fractions, which AWS's neuron-monitor rejects."""
     position = 0
     seconds = 0.0
     if len(text) <= _LONGEST_TEXT:
@@ -62,22 +62,23 @@ class MetricGroup:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSelection:
-    """Metric groups for processes whose tag contains a match of `tag_filter`; None: for all processes."""
+    """Metric groups for the processes whose tag contains a match of `tag_filter` (None: all processes)."""
 
     tag_filter: re.Pattern[str] | None
     metrics: tuple[MetricGroup, ...]
 
     def selects(self, tag: str) -> bool:
-        """Whether the entry selects processes with this tag."""
+        """Whether the selection includes processes with this tag."""
         return self.tag_filter is None or self.tag_filter.search(tag) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorConfiguration:
-    """A whole configuration.
+    """The configuration of neuron-monitor.
 
-    With `lists_held_cores_only`, a process lists only the NeuronCores that it holds, not all of its devices.
-    `problems` are warnings about invalid parts, which are left out. `notes` name keys without a meaning.
+    With `lists_held_cores_only`, a process lists only the NeuronCores that it holds, otherwise all NeuronCores of its
+    devices. `problems` are warnings about invalid parts, which are ignored. `notes` name unknown keys, which are
+    ignored.
     """
 
     period_seconds: float
@@ -90,14 +91,14 @@ class MonitorConfiguration:
 
     @classmethod
     def everything(cls, period_seconds: float = DEFAULT_PERIOD_SECONDS) -> MonitorConfiguration:
-        """Returns the default: all metric groups of all processes."""
+        """Returns the default configuration: all metric groups, for all processes."""
         runtime_groups = tuple(MetricGroup(name, period_seconds) for name in RUNTIME_GROUPS)
         system_groups = tuple(MetricGroup(name, period_seconds) for name in SYSTEM_GROUPS)
         return cls(period_seconds, (RuntimeSelection(None, runtime_groups),), system_groups)
 
 
 def read_configuration(file: str) -> MonitorConfiguration:
-    """Reads a configuration file; raises UserError with the file, the key and its allowed values."""
+    """Reads a configuration file. Raises UserError, whose text names the file, the key and its allowed values."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
@@ -121,13 +122,13 @@ def read_configuration(file: str) -> MonitorConfiguration:
 
 
 class InvalidConfiguration(ValueError):
-    """A configuration with an error that can't be skipped; the text names the key and its allowed values."""
+    """A configuration has an error that can't be ignored; the text names the key and its allowed values."""
 
 
 def parse_configuration(document: object) -> MonitorConfiguration:
     """Parses a decoded JSON document; raises InvalidConfiguration.
 
-    As in AWS's neuron-monitor, an unknown metric type or an invalid period only affects its own entry.
+    As in AWS's neuron-monitor, an unknown metric type or an invalid period affects only its own entry.
     """
     return _ConfigurationParser().configuration(document)
 
@@ -197,7 +198,7 @@ class _ConfigurationParser:
         return seconds
 
     def _lists_held_cores_only(self, root: Mapping[str, object]) -> bool:
-        """Our extension: which NeuronCores a process lists."""
+        """Whether processes list only NeuronCores that they hold; this key is our extension of AWS's format."""
         value = root.get("neuroncores_in_use", _OF_DEVICES)
         if value not in (_OF_DEVICES, _HELD):
             choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is used'
@@ -205,7 +206,10 @@ class _ConfigurationParser:
         return value == _HELD
 
     def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
-        """Our extension: true, or an object with a period, adds neuron_k8s_info to the records."""
+        """Returns the period of neuron_k8s_info in the records, or None without it.
+
+        The key is our extension of AWS's format: true, or an object with a period.
+        """
         value = root.get("k8s_info")
         if value is None or value is False:
             return None
@@ -229,7 +233,7 @@ def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None
 
 
 def _object_list(parent: Mapping[str, object], path: str, key: str) -> list[tuple[str, Mapping[str, object]]]:
-    """The objects of an array with their paths; none without the key."""
+    """Returns the objects of an array with their paths; empty if the key is absent."""
     value = parent.get(key)
     if value is None:
         return []
@@ -247,7 +251,7 @@ def _expect_object(value: object, place: str) -> Mapping[str, object]:
 
 
 def _check_keys(item: Mapping[str, object], path: str, allowed: Sequence[str], notes: list[str]) -> None:
-    """Rejects likely misspellings of a known key; AWS's neuron-monitor skips all unknown keys."""
+    """Rejects keys that look like misspelled known keys; AWS's neuron-monitor skips all unknown keys."""
     for key in item:
         if key in allowed:
             continue

@@ -1,4 +1,4 @@
-"""The metric groups of a record: those of a process, those of the host, and neuron_k8s_info.
+"""Builds the metric groups of a record: for processes, for the host, and neuron_k8s_info.
 
 An unknown number is 0 where the format has an integer, because AWS's exporter fails on null and other readers sum the
 numbers. If a whole group is unknown, its `error` says so, and readers skip the group.
@@ -85,8 +85,8 @@ def runtime_report(
 ) -> RuntimeReport:
     """Returns the metric groups of a process, each over its own period, sorted by name as in AWS's records.
 
-    Lists all NeuronCores of the process's devices, as AWS's neuron-monitor does, or only those it holds, as AWS's guide
-    says.
+    Lists all NeuronCores of the process's devices, as AWS's neuron-monitor does. With `lists_held_cores_only`, lists
+    only the NeuronCores that the process holds, as AWS's guide says.
     """
     writers = _RUNTIME_WRITERS | {
         NEURONCORE_COUNTERS: partial(_neuroncore_counters, lists_held_cores_only=lists_held_cores_only)
@@ -117,11 +117,11 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
         work = period.work_rates(process, position)
         if work is None:
             rates = [period.core_rates(core, process) for core in physical]
-        else:  # physical cores are as busy as their logical core, and share its FLOPs
+        else:  # each physical core is as busy as the logical core, and has an equal part of its FLOPs
             rates = [(work[0], work[1] / len(physical)) for _ in physical]
         known = [busy for busy, _ in rates if busy is not None]
         if not known and snapshot.source == SourceKind.SYSFS:
-            continue  # unknown utilization is not 0
+            continue  # omits the core: unknown utilization is not 0
         utilization = 100.0 * sum(known) / len(known) if known else 0.0
         by_physical = {core.index: 100.0 * (busy or 0.0) for core, (busy, _) in zip(physical, rates, strict=True)}
         yield (
@@ -131,7 +131,10 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
 
 
 def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
-    """The unheld NeuronCores of its devices, with 0, because readers look cores up by index."""
+    """Returns entries of 0 for NeuronCores of the process's devices that it does not hold.
+
+    Readers look cores up by index, so no index may be absent.
+    """
     per_device, lnc = _cores_per_device(process, snapshot), process.logical_neuroncore_config
     held = set(process.neuroncore_indices)
     return {
@@ -147,7 +150,7 @@ def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters
 def _core_counters(
     process: Process, snapshot: Snapshot, utilization: float, by_physical: Mapping[int, float], flops: float
 ) -> CoreCounters:
-    """The entry of a logical core: its utilization and integer FLOPS, and the utilization of its physical cores."""
+    """Returns the entry of a logical core: its utilization and FLOPS, and the utilization of its physical cores."""
     whole = round(flops)
     entry: CoreCounters = {"neuroncore_utilization": utilization, "flops": whole, "effective_flops": whole}
     base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
@@ -202,14 +205,14 @@ def _core_memory(process: Process, snapshot: Snapshot) -> Iterable[tuple[str, Co
 
 
 def _physical_cores(process: Process, position: int, snapshot: Snapshot) -> list[NeuronCore]:
-    """The existing physical cores of the logical core at a position in the process's list of cores."""
+    """Returns the existing physical cores of the logical core at this position in the process's list."""
     lnc = process.logical_neuroncore_config
     indices = process.core_indices[position * lnc : (position + 1) * lnc]
     return [core for index in indices if (core := snapshot.core(index)) is not None]
 
 
 def _cores_per_device(process: Process, snapshot: Snapshot) -> int:
-    """The logical cores per device at the LNC of the process."""
+    """Returns the number of logical cores per device at the LNC of the process."""
     return max(1, snapshot.instance.physical_cores_per_device // process.logical_neuroncore_config)
 
 
@@ -226,7 +229,7 @@ def _model_entry(model: LoadedModel, cores_per_device: int) -> LoadedModelEntry:
 
 
 def _subgraph_entry(subgraph: Subgraph, cores_per_device: int) -> SubgraphEntry:
-    """The core index is relative to its device, as in AWS's guide: index 0 on device 12."""
+    """Returns the entry of a subgraph. Its core index is relative to the device, as in AWS's guide."""
     host, device = _host_breakdown(subgraph.host_memory), _subgraph_device_breakdown(subgraph.device_memory)
     return {
         "memory_used_bytes": {
@@ -240,7 +243,7 @@ def _subgraph_entry(subgraph: Subgraph, cores_per_device: int) -> SubgraphEntry:
 
 
 def _runtime_vcpu_usage(process: Process, period: RecordPeriod) -> RuntimeVcpuUsage:
-    # A synthetic process uses no vCPU time.
+    # Synthetic processes use no vCPU time, so theirs counts as 0.
     user, system = (0.0, 0.0) if process.synthetic else period.vcpu_ratios(process)
     vcpu_count = period.now.host.vcpu_count
     if user is None or system is None or not vcpu_count:
@@ -258,12 +261,12 @@ _RUNTIME_WRITERS: dict[str, Callable[[Process, RecordPeriod], object]] = {
 
 
 def _measured_seconds(process: Process, period: RecordPeriod) -> float:
-    """The seconds that the reports of a process cover; of a silent process, the whole period."""
+    """Returns the seconds that the reports of a process cover, or the whole period without a current report."""
     return period.seconds if _missing_report_error(process, period.now) else period.seconds_of(process)
 
 
 def _missing_report_error(process: Process, snapshot: Snapshot) -> str:
-    """Why the current state of a process is unknown; "" if it is known."""
+    """Returns the reason why the current state of a process is unknown; "" if it is known."""
     if process.reporting or snapshot.source == SourceKind.SYSFS:
         return ""
     if process.measured_at_seconds is None:
@@ -273,7 +276,7 @@ def _missing_report_error(process: Process, snapshot: Snapshot) -> str:
 
 
 def _late_report_error(process: Process, snapshot: Snapshot) -> str:
-    """The error for a late report, whose numbers will be in a later record."""
+    """Returns the error text for a late report, whose numbers will be in a later record."""
     if snapshot.source == SourceKind.SYSFS:
         return ""
     return f"PID {process.pid} has not reported since the previous record; a later one has its executions"
@@ -367,10 +370,10 @@ def _device_ecc(device: Device, before: Device | None) -> DeviceEcc:
     counts = {"neuron_device_index": device.index}
     for name in _ECC_COUNTERS:
         kind, _, outcome = name.partition("_")
-        # The format requires integers, and not every driver counts all events.
+        # The format requires integers, so events that the driver does not count are 0.
         now = getattr(device.ecc, f"{name}_total") or 0
         earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
-        # A smaller counter was reset by reloading the driver.
+        # A counter that has become smaller restarted when the driver was reloaded.
         counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
     return cast(DeviceEcc, counts)
 
@@ -387,7 +390,7 @@ _SYSTEM_WRITERS: dict[str, Callable[[RecordPeriod], object]] = {
 
 
 def instance_info(instance: Instance) -> InstanceInfo:
-    """Returns instance_info; "" is unknown."""
+    """Returns the instance_info of a record; unknown values are ""."""
     info: InstanceInfo = {
         "instance_name": instance.instance_name or "",
         "instance_id": instance.instance_id or "",
@@ -405,7 +408,7 @@ def instance_info(instance: Instance) -> InstanceInfo:
 
 
 def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
-    """Returns neuron_hardware_info; cores are logical, at the LNC of the host."""
+    """Returns the neuron_hardware_info of a record; cores are logical, at the LNC of the host."""
     lnc = instance.logical_neuroncore_config
     return {
         "neuron_device_type": instance.device_type or "",
@@ -420,7 +423,7 @@ def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
 
 
 def neuron_k8s_info(period: RecordPeriod) -> NeuronK8sInfo:
-    """Returns the pods that the kubelet gave cores or devices, and pods whose processes hold some without it."""
+    """Returns the pod of each core and device: the kubelet's allocation, otherwise the pod of a process."""
     cores: dict[int, K8sUser] = {}
     devices: dict[int, K8sUser] = {}
     snapshot = period.now
@@ -456,7 +459,7 @@ def _add_processes(snapshot: Snapshot, cores: dict[int, K8sUser], devices: dict[
 
 
 def _add_user(users: dict[int, K8sUser], index: int, pod_name: str, namespace: str, container_name: str) -> None:
-    """A core belongs to the first pod only; lists the containers of that pod."""
+    """Assigns a core or device to a pod if it has none, and adds the container if the pod is the same."""
     user = users.setdefault(index, {"pod_name": pod_name, "namespace": namespace, "container_name": []})
     is_same = user["pod_name"] == pod_name and user["namespace"] == namespace
     if is_same and container_name and container_name not in user["container_name"]:

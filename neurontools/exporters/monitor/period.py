@@ -1,4 +1,4 @@
-"""The period of a record: the exact increase of counters between two snapshots, matched by process and core."""
+"""Computes the increase of counters between two snapshots, exactly, for each process and core."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ LONGEST_AWAY_SECONDS = 600.0
 class RecordBaseline:
     """The snapshot of the previous record, and the start of the series of records.
 
-    `away` has the last states of processes that have not attached to a restarted daemon yet. They attach within
-    seconds, and their work since then belongs to the next record that has them.
+    `away` has the last states of processes that have not yet attached to a restarted daemon. Processes attach within
+    seconds, and the next record that lists them also covers their work in between.
     """
 
     snapshot: Snapshot
-    began_seconds: float  # taken_at_seconds of the first baseline
+    began_seconds: float  # `taken_at_seconds` of the first snapshot in the series
     away: Mapping[CountKey, Process] = field(default_factory=dict)
 
     @classmethod
     def first(cls, snapshot: Snapshot) -> RecordBaseline:
-        """Returns the baseline for the start of a series of records."""
+        """Returns the baseline with which a series of records starts."""
         return cls(snapshot, snapshot.taken_at_seconds)
 
     def after(self, now: Snapshot) -> RecordBaseline:
-        """Returns the baseline for the record that follows the record of `now`."""
+        """Returns the baseline of the next record; `now` is the snapshot of the current record."""
         return RecordBaseline(now, self.began_seconds, self._away(now))
 
     def _away(self, now: Snapshot) -> Mapping[CountKey, Process]:
@@ -62,9 +62,10 @@ class RecordBaseline:
 
 
 class RecordPeriod:
-    """The changes of counters between a baseline and the snapshot `now` of the same host; 0 seconds without a baseline.
+    """The changes of counters between a baseline and the snapshot `now` of the same host.
 
-    Ignores a baseline later than `now`, because the clock restarted: on another host, or after a reboot.
+    Without a baseline, the period is 0 seconds long. A baseline later than `now` is ignored: it comes from another
+    host, or from before a reboot.
     """
 
     def __init__(self, now: Snapshot, baseline: RecordBaseline | None) -> None:
@@ -80,7 +81,7 @@ class RecordPeriod:
         self._cores = {core.index: core for core in self.before.cores} if self.before else {}
 
     def process_before(self, process: Process) -> Process | None:
-        """Returns the earlier state of a process; None if it was not attached then, or its state is unknown."""
+        """Returns the state of a process in the baseline; None if the baseline lacks it or its counters restarted."""
         earlier = self._processes.get(process.pid)
         if earlier is not None and counters_continue(earlier, process):
             return earlier
@@ -90,8 +91,9 @@ class RecordPeriod:
     def seconds_of(self, process: Process) -> float:
         """Returns the time that the counts of a process and its cores cover.
 
-        It spans from the last report before the period to the latest report, because the number of reports between two
-        snapshots varies. It is the whole period for a process that started in it or has not reported.
+        The time spans from the last report before the period to the latest report, because the number of reports
+        between two snapshots varies. For a process that started in the period or has not reported, the time is the
+        whole period.
         """
         earlier = self.process_before(process)
         if earlier is None or earlier.measured_at_seconds is None or process.measured_at_seconds is None:
@@ -105,17 +107,17 @@ class RecordPeriod:
         return earlier is None or earlier.measured_at_seconds != process.measured_at_seconds
 
     def _counted_here(self, process: Process) -> bool:
-        """Whether all counts of a process without an earlier state belong to this period.
+        """Whether all counts of a process without a state in the baseline belong to this period.
 
-        Counts from before the first record don't: the process was attached to an earlier daemon, or to none.
+        Counts that began before the first record do not: the process was attached to an earlier daemon, or to none.
         """
         since_seconds = process.counted_since_seconds
         return self.before is not None and (since_seconds is None or since_seconds >= self._began_seconds)
 
     def counts(self, name: str, process: Process) -> dict[str, int] | None:
-        """Returns the increase of each counter in `executions` or `errors`, by its name without `_total`.
+        """Returns the increase of each counter in `executions` or `errors`, keyed by its name without `_total`.
 
-        All counts of a process that started in the period belong to it. None if the process doesn't report them.
+        Includes all counts of a process that started in the period. None if the process doesn't report them.
         """
         now: ExecutionCounters | ErrorCounters | None = getattr(process, name)
         if now is None:
@@ -130,7 +132,7 @@ class RecordPeriod:
         }
 
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
-        """Returns percentiles of `total_latency` or `device_latency` in the period; None without executions."""
+        """Returns the percentiles of `total_latency` or `device_latency` in the period; None without executions."""
         earlier = self.process_before(process)
         if earlier is None and not self._counted_here(process):
             known: LatencyPercentiles | None = getattr(process, name)
@@ -140,15 +142,15 @@ class RecordPeriod:
             past: LatencyHistogram = getattr(earlier, f"{name}_histogram")
             if past == histogram:
                 return None
-            with contextlib.suppress(ValueError):  # the reporter restarted, so the whole histogram is new
+            with contextlib.suppress(ValueError):  # the process's reporter restarted: the whole histogram is new
                 histogram = execution.subtract_histograms(histogram, past)
         return execution.latency_percentiles(histogram)
 
     def work_rates(self, process: Process, position: int) -> tuple[float, float] | None:
         """Returns the busy share (0..1) and the FLOPS of a process on one of its logical cores.
 
-        Uses the counters of the process: they exclude earlier owners of the core, and survive a restart of the daemon.
-        None if the process doesn't report them for the whole period.
+        Uses counters of the process, which exclude earlier owners of the core and survive a restart of the daemon. None
+        if the process doesn't report them for the whole period.
         """
         if position >= len(process.core_work) or not self.has_report(process):
             return None
@@ -172,12 +174,12 @@ class RecordPeriod:
             return derived
         is_held_on = earlier.owner_pid == core.owner_pid
         if earlier.owner_pid is None or (is_held_on and earlier.measured_at_seconds is None):  # no report about it yet
-            if not self._counted_here(owner):  # older than the period, so its share of it is unknown
+            if not self._counted_here(owner):  # counting began before the period, so the increase is unknown
                 return derived
             seconds = self.seconds_of(owner)
         elif is_held_on and self.process_before(owner) and earlier.measured_at_seconds is not None:
             seconds = core.measured_at_seconds - earlier.measured_at_seconds
-        else:  # another process held the core in between, and its work is inseparable
+        else:  # the counters include the work of another process that held the core in between
             return derived
         if seconds <= 0:
             return derived
@@ -189,13 +191,13 @@ class RecordPeriod:
         )
 
     def _is_one_count_of_cores(self) -> bool:
-        """Whether core counters continued through the period; a restarted simulation resets them."""
+        """Whether core counters continued through the period; a restart of the simulation resets them."""
         return (
             self.before is not None and self.before.cores_counted_since_seconds == self.now.cores_counted_since_seconds
         )
 
     def vcpu_ratios(self, process: Process) -> tuple[float | None, float | None]:
-        """Returns the vCPUs that a process kept busy, in user and in system mode; 2.0 is two vCPUs."""
+        """Returns the average number of vCPUs that a process used, in user mode and in system mode."""
         earlier = self.process_before(process)
         if earlier is None or self.seconds <= 0:
             return process.vcpu_user_ratio, process.vcpu_system_ratio
@@ -207,10 +209,10 @@ class RecordPeriod:
         )
 
     def vcpu_usage(self) -> tuple[VcpuUsage | None, tuple[VcpuUsage, ...], float]:
-        """Returns the average vCPU usage of the host, that of each vCPU, and the seconds they cover.
+        """Returns the host's average vCPU usage, the usage of each vCPU, and the covered seconds.
 
-        Without vCPU times at both ends (the first record, or a recording of an older daemon), they cover the daemon's
-        last interval, if known.
+        If a snapshot lacks vCPU times (the first record, or a recording of an older daemon), returns the usage in the
+        daemon's last interval, if known.
         """
         host = self.now.host
         usage = vcpu_usage_between(host.vcpu_times, self.before.host.vcpu_times) if self.before else None

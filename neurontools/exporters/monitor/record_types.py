@@ -1,7 +1,7 @@
 """The types of a neuron-monitor record, the names of its metric groups, and its JSON Schema.
 
-The schema shows the class names and docstrings of the types. No `from __future__ import annotations` here: it hides
-NotRequired from `__required_keys__`.
+The JSON Schema shows the class names and docstrings of these types. The module omits `from __future__ import
+annotations`, which would hide NotRequired from `__required_keys__`.
 """
 
 import types
@@ -349,13 +349,13 @@ def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if not is_typeddict(hint):
         raise TypeError(f"no schema for {hint!r}")
     if hint.__name__ not in definitions:
-        definitions[hint.__name__] = {}  # ends the recursion of self-references
+        definitions[hint.__name__] = {}  # ends the recursion for a type that refers to itself
         definitions[hint.__name__] = _object_schema(hint, definitions)
     return {"$ref": f"#/$defs/{hint.__name__}"}
 
 
 def _object_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    from inspect import getdoc  # slow to import, and only --json-schema needs it
+    from inspect import getdoc  # inspect is slow to import, and only --json-schema needs it
 
     properties = {name: _type_schema(part, definitions) for name, part in get_type_hints(hint).items()}
     return {

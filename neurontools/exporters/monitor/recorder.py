@@ -23,7 +23,7 @@ _EARLY_SECONDS = 0.002  # tolerance, because a sleep may end a little early
 
 
 class GroupKey(NamedTuple):
-    """A configured metric group: the index of its runtime entry (-1 for the host), and its type."""
+    """Identifies a configured metric group: the index of its runtime entry (-1 for the host), and its type."""
 
     selection: int
     type: str
@@ -49,10 +49,10 @@ def make_record(
     before: Callable[[GroupKey], RecordBaseline | None],
     is_due: Callable[[GroupKey], bool] = lambda _: True,
 ) -> Record:
-    """Makes the record of a snapshot: the due groups, each over the period since its baseline (`before`).
+    """Makes the record of a snapshot from the due groups, each over the period since its baseline (`before`).
 
     Omits groups that are not due, so that readers don't count their numbers twice. Lists a process once, even if
-    several runtime entries select it; for a group in several of them, the first entry counts.
+    several runtime entries select it. If several of these entries have a group, the first entry determines its period.
     """
     periods: dict[int, RecordPeriod] = {}
 
@@ -89,7 +89,7 @@ def _selected(
     due: list[GroupKey],
     period: Callable[[GroupKey], RecordPeriod],
 ) -> dict[str, RecordPeriod] | None:
-    """The due groups of a process with their periods; None if no runtime entry selects it."""
+    """Returns the due groups of a process with their periods; None if no runtime entry selects the process."""
     selections = [index for index, selection in enumerate(configuration.runtimes) if selection.selects(process.tag)]
     if not selections:
         return None
@@ -123,7 +123,7 @@ class _DueTime:
 
 
 class GroupSchedule:
-    """The next due time of each key. All keys are due at the start; missed times are skipped."""
+    """Schedules keys, each with its own period. All keys are due at the start; missed times are skipped."""
 
     def __init__(
         self, periods: Iterable[tuple[object, float]], start_seconds: float, idle_period_seconds: float
@@ -134,16 +134,16 @@ class GroupSchedule:
 
     @property
     def next_seconds(self) -> float:
-        """When the next key is due."""
+        """The time at which the next key is due."""
         return min((due.at_seconds for due in self._due.values()), default=self._idle.at_seconds)
 
     def shift(self, seconds: float) -> None:
-        """Moves all due times later; earlier for negative seconds."""
+        """Adds `seconds` to all due times; the number may be negative."""
         for due in (*self._due.values(), self._idle):
             due.at_seconds += seconds
 
     def take_due(self, now_seconds: float, shortest_seconds: float = 0.0) -> frozenset[object]:
-        """Returns the due keys, and schedules each a period later, at least `shortest_seconds`."""
+        """Returns the due keys, and schedules each again after its period, or `shortest_seconds` if that is longer."""
         taken = set()
         for key, due in self._due.items() if self._due else [(None, self._idle)]:
             if due.at_seconds <= now_seconds + _EARLY_SECONDS:
@@ -159,7 +159,7 @@ class GroupSchedule:
 def make_outage_record(
     last: Snapshot, configuration: MonitorConfiguration, error: str, is_due: Callable[[GroupKey], bool]
 ) -> Record:
-    """Makes a record without processes, whose groups have only `error`; `last` provides the instance."""
+    """Makes a record without processes. Its groups have only `error`; its instance is that of `last`."""
     empty = replace(last, processes=(), devices=(), host=Host())
     made = make_record(empty, configuration, lambda _: None, is_due)
     for group in cast(dict[str, dict[str, object]], made["system_data"]).values():
@@ -168,7 +168,7 @@ def make_outage_record(
 
 
 class MonitorRecorder:
-    """Makes the records of one configuration; times use the clock of the snapshots' `taken_at_seconds`."""
+    """Makes the records of one configuration. All times are on the clock of the snapshots' `taken_at_seconds`."""
 
     def __init__(self, configuration: MonitorConfiguration, start_seconds: float) -> None:
         self._configuration = configuration
@@ -178,12 +178,12 @@ class MonitorRecorder:
 
     @property
     def next_seconds(self) -> float:
-        """When the next record is due."""
+        """The time at which the next record is due."""
         return self._schedule.next_seconds
 
     @property
     def periods_seconds(self) -> tuple[float, ...]:
-        """The periods of the metric groups, which are also the periods of the first record."""
+        """The different periods of the metric groups, in seconds, ascending."""
         return tuple(sorted({seconds for _, seconds in group_periods(self._configuration)}))
 
     def begin(self, past: Snapshot, period_seconds: float) -> None:
@@ -193,7 +193,7 @@ class MonitorRecorder:
                 self._before[key] = RecordBaseline.first(past)
 
     def fits(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is early by at most half an interval for the next record, and new since the last one."""
+        """Whether the next record can use a snapshot, which must be new and at most half an interval early."""
         taken_at_seconds = snapshot.taken_at_seconds
         if self._last is not None and taken_at_seconds == self._last.taken_at_seconds:
             return False
@@ -202,7 +202,7 @@ class MonitorRecorder:
     def make(self, now: Snapshot) -> Record:
         """Makes the record of a snapshot, with the due groups.
 
-        Shifts the schedule by the actual time of the snapshot. Otherwise one early or late snapshot would lengthen or
+        Shifts the schedule to the actual time of the snapshot. Otherwise one early or late snapshot would lengthen or
         shorten every later period.
         """
         late_seconds = now.taken_at_seconds - self.next_seconds
@@ -211,7 +211,7 @@ class MonitorRecorder:
         # A period shorter than the daemon's interval can't be met.
         due = self._schedule.take_due(now.taken_at_seconds, now.interval_seconds)
         made = make_record(now, self._configuration, self._before.get, due.__contains__)
-        following: dict[int, RecordBaseline] = {}  # groups that shared a baseline keep sharing one
+        following: dict[int, RecordBaseline] = {}  # groups with a common baseline get a common new one
         for key, _ in group_periods(self._configuration):
             if key in due:
                 earlier = self._before.get(key)
@@ -222,7 +222,7 @@ class MonitorRecorder:
         return made
 
     def make_outage(self, error: str, now_seconds: float) -> Record | None:
-        """Makes the record for a time without a snapshot; None before the first snapshot."""
+        """Makes the record for a time without a snapshot; returns None before the first snapshot."""
         due = self._schedule.take_due(now_seconds)
         if self._last is None:
             return None
