@@ -1,1 +1,1 @@
-"""Ground that every room stands on: text, files, errors, signals and cheap stand-ins for slow standard modules."""
+"""Utilities for all other packages: text, files, errors, signals, and light replacements of slow standard modules."""

@@ -1,13 +1,13 @@
-"""How every command starts, writes its output and ends."""
+"""Runs commands: standard streams, signals, output, error lines and exit codes."""
 
-import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums, which slows the start
+import _signal  # type: ignore[import-not-found]  # `signal` builds enums on import, which delays the start
 import os
 import sys
 from time import monotonic
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, EXIT_INTERRUPTED, UserError
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
 _ENDING = (_signal.SIGTERM, _signal.SIGHUP)
-_CLEANING_SECONDS = 5.0  # in which a second signal doesn't interrupt what the first has begun
+_CLEANING_SECONDS = 5.0  # seconds after a signal in which further signals are ignored
 
-_is_ending_until = 0.0  # by the monotonic clock
+_is_ending_until = 0.0  # monotonic time until which further signals are ignored
 
 
 class ReaderGone(Exception):
-    """The reader closed standard output. The command then ends by SIGPIPE, as other tools do."""
+    """The reader of standard output closed it. The command then dies of SIGPIPE, like other tools."""
 
 
 class EndedBySignal(SystemExit):
-    """A signal ends the command. Raised in the main thread, so that contexts are left."""
+    """A signal ends the command. Raised in the main thread, so that context managers clean up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -35,7 +35,7 @@ class EndedBySignal(SystemExit):
 
 
 def end_on_signal(number: int, _frame: "FrameType | None" = None) -> None:
-    """Signal handler that ends a command: raises EndedBySignal.
+    """Ends a command from a signal handler, by raising EndedBySignal.
 
     Ignores further signals for 5 s, so that they do not interrupt the clean-up.
     """
@@ -49,15 +49,15 @@ def end_on_signal(number: int, _frame: "FrameType | None" = None) -> None:
 def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = False) -> "NoReturn":
     """Runs a command and ends the process. `work` receives the arguments and returns the exit code.
 
-    A service writes the whole traceback of a fault, because nobody can reproduce it.
+    On an unexpected exception, a service writes the whole traceback, because the failure may be hard to reproduce.
     """
     _reserve_standard_streams()
     for number in _ENDING:
-        if _signal.getsignal(number) == _signal.SIG_DFL:  # nohup and the like have them ignored
+        if _signal.getsignal(number) == _signal.SIG_DFL:  # nohup makes its child ignore SIGHUP; keep it ignored
             _signal.signal(number, end_on_signal)
     try:
         os._exit(_exit_code(command, work, is_service=is_service))
-    except KeyboardInterrupt:  # also one that came while another end was on its way
+    except KeyboardInterrupt:  # also if Ctrl-C came while another exception propagated
         os._exit(EXIT_INTERRUPTED)
     except ReaderGone:
         _die_by_signal(_signal.SIGPIPE)
@@ -66,9 +66,9 @@ def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service:
 
 
 def run_module(name: str) -> None:
-    """Imports the module of a command and runs its `main`. Ctrl-C during the import ends the process at once.
+    """Imports the module of a command and runs its `main`. Ctrl-C during the import exits immediately.
 
-    An exception raised during an import may be lost, and there is nothing to clean up yet.
+    A KeyboardInterrupt raised during an import may be lost, and there is nothing to clean up yet.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit_interrupted)
@@ -79,9 +79,9 @@ def run_module(name: str) -> None:
 
 
 def write_document(document: bytes) -> None:
-    """Writes bytes to standard output unchanged. The caller must have escaped foreign text.
+    """Writes bytes to standard output unchanged. The caller must escape untrusted text first.
 
-    Raises ReaderGone if the reader closed it, and UserError if writing fails, as on a full disk.
+    Raises ReaderGone if the reader closed standard output, and UserError for other errors, such as a full disk.
     """
     rest = memoryview(document)
     while rest:
@@ -89,7 +89,7 @@ def write_document(document: bytes) -> None:
             rest = rest[os.write(_STDOUT, rest) :]
         except BrokenPipeError:
             raise ReaderGone from None
-        except BlockingIOError:  # whoever shares it with us made it so
+        except BlockingIOError:  # another process that shares the stream set O_NONBLOCK
             import select
 
             select.select([], [_STDOUT], [])
@@ -98,9 +98,9 @@ def write_document(document: bytes) -> None:
 
 
 def write_text(text: str) -> None:
-    """Writes text to standard output with control characters escaped. Errors as for `write_document`."""
+    """Writes text to standard output with control characters escaped. Raises the same errors as `write_document`."""
     document = text.encode("utf-8", "surrogatepass")
-    if document.translate(None, _PLAIN):  # much faster than to ask each character
+    if document.translate(None, _PLAIN):  # much faster than a check of each character
         from neurontools.util.terminal import escape_controls_by_line
 
         document = escape_controls_by_line(text).encode()
@@ -108,16 +108,16 @@ def write_text(text: str) -> None:
 
 
 def _reserve_standard_streams() -> None:
-    """Opens /dev/null for closed standard streams, so that no later file gets their numbers.
+    """Opens /dev/null in place of closed standard streams, so that no later file gets their descriptor numbers.
 
-    Output would otherwise go to that file, such as the connection to the daemon. Reading such a stream ends at once;
-    writing fails.
+    Otherwise output could go to such a file, for example to the daemon's socket. Reads of a replaced stream return end
+    of file; writes fail, because it is open for reading only.
     """
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDONLY)  # takes the lowest number there is
+            os.open(os.devnull, os.O_RDONLY)  # open() returns the lowest free descriptor, which is this one
 
 
 def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: bool) -> int:
@@ -126,7 +126,7 @@ def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: 
         _flush_stdout()
     except (ReaderGone, EndedBySignal):
         raise
-    except Exception as error:  # whatever it is, the user gets a line
+    except Exception as error:  # the user gets an error line for any exception
         interruption = _interrupting_exception(error)
         if interruption is not None:
             raise interruption from None
@@ -144,7 +144,7 @@ def _run_and_cleanup(work: "Callable[[list[str]], int]") -> int:
             raise UserError(end.code) from end
         return end.code or 0
     finally:
-        registry = sys.modules.get("neurontools.rpc.tunnel_registry")  # loaded only if a tunnel was opened
+        registry = sys.modules.get("neurontools.rpc.tunnel_registry")  # only loaded if the command opened a tunnel
         if registry is not None:
             from neurontools.util.signals import DeferredSignals
 
@@ -157,7 +157,10 @@ def _exit_interrupted(_number: int, _frame: "FrameType | None") -> "NoReturn":
 
 
 def _interrupting_exception(error: BaseException) -> BaseException | None:
-    """Returns the interrupt that this exception hides, as when a second signal meets a released lock."""
+    """Returns the earliest KeyboardInterrupt or EndedBySignal in the context chain of an exception, or None.
+
+    Such an interrupt is hidden if its clean-up raises, for example by releasing a lock that is already released.
+    """
     found = None
     before = error.__context__
     while before is not None:
@@ -168,7 +171,7 @@ def _interrupting_exception(error: BaseException) -> BaseException | None:
 
 
 def _flush_stdout() -> None:
-    """Flushes what libraries printed. The commands themselves write unbuffered."""
+    """Flushes `sys.stdout`, because libraries print there. The commands themselves write unbuffered."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -176,7 +179,7 @@ def _flush_stdout() -> None:
         raise ReaderGone from None
     except OSError as error:
         raise _stdout_error(error) from error
-    except ValueError:  # it is closed
+    except ValueError:  # sys.stdout is closed
         pass
 
 
@@ -185,14 +188,14 @@ def _stdout_error(error: OSError) -> UserError:
 
 
 def _die_by_signal(number: int) -> "NoReturn":
-    """Ends the process by this signal. Restores the default action first, because Python ignores SIGPIPE."""
+    """Ends this process by sending it a signal. Restores the default action first, because Python ignores SIGPIPE."""
     _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(128 + number)  # the signal was blocked
+    os._exit(128 + number)  # reached only if the signal is blocked
 
 
 def exit_code_text(exit_codes: tuple[tuple[int, str], ...]) -> str:
-    """Returns the paragraph of --help on exit codes."""
+    """Returns the paragraph of --help that lists the exit codes."""
     return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in exit_codes)))
 
 
@@ -200,23 +203,24 @@ TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"
 
 
 def write_stderr(text: str) -> None:
-    """Writes a line to standard error. Ignores a closed standard error."""
+    """Writes a line to standard error, with control characters escaped. Ignores write errors."""
     from neurontools.util.terminal import escape_controls
 
     _write_bytes(escape_controls(text))
 
 
 def write_stderr_lines(text: str) -> None:
-    """Writes several lines to standard error. Ignores a closed standard error."""
+    """Writes several lines to standard error, with control characters escaped. Ignores write errors."""
     from neurontools.util.terminal import escape_controls_by_line
 
     _write_bytes(escape_controls_by_line(text))
 
 
 def write_failure(command: str, error: Exception, *, is_service: bool) -> int:
-    """Writes the error line of a failed command and returns the exit code.
+    """Writes the error line for the exception that ended a command, and returns the exit code.
 
-    A fault of the command itself gives exit code 70. A service, or NEURONTOOLS_TRACEBACK=1, adds the traceback.
+    A bug in the command itself has exit code 70. For services, or with NEURONTOOLS_TRACEBACK=1, writes the traceback
+    too.
     """
     if isinstance(error, UserError):
         text = str(error)
@@ -255,4 +259,4 @@ def _write_bytes(text: str) -> None:
     try:
         os.write(_STDERR, text.encode() + b"\n")
     except OSError:
-        return  # nobody is told; what is done is done all the same
+        return  # the message is lost, but the exit code is still right

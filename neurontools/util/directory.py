@@ -1,8 +1,8 @@
-"""An open directory that no other user can replace, and operations in it.
+"""Opens directories so that no other user can replace them, and works on their files by descriptor.
 
-The kernel resolves a path at each use, so the owner of any directory on the way can redirect it. `Directory` resolves
-the path once, from the root down. Each step, directory or symbolic link, must belong to this user or to root. All later
-operations use the descriptor.
+The kernel resolves a path at each use, so the owner of any directory in the path can redirect it. `Directory` resolves
+the path once, from the root down. Each directory and symbolic link in the path must belong to this user or to root. All
+later operations use the descriptor of the directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40  # the kernel's limit
+_MOST_LINKS = 40  # symbolic links in a path; the kernel has the same limit
 _WAY_MODE = 0o755
 _SHARED_MODE = stat.S_ISVTX | stat.S_ISGID | stat.S_IWGRP
 
@@ -30,8 +30,9 @@ class NotTrusted(PermissionError):
 class Directory:
     """An open directory. Close it, or use it as a context manager. Methods take names of entries, not paths.
 
-    `path` is for messages. `is_made`: `open` or `below` created it. `exposed`: a parent directory that everybody may
-    write to and that is not sticky, so its entries can be replaced. Operations raise OSError. Thread-safe.
+    `path` is used in messages only. `is_made` says whether `open` or `below` created the directory. `exposed` is a
+    parent directory that is writable for everybody and not sticky, so others can replace its entries; else None.
+    Operations raise OSError. Thread-safe.
     """
 
     def __init__(self, descriptor: int, path: str, *, is_made: bool = False, exposed: str | None = None) -> None:
@@ -42,16 +43,18 @@ class Directory:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, make_mode: int | None = None, may_be_link: bool = True) -> Directory:
-        """Opens a directory. Raises NotTrusted if another user controls a part of the path.
+        """Opens a directory. Raises NotTrusted if another user owns a part of the path.
 
-        `make_mode` creates it if missing, and missing parents with at most 0755. Safe against a concurrent creator.
+        With `make_mode`, creates a missing directory with this mode, and missing parents with 0755, both subject to the
+        umask. Another process may create them at the same time.
         """
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
     def below(self, name: str, *, make_mode: int | None = None) -> Directory:
-        """Opens a subdirectory that belongs to this user, root, or a member of `shared_group`, and is no link.
+        """Opens a subdirectory. Raises NotTrusted if it is a symbolic link or its owner is not trusted.
 
-        `make_mode` creates it if missing; in a shared directory it is shared too.
+        Trusted are this user, root, and members of `shared_group`. With `make_mode`, creates a missing subdirectory; in
+        a shared directory, the new one gets the same mode.
         """
         group = self.shared_group
         is_made = make_mode is not None and _make(self.descriptor, name, make_mode)
@@ -74,35 +77,35 @@ class Directory:
 
     @property
     def mode(self) -> int:
-        """Permission bits."""
+        """Permission bits of the directory."""
         return stat.S_IMODE(os.fstat(self.descriptor).st_mode)
 
     @property
     def owner(self) -> int:
-        """User ID of the owner."""
+        """User ID of the directory's owner."""
         return os.fstat(self.descriptor).st_uid
 
     @property
     def shared_group(self) -> int | None:
-        """Group whose members trust each other, if the mode says so (such as 3770). Otherwise None."""
+        """Group whose members share the directory, if its mode says so (such as 3770); otherwise None."""
         found = os.fstat(self.descriptor)
         is_shared = found.st_mode & _SHARED_MODE == _SHARED_MODE and not found.st_mode & stat.S_IWOTH
         return found.st_gid if is_shared else None
 
     def set_mode(self, mode: int, group: int | None = None) -> None:
-        """Sets the mode, and optionally the group."""
+        """Sets the mode, and optionally the group, of the directory."""
         with self._readable() as descriptor:
             if group is not None:
                 os.fchown(descriptor, -1, group)
             os.fchmod(descriptor, mode)
 
     def names(self) -> list[str]:
-        """Returns the names of the entries."""
+        """Returns the names of the directory's entries."""
         with self._readable() as descriptor:
             return os.listdir(descriptor)  # noqa: PTH208
 
     def is_there(self, name: str) -> bool:
-        """Whether an entry of this name exists."""
+        """Returns whether an entry of this name exists, even if it is a broken link."""
         try:
             os.lstat(name, dir_fd=self.descriptor)
         except FileNotFoundError:
@@ -110,14 +113,14 @@ class Directory:
         return True
 
     def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
-        """Opens a file and returns its descriptor. Does not follow symbolic links, and does not block on a pipe."""
+        """Opens a file and returns its descriptor. Does not follow symbolic links or block on a FIFO."""
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(name, flags, mode, dir_fd=self.descriptor)
 
     def open_lock(self, name: str) -> int:
-        """Opens a lock file, creates it if missing, and returns its descriptor.
+        """Opens a lock file, creating it if missing, and returns its descriptor.
 
-        Raises NotTrusted unless it is a regular file without other hard links and with a trusted owner. Trusted are
+        Raises NotTrusted unless the lock is a regular file with a single hard link and a trusted owner. Trusted are
         this user, root, and members of `shared_group`.
         """
         group = self.shared_group
@@ -133,11 +136,17 @@ class Directory:
         return descriptor
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """Reads a file of this user, root, or a member of `shared_group`. None for other owners and larger files."""
+        """Returns the content of a file of this user, root, or `shared_group`.
+
+        Returns None if the file has another owner, is not a regular file, or has more than `most_bytes`.
+        """
         return self._read(name, most_bytes, self.shared_group, 0)
 
     def read_own(self, name: str, most_bytes: int) -> bytes | None:
-        """Reads a file that only this user or root may write to. None for other files and larger ones."""
+        """Returns the content of a file that only this user or root can write to.
+
+        Returns None if others can write to the file, or if it has more than `most_bytes`.
+        """
         return self._read(name, most_bytes, None, stat.S_IWGRP | stat.S_IWOTH)
 
     def _read(self, name: str, most_bytes: int, group: int | None, refused_mode: int) -> bytes | None:
@@ -149,7 +158,7 @@ class Directory:
         return content if len(content) <= most_bytes else None
 
     def replace(self, name: str, content: bytes, mode: int = 0o644) -> None:
-        """Writes a file atomically. Sets this mode regardless of the umask."""
+        """Replaces a file atomically by one with this content and mode. The umask does not apply."""
         draft = f".{name}.{os.urandom(6).hex()}"
         descriptor = self.open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -157,7 +166,7 @@ class Directory:
                 rest = memoryview(content)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-                # By descriptor, because the name may meanwhile be a link to a private file.
+                # fchmod, not chmod: another user may have replaced the name by a link to a private file.
                 os.fchmod(descriptor, mode)
             finally:
                 os.close(descriptor)
@@ -168,11 +177,11 @@ class Directory:
             raise
 
     def remove(self, name: str) -> None:
-        """Removes a file, or a link."""
+        """Removes a file or a symbolic link from the directory."""
         os.unlink(name, dir_fd=self.descriptor)
 
     def close(self) -> None:
-        """Closes the descriptor. Further calls do nothing."""
+        """Closes the descriptor of the directory. Idempotent."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -187,7 +196,7 @@ class Directory:
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[int]:
-        """Opens a second descriptor for reading, because O_PATH allows neither listing nor a change of mode."""
+        """Yields a readable descriptor of the directory, because O_PATH descriptors allow neither listing nor fchmod."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             yield descriptor
@@ -195,7 +204,10 @@ class Directory:
             os.close(descriptor)
 
     def _open_or_make(self, name: str, mode: int) -> int:
-        """Tries without O_CREAT first: in a sticky directory the kernel refuses O_CREAT for another user's file."""
+        """Opens a file, or creates it if missing, and returns its descriptor.
+
+        Tries without O_CREAT first, because in a sticky directory the kernel refuses O_CREAT on another user's file.
+        """
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return self.open_file(name, os.O_RDWR)
@@ -206,7 +218,7 @@ class Directory:
 
 
 class _Walk:
-    """Resolves a path from the root down to a directory."""
+    """Resolves a path to a directory, one name at a time from the root, and checks the owner of each."""
 
     def __init__(self, path: str, make_mode: int | None, may_be_link: bool) -> None:
         if not path.startswith("/"):
@@ -272,18 +284,18 @@ class _Walk:
 
 
 def _parts(path: str) -> list[str]:
-    """Splits a path into its steps, the first step last."""
+    """Splits a path into its names, in reverse order."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _make(above: int, name: str, mode: int) -> bool:
-    """Creates a directory if nothing exists there. Returns whether it did."""
+    """Creates a directory unless the name exists. Returns whether the directory was created."""
     try:
         os.mkdir(name, mode, dir_fd=above)
     except FileExistsError:
         return False
     except OSError:
-        # A read-only file system reports an error even if the directory exists.
+        # mkdir on a read-only file system may fail with another error although the directory exists.
         if _exists(above, name):
             return False
         raise
@@ -303,9 +315,9 @@ def _check(found: os.stat_result, path: str, group: int | None = None) -> None:
 
 
 def _is_trusted(found: os.stat_result, group: int | None = None) -> bool:
-    """Whether a file belongs to this user, to root, or to a member of the group.
+    """Returns whether a file belongs to this user, to root, or to this group.
 
-    In a user namespace without root, root's files appear to belong to another user. So the owner of / is trusted too.
+    The owner of / is trusted too, because in a user namespace root's files may appear to belong to another user.
     """
     if found.st_uid in (0, os.geteuid()) or (group is not None and found.st_gid == group):
         return True

@@ -10,7 +10,7 @@ from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.light_imports import Generic, TypeVar
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     import json
     from typing import Any
@@ -22,7 +22,7 @@ _COMPACT_SEPARATORS = (",", ":")
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Encodes JSON in ASCII without control characters, compact unless indented. Raises ValueError for NaN."""
+    """Encodes a value as ASCII JSON without control characters, compact unless indented. Raises ValueError for NaN."""
     text = _json_encoder(indent).encode(value)
     return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
 
@@ -36,7 +36,7 @@ def _json_encoder(indent: int | None) -> json.JSONEncoder:
     )
 
 
-# Go's escapes, plus DEL and C1: a parser reads the same text, and a terminal ignores it.
+# Go's JSON escapes. DEL and C1 are escaped too, so that a terminal does not act on them.
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
 _BIDI_CONTROLS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _GO_ESCAPES: dict[int, str] = {code: f"\\u{code:04x}" for code in (*map(ord, "<>&"), *_CONTROLS, *_BIDI_CONTROLS)}
@@ -47,14 +47,14 @@ _UNESCAPED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123
 
 
 def encode_go_string(text: str) -> str:
-    """Encodes a JSON string. A lone surrogate, which UTF-8 lacks, becomes U+FFFD as in Go."""
+    """Encodes a JSON string with Go's escapes. A lone surrogate becomes U+FFFD as in Go, because UTF-8 lacks it."""
     if _UNESCAPED.issuperset(text):
         return f'"{text}"'
     return f'"{text.translate(_GO_ESCAPES)}"'
 
 
 def encode_go_json(value: JsonValue, indent: str = "    ", margin: str = "\n") -> str:
-    """Encodes JSON as the original tools (Go) do: indented, keys in order, no newline at the end."""
+    """Encodes JSON like the original tools, which use Go: indented, keys in order, without a final newline."""
     if isinstance(value, str):
         return encode_go_string(value)
     if value is None:
@@ -75,13 +75,13 @@ def encode_go_json(value: JsonValue, indent: str = "    ", margin: str = "\n") -
     return f"{opening}{deeper}{(',' + deeper).join(parts)}{margin}{closing}"
 
 
-# A cell that starts with one of these is a formula to a spreadsheet; the last four are full-width forms.
+# Spreadsheets evaluate a cell that starts with one of these as a formula. The last four are full-width forms.
 _FORMULA_SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def csv_line(cells: Iterable[object]) -> str:
-    """Encodes one line with its line end. Pass text from elsewhere through `foreign_cell` first."""
-    import csv  # slow to import, and only some documents are CSV
+    """Encodes cells as one line of CSV with a newline. Pass untrusted text through `foreign_cell` first."""
+    import csv  # imported here because it is slow and few documents are CSV
     import io
 
     written = io.StringIO()
@@ -90,9 +90,9 @@ def csv_line(cells: Iterable[object]) -> str:
 
 
 def foreign_cell(text: str) -> str:
-    """Makes text from elsewhere (a command, a tag) safe as a cell: escapes control characters, defuses formulas.
+    """Makes untrusted text, such as a command or a tag, safe for a CSV cell. Escapes control characters.
 
-    A formula gets a leading apostrophe, by which spreadsheets mark text.
+    Text that looks like a formula gets a leading apostrophe, which makes spreadsheets treat the cell as text.
     """
     shown = escape_controls(text)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA_SIGNS) else shown
@@ -100,23 +100,23 @@ def foreign_cell(text: str) -> str:
 
 _VOID_ELEMENTS = frozenset({"meta", "link", "input", "rect", "line", "path"})
 
-# As html.escape, whose module imports re.
+# The escapes of html.escape, whose module would import re.
 _MARKUP_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
 class Markup(str):
-    """HTML or SVG markup. Any other str is text and gets escaped."""
+    """A str that is HTML or SVG markup. Functions for markup escape every other str."""
 
     __slots__ = ()
 
 
 def escape_markup(content: str) -> Markup:
-    """Escapes text for markup, including control and direction characters."""
+    """Escapes text for HTML or SVG, including control characters and bidirectional formatting characters."""
     return Markup(escape_controls(content).translate(_MARKUP_ESCAPES))
 
 
 def element(tag: str, *content: str, **attributes: str | float) -> Markup:
-    """Builds an element. `class_` sets its class; underscores in other attribute names stand for hyphens.
+    """Builds an HTML or SVG element. `class_` sets its class; underscores in other attribute names become hyphens.
 
     Content that is not Markup is escaped.
     """
@@ -129,7 +129,7 @@ def element(tag: str, *content: str, **attributes: str | float) -> Markup:
 
 
 def join_markup(parts: Iterable[str]) -> Markup:
-    """Concatenates parts; escapes those that are not Markup."""
+    """Concatenates pieces of markup, and escapes pieces that are not `Markup`."""
     return Markup("".join(part if isinstance(part, Markup) else escape_markup(part) for part in parts))
 
 
@@ -143,15 +143,15 @@ def _attribute_text(value: str | float) -> str:
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A table column. `title` has one element per line; `read` returns a row's cell, safe for a terminal."""
+    """A table column. `title` has one element per line of the heading; `read` returns the cell of a row, escaped."""
 
     title: tuple[str, ...]
     read: Callable[[Row], str]
-    once: bool = False  # only the first row of a group shows it
+    once: bool = False  # whether only the first row of a group shows its cell
 
 
 def ascii_table(columns: Sequence[Column[Row]], groups: Sequence[Sequence[Row]]) -> str:
-    """Draws a table in the style of the original neuron-ls. A line separates groups if any has several rows."""
+    """Draws a table in the style of the original neuron-ls. Rules separate groups if any group has several rows."""
     heights = range(max(len(column.title) for column in columns))
     titles = [[column.title[line] if line < len(column.title) else "" for column in columns] for line in heights]
     cells = [[_row_cells(columns, row, position) for position, row in enumerate(group)] for group in groups]
@@ -182,7 +182,7 @@ def _align_left(text: str, width: int) -> str:
 
 
 def _center(text: str, width: int) -> str:
-    """Puts an odd space on the right, as the original tools do; str.center sometimes puts it on the left."""
+    """Centers text in a cell. An odd space goes to the right, as in the original tools, unlike with str.center."""
     gap = width - cell_width(text)
     return " " * (gap // 2) + text + " " * (gap - gap // 2)
 
@@ -191,17 +191,18 @@ _LARGEST_OPTION_FILE_BYTES = 2**16
 
 
 def option_file_label(option: str, path: str) -> str:
-    """Names the file in errors."""
+    """Returns the option and its file as a prefix for error messages."""
     return f"{option} {excerpt(path, 200)}"
 
 
 def read_options(option: str, path: str, defaults: Mapping[str, object]) -> dict[str, Any]:
-    """Reads the TOML file that an option names. Raises UserError, which names the file.
+    """Reads the TOML file that a command-line option names. Raises UserError with the name of the file.
 
-    `defaults` maps each allowed key to its default, whose type decides what the key accepts: None a string, a tuple a
-    list of strings, a bool true or false. Returns only the keys in the file; a list becomes a tuple.
+    `defaults` maps each allowed key to its default. The default's type decides which values the key accepts: a tuple
+    accepts a list of strings, a bool accepts true or false, None accepts a string. Returns only the keys in the file; a
+    list becomes a tuple.
     """
-    import tomllib  # slow to import, and few commands are given such a file
+    import tomllib  # imported here because it is slow and few commands need it
     from pathlib import Path
 
     at = option_file_label(option, path)

@@ -1,4 +1,4 @@
-"""Cheap imports: lazy packages (PEP 562), and stand-ins for standard modules that are slow or large to import."""
+"""Faster imports: lazy packages (PEP 562), and light replacements of standard modules that are slow to import."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "replace",
 ]
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
@@ -30,9 +30,10 @@ _MISSING = object()
 
 
 def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package that re-exports these names of its modules.
+    """Returns `__getattr__` and `__dir__` for a package that re-exports names of its modules lazily.
 
-    Importing one module of the package does not import the others. A name is read from the first module that has it.
+    A module is imported when a name is first read from the package. The first of `modules` that has the name provides
+    it; modules are tried and imported in this order.
     """
 
     def get(name: str) -> Any:
@@ -40,33 +41,33 @@ def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[
             loaded = __import__(f"{package}.{module}", fromlist=["_"])
             if hasattr(loaded, name):
                 value = getattr(loaded, name)
-                setattr(sys.modules[package], name, value)  # the next read does not come here
+                setattr(sys.modules[package], name, value)  # later reads of the name do not call __getattr__
                 return value
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get, lambda: names
 
 
-# Generic and TypeVar without the import of typing. If typing is loaded already, they are the real ones.
+# Avoids the import of typing for Generic and TypeVar. If typing is already loaded, uses the real ones.
 if TYPE_CHECKING or "typing" in sys.modules:
     from typing import Generic, TypeVar
 else:
 
     class Generic:
-        """A base class that accepts a type parameter and ignores it."""
+        """Replaces typing.Generic: a base class that ignores its type parameters."""
 
         __slots__ = ()
 
         def __class_getitem__(cls, _: object) -> type:
             return cls
 
-    def TypeVar(name: str) -> str:  # noqa: N802 - stands for typing's
-        """Returns its name: the stand-in for Generic ignores type parameters."""
+    def TypeVar(name: str) -> str:  # noqa: N802 - has the name of typing.TypeVar
+        """Replaces typing.TypeVar. Returns only its name, because the light Generic ignores type parameters."""
         return name
 
 
-# dataclasses: importing it takes as long as starting Python, because it imports inspect; each class compiles code. A
-# command that only builds objects and reads their fields needs an initializer, and neither comparison, hash nor repr.
+# Importing dataclasses takes as long as starting Python, because it imports inspect, and each dataclass compiles code.
+# A command that only builds objects and reads their fields needs an initializer, but no comparison, hash or repr.
 
 
 class _Field:
@@ -78,25 +79,28 @@ class _Field:
 
 
 def install_dataclasses() -> None:
-    """Makes `import dataclasses` find the stand-in, unless the real module is loaded. For one-shot commands only."""
+    """Makes `import dataclasses` import the light replacement, unless the real module is loaded.
+
+    Only for commands that exit after one output.
+    """
     module: Any = ModuleType("dataclasses", __doc__)
     module.dataclass, module.fields, module.replace = dataclass, fields, replace
     sys.modules.setdefault("dataclasses", module)
 
 
 def dataclass(kind: type | None = None, /, **_options: object) -> Any:
-    """Stands for dataclasses.dataclass. Ignores the options; a default is a value, not a factory."""
+    """Replaces dataclasses.dataclass. Adds only an initializer, ignores options, and has no default factories."""
     return _add_initializer if kind is None else _add_initializer(kind)
 
 
 def fields(kind: Any) -> tuple[_Field, ...]:
-    """Stands for dataclasses.fields."""
+    """Replaces dataclasses.fields: returns the fields of a light dataclass."""
     listed: tuple[_Field, ...] = kind.__light_fields__
     return listed
 
 
 def replace(part: Any, /, **changes: object) -> Any:
-    """Stands for dataclasses.replace."""
+    """Replaces dataclasses.replace: returns a copy of an object with some fields changed."""
     copy = object.__new__(type(part))
     copy.__dict__.update(part.__dict__)
     copy.__dict__.update(changes)
@@ -123,7 +127,7 @@ def _initializer(
     def initialize(self: Any, *arguments: object, **named: object) -> None:
         values = self.__dict__
         values.update(defaults)
-        values.update(zip(names, arguments))  # noqa: B905 - later fields come by name or have defaults
+        values.update(zip(names, arguments))  # noqa: B905 - the other fields are passed by name or have defaults
         values.update(named)
         if post_init is not None:
             post_init(self)
@@ -131,7 +135,7 @@ def _initializer(
     return initialize
 
 
-# enum: importing it takes a third of Python's start, because it imports functools and collections.
+# Importing enum takes a third of Python's start time, because it imports functools and collections.
 
 
 class _EnumType(type):
@@ -162,17 +166,17 @@ class _EnumType(type):
 
 
 class IntEnum(int, metaclass=_EnumType):
-    """Stands for enum.IntEnum."""
+    """Light replacement of enum.IntEnum."""
 
 
 class StrEnum(str, metaclass=_EnumType):
-    """Stands for enum.StrEnum."""
+    """Light replacement of enum.StrEnum."""
 
 
 class LightEnum:
-    """A context in which `import enum` finds the stand-in, unless the real module is loaded.
+    """A context manager in which `import enum` imports the light replacement, unless the real module is loaded.
 
-    Standard modules need the real one, so only our modules may be imported inside.
+    Only modules of neurontools may be imported inside, because standard modules need the real enum.
     """
 
     def __enter__(self) -> None:
@@ -187,9 +191,9 @@ class LightEnum:
 
 
 def import_asyncio() -> None:
-    """Imports asyncio without TLS, which saves 4 MiB (OpenSSL). Does nothing special if ssl is loaded already.
+    """Imports asyncio without the ssl module, which saves 4 MiB for OpenSSL. Has no effect if ssl is already loaded.
 
-    asyncio works as on a Python built without ssl. Importing ssl later still works, but asyncio won't use it.
+    asyncio works as in a Python built without ssl. Importing ssl later works, but asyncio does not use it.
     """
     modules: dict[str, Any] = sys.modules
     if "ssl" in modules:
@@ -202,9 +206,9 @@ def import_asyncio() -> None:
 
 
 def import_shutil() -> None:
-    """Imports shutil without bzip2 and LZMA, whose libraries would stay in memory.
+    """Imports shutil without the bz2 and lzma modules, which saves the memory of their libraries.
 
-    shutil works as on a Python built without them. Importing bz2 or lzma later still works.
+    shutil works as in a Python built without these modules. Importing bz2 or lzma later still works.
     """
     modules: dict[str, Any] = sys.modules
     left_out = [name for name in _ARCHIVE_MODULES if name not in modules]

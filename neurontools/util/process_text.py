@@ -1,4 +1,4 @@
-"""Shortens command lines and hides secrets in environments, for display."""
+"""Prepares processes for display: shortens command lines, and hides secrets in environment variables."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from itertools import islice
 
 _LONGEST_COMMAND = 4096
 _INTERPRETERS = ("python", "pypy")
-_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # interpreter options with a separate value
-_LAUNCHERS = ("neurontools.runtime",)  # modules that run a script given as their argument
+_WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # interpreter options whose value is the next argument
+_LAUNCHERS = ("neurontools.runtime",)  # modules of `python -m` that run the script in their argument
 
 
 def script_text(command: str) -> str:
-    """Shortens `/opt/venv/bin/python3 -u /home/me/train.py --lr 0.1` to `train.py --lr 0.1`.
+    """Shortens a command line: `/opt/venv/bin/python3 -u /home/me/train.py --lr 0.1` to `train.py --lr 0.1`.
 
-    `-m` leaves the module and its arguments, `-c` the code. Other programs lose their directory. "" stays "". Spaces
-    inside an argument are not quoted, so a path with a space is shown from its last directory on.
+    Of `python -m`, the module and its arguments remain; of `python -c`, the code. Other programs lose their directory.
+    The command line does not quote spaces, so a script path with a space loses everything before its last directory.
     """
     words = command[:_LONGEST_COMMAND].split()
-    if not words or words[0].startswith("["):  # a kernel thread, or a synthetic process
+    if not words or words[0].startswith("["):  # a kernel thread or a synthetic process
         return " ".join(words)
     script = _after_interpreter(words) if _is_interpreter(words[0]) else words
     return " ".join([_base(script[0]), *script[1:]]) if script else _base(words[0])
@@ -30,7 +30,7 @@ def _is_interpreter(word: str) -> bool:
 
 
 def _after_interpreter(words: list[str]) -> list[str]:
-    """Returns the words from the script, module or code on; [] if there is none."""
+    """Returns the words of a Python command line from the script, module or code on; empty if there is none."""
     position = 1
     while position < len(words):
         word = words[position]
@@ -70,21 +70,24 @@ _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{32,}")
 
 
 def shown_value(name: str, value: str) -> str:
-    """Returns the value of a variable for display. Secrets become HIDDEN."""
+    """Returns the value of an environment variable for display. A secret becomes HIDDEN."""
     if name in _PLAIN_SECRET_NAMES or not value:
         return value
     return HIDDEN if _SECRET_NAME.search(name) or is_secret(value) else value
 
 
 def is_secret(value: str) -> bool:
-    """Whether a value looks like a token, a password or a key."""
+    """Returns whether a value looks like a token, a password or a key."""
     if _SECRET_VALUE.search(value):
         return True
     return any(_is_random(word) for word in re.split(r"[\s,;:&?'\"@]+", value))
 
 
 def _is_random(word: str) -> bool:
-    """Whether a word is 32 hexadecimal digits, or a long mix of both cases and digits that is no path or version."""
+    """Returns whether a word looks random: 32 or more hexadecimal digits, or 24 or more mixed characters.
+
+    Mixed means upper-case, lower-case and digits. Words like paths or versions are excluded.
+    """
     if _HEXADECIMAL.fullmatch(word):
         return True
     if not _RANDOM.fullmatch(word) or word.count("/") > 1 or word.startswith(("/", ".", "-")):

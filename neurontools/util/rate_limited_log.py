@@ -1,4 +1,4 @@
-"""A logger that limits its rate, for messages that others can trigger."""
+"""A rate-limited logger, for messages that other processes can trigger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RateLimitedLogger:
         self._dropped = 0
 
     def __call__(self, text: str, *values: object) -> None:
-        """Logs the message, or counts it as dropped. The next logged message gives the count."""
+        """Logs a message or drops it. The next logged message includes the number of dropped messages."""
         now_seconds = time.monotonic()
         if self._logged_at_seconds is not None and now_seconds - self._logged_at_seconds < self._silence_seconds:
             self._dropped += 1

@@ -1,8 +1,8 @@
-"""Signals: deferred while nothing may raise, and sent when the parent dies."""
+"""Defers Python signal handlers, and sets the parent death signal."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` wraps every number in an enum, which costs time
+import _signal  # type: ignore[import-not-found]  # `signal` builds enums on import, which delays the start
 import os
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 PARENT_PID_VARIABLE = "NEURONTOOLS_ENDS_WITH"
-"""Environment variable with the PID of the neuron-run that a worker must not outlive. Each process removes it."""
+"""Environment variable with the PID of the neuron-run that a worker must not outlive. The worker removes it."""
 
 _PR_SET_PDEATHSIG = 1
-# Signals whose handlers commonly raise: Ctrl-C, job end, time limits, a scheduler's warning.
+# Signals whose handlers commonly raise: Ctrl-C, end of a job, time limits, warnings of a scheduler.
 _DEFERRED: tuple[int, ...] = (
     _signal.SIGINT,
     _signal.SIGTERM,
@@ -26,9 +26,9 @@ _DEFERRED: tuple[int, ...] = (
 
 
 class DeferredSignals:
-    """Delays Python signal handlers until `release`. For the main thread only, because only it runs handlers.
+    """Defers Python signal handlers until `release`, or until the exit of the context manager.
 
-    As a context manager it releases on exit.
+    Use it in the main thread only, because Python runs signal handlers there.
     """
 
     def __init__(self) -> None:
@@ -43,15 +43,18 @@ class DeferredSignals:
                 _signal.signal(number, defer)
 
     def on_signal(self, callback: Callable[[int], object]) -> None:
-        """Calls `callback` with each deferred signal, pending ones first. It runs in a handler, so it may not raise."""
+        """Calls `callback` with each deferred signal, beginning with those already pending.
+
+        The callback runs in a signal handler and must not raise.
+        """
         self._callback = callback
         for number in tuple(self._pending):
             callback(number)
 
     def release(self) -> None:
-        """Restores the handlers and calls each whose signal came, once. Their exceptions propagate."""
+        """Restores the handlers and calls the handler of each pending signal once. Handlers may raise."""
         for number, handler in self._handlers.items():
-            if _signal.getsignal(number) == self._defer:  # otherwise somebody replaced the handler meanwhile
+            if _signal.getsignal(number) == self._defer:  # otherwise the program has set another handler since
                 _signal.signal(number, handler)
         for number in dict.fromkeys(self._pending):
             self._handlers[number](number, None)
@@ -69,17 +72,17 @@ class DeferredSignals:
 
 
 def defer_signals_here() -> DeferredSignals | None:
-    """Defers signals if this is the main thread. Returns None in others, where no handler ever runs."""
+    """Defers signals in the main thread. Returns None in other threads, where Python never runs signal handlers."""
     return DeferredSignals() if threading.current_thread() is threading.main_thread() else None
 
 
 def defer_signals() -> AbstractContextManager[object]:
-    """Returns a context that defers signals; in a thread other than the main one it does nothing."""
+    """Returns a context manager that defers signals. It has no effect outside the main thread."""
     return defer_signals_here() or nullcontext()
 
 
 class Closeable(Protocol):
-    """An object with `close`."""
+    """An object with a `close` method."""
 
     def close(self) -> object:
         """Closes the object."""
@@ -90,7 +93,7 @@ T = TypeVar("T", bound=Closeable)
 
 @contextmanager
 def closing_undisturbed(resource: T) -> Iterator[T]:
-    """A context that closes the resource on exit, with signals deferred meanwhile."""
+    """A context manager that closes a resource on exit and defers signals during the close."""
     try:
         yield resource
     finally:
@@ -99,22 +102,22 @@ def closing_undisturbed(resource: T) -> Iterator[T]:
 
 
 def set_parent_death_signal(parent_pid: int, number: int) -> bool:
-    """Asks the kernel to send this process a signal when its parent dies. Returns False if it is dead already.
+    """Makes the kernel send this process a signal when its parent dies. Returns False if the parent is already dead.
 
-    "Parent" means the thread that forked, so the parent must fork in its main thread. exec keeps the setting, except
-    for set-user-ID programs. Children do not inherit it.
+    The kernel counts the death of the thread that forked, so the parent must fork in its main thread. The setting
+    survives exec, except of set-user-ID programs. Children do not inherit it.
     """
-    import ctypes  # slow to import, and few processes need it
+    import ctypes  # imported here because it is slow and few processes need it
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number))
     return os.getppid() == parent_pid
 
 
 def die_with_neuron_run(environment: MutableMapping[str, str]) -> None:
-    """Sets SIGKILL as the parent death signal if the environment names the parent. Removes the variable.
+    """Makes this worker die with its neuron-run if PARENT_PID_VARIABLE is set. Removes the variable.
 
-    A neuron-run that is killed cannot stop its workers. Scripts that hang or handle SIGTERM would keep their
-    NeuronCores, hence SIGKILL.
+    Uses the parent death signal, because a killed neuron-run cannot stop its workers. The signal is SIGKILL, because
+    scripts that hang or handle SIGTERM would keep their NeuronCores.
     """
     pid_text = environment.pop(PARENT_PID_VARIABLE, "")
     if pid_text.isdecimal() and not set_parent_death_signal(int(pid_text), _signal.SIGKILL):

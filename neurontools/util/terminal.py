@@ -1,7 +1,6 @@
-"""Text that is safe on a terminal, and what the terminal is like.
+"""Makes text safe for a terminal, measures its width, and finds the size and encoding of the terminal.
 
-To show text from elsewhere (commands, tags, model names): escape it, then truncate it, then measure it with
-`cell_width`.
+For untrusted text (commands, tags, model names): escape it, then truncate it, then measure it with `cell_width`.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ import os
 _ELLIPSIS = "..."
 _ERROR_EXCERPT_WIDTH = 60
 _DEFAULT_SIZE = (80, 24)
-_LARGEST_SIZE = 1000  # bounds COLUMNS and LINES, which may hold anything
+_LARGEST_SIZE = 1000  # upper limit for COLUMNS and LINES, which users can set to any number
 
-# Characters that change the writing direction, with which a text can disguise itself as another.
+# Characters that change the writing direction, which can make a text look like another text.
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Control characters (C0, DEL, C1), lone surrogates, line and paragraph separator.
 _RAW_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _NO_CELL_CATEGORIES = frozenset({"Mn", "Me", "Cf", "Cc", "Cs", "Zl", "Zp"})
-_SOFT_HYPHEN = "\u00ad"  # a format character that terminals draw
+_SOFT_HYPHEN = "\u00ad"  # a format character (Cf) that terminals draw nevertheless
 
 
 def escape_controls(text: str) -> str:
-    r"""Escapes every character that a terminal would act on: "\x1b", "\x9b", "\u202e", "\udc80".
+    r"""Escapes every character that a terminal would interpret, such as "\x1b", "\x9b", "\u202e", "\udc80".
 
-    Covers C0 (also newline and tab), DEL, C1, direction controls, line and paragraph separators, and lone surrogates,
-    which print cannot encode. A backslash stays as it is, so the result cannot be converted back.
+    These are C0 (also newline and tab), DEL, C1, direction controls, line and paragraph separators, and lone
+    surrogates, which print cannot encode. Backslashes are not escaped, so the result cannot be converted back.
     """
     if text.isprintable():
         return text
@@ -33,12 +32,12 @@ def escape_controls(text: str) -> str:
 
 
 def escape_controls_by_line(text: str) -> str:
-    """Escapes each line as `escape_controls` does. Line ends stay."""
+    """Escapes control characters like `escape_controls`, except newlines."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def _escape_control(character: str) -> str:
-    import unicodedata  # plain text does not need it
+    import unicodedata  # imported here because printable text does not need it
 
     if unicodedata.category(character) not in _RAW_CATEGORIES and character not in _BIDI_CONTROLS:
         return character
@@ -47,9 +46,9 @@ def _escape_control(character: str) -> str:
 
 
 def truncate(text: str, width: int) -> str:
-    """Shortens text to at most `width` characters; a shortened text ends in "...".
+    """Shortens text to at most `width` characters. A shortened text ends with "...".
 
-    Counts characters, not cells, as the original tools do.
+    The width is in characters, not terminal cells, as in the original tools.
     """
     if len(text) <= width:
         return text
@@ -59,19 +58,19 @@ def truncate(text: str, width: int) -> str:
 
 
 def excerpt(text: str, width: int) -> str:
-    """Escapes control characters, then truncates."""
+    """Escapes the control characters of a text and truncates the result to `width` characters."""
     return truncate(escape_controls(text), width)
 
 
 def error_excerpt(text: str) -> str:
-    """Returns up to 60 characters of a user's input for an error message; `""` stands for an empty input."""
+    """Returns up to 60 characters of a user's input for an error message, or a pair of quotes for an empty input."""
     return excerpt(text, _ERROR_EXCERPT_WIDTH) or '""'
 
 
 def cell_width(text: str) -> int:
-    """Counts terminal cells: 2 for a wide East Asian character or an emoji, 0 for a combining mark.
+    """Returns the number of terminal cells of a text: 2 per wide East Asian character or emoji, 0 per combining mark.
 
-    Joined emoji count as their parts, because terminals differ. Characters that `escape_controls` escapes count 0.
+    Joined emoji count as separate emoji, because terminals differ. Characters that `escape_controls` escapes count 0.
     """
     if text.isascii() and text.isprintable():
         return len(text)
@@ -79,21 +78,21 @@ def cell_width(text: str) -> int:
 
 
 def _character_cells(character: str) -> int:
-    import unicodedata  # plain text does not need it
+    import unicodedata  # imported here because printable ASCII does not need it
 
     if character == _SOFT_HYPHEN:
         return 1
-    # Terminals draw the vowels and finals of Hangul syllables inside the cells of the preceding initial.
+    # Terminals draw Hangul vowels and finals (U+1160-U+11FF) in the cells of the initial consonant before them.
     if unicodedata.category(character) in _NO_CELL_CATEGORIES or "\u1160" <= character <= "\u11ff":
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def terminal_size(descriptor: int = 1, default: tuple[int, int] = _DEFAULT_SIZE) -> tuple[int, int]:
-    """Returns columns and lines of the terminal at a descriptor, at least 1 each.
+    """Returns the columns and lines of the terminal at a descriptor.
 
-    Without a terminal, or if it reports 0x0 (serial consoles, expect, some shells in containers), uses COLUMNS and
-    LINES, then `default`.
+    If there is no terminal or it reports 0x0 (serial consoles, expect, some shells in containers), uses the variables
+    COLUMNS and LINES, else `default`.
     """
     try:
         columns, lines = os.get_terminal_size(descriptor)
@@ -103,7 +102,7 @@ def terminal_size(descriptor: int = 1, default: tuple[int, int] = _DEFAULT_SIZE)
 
 
 def locale_is_utf8() -> bool:
-    """Whether the locale's encoding is UTF-8. Also true if no locale is set."""
+    """Returns whether the encoding of the locale is UTF-8, or no locale is set."""
     locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := os.environ.get(name))), "")
     return locale == "" or "utf" in locale.casefold()
 

@@ -1,14 +1,14 @@
-"""Quantities: sums that skip unknown values, and texts for people.
+"""Adds and averages quantities of which some are unknown, and formats quantities for people.
 
 A formatting function takes a value in its base unit: bytes, seconds, FLOPS, or a ratio from 0 to 1. It returns "-" for
-an unknown value: None, NaN or infinity. Imports only `time`: one-shot commands and every cell of a live view need it.
+an unknown value: None, NaN or infinity. This module imports only `time`, so that short commands start fast.
 """
 
 from __future__ import annotations
 
 from time import localtime, strftime
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Number = TypeVar("Number", int, float)
 
 UNKNOWN = "-"
-"""Text of an unknown quantity; never 0."""
+"""Text that stands for an unknown quantity, which is never shown as 0."""
 
 _INFINITE = float("inf")
 _BINARY_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
@@ -27,19 +27,19 @@ _CLOCK_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """Adds the values that are not None. Returns None if there are none."""
+    """Returns the sum of the values that are not None; None if all are None."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def mean_known(values: Iterable[float | None]) -> float | None:
-    """Averages the values that are not None. Returns None if there are none."""
+    """Returns the mean of the values that are not None; None if all are None."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
-    """Divides until the value, rounded to one decimal, is below `step`: 1023.99 KB becomes 1.0 MB."""
+    """Converts to the largest fitting unit. Rounds to one decimal before comparing: 1023.99 KB becomes 1.0 MB."""
     power = 0
     while power < len(units) - 1 and round(abs(value), 1 if power else 0) >= step:
         value /= step
@@ -63,7 +63,7 @@ def short_bytes_text(size_bytes: int | None) -> str:
 
 
 def memory_size_text(size_bytes: int | None) -> str:
-    """Formats a memory size as `bytes_text` does, but whole numbers without decimals: "32 GB", "1.5 TB"."""
+    """Formats a memory size like `bytes_text`, but whole numbers without decimals: "32 GB", "1.5 TB"."""
     return bytes_text(size_bytes).replace(".0 ", " ")
 
 
@@ -75,7 +75,7 @@ def byte_rate_text(bytes_per_second: float | None) -> str:
 
 
 def _is_finite(value: float) -> bool:
-    return abs(value) < _INFINITE  # false for NaN too
+    return abs(value) < _INFINITE  # also false for NaN
 
 
 def percent_text(ratio: float | None, decimals: int = 2) -> str:
@@ -86,7 +86,7 @@ def percent_text(ratio: float | None, decimals: int = 2) -> str:
 
 
 def flops_text(flops_per_second: float | None) -> str:
-    """Formats FLOPS in steps of 1000: "12.3 TFLOPS"; "0 FLOPS" when idle."""
+    """Formats FLOPS with decimal prefixes: "12.3 TFLOPS", "0 FLOPS"."""
     if flops_per_second is None or not _is_finite(flops_per_second):
         return UNKNOWN
     value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
@@ -94,7 +94,7 @@ def flops_text(flops_per_second: float | None) -> str:
 
 
 def short_flops_text(flops_per_second: float | None, decimals: int = 2) -> str:
-    """Formats FLOPS in at most 7 characters: "12.30T", "4.20G"; "0" when idle."""
+    """Formats FLOPS in at most 7 characters: "12.30T", "4.20G", "0"."""
     if flops_per_second is None or not _is_finite(flops_per_second):
         return UNKNOWN
     value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
@@ -102,7 +102,7 @@ def short_flops_text(flops_per_second: float | None, decimals: int = 2) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Formats a latency or an age: "850.0 us", "12.3 s"; from one minute on in two units: "2 m 5 s", "3 d 4 h"."""
+    """Formats a latency or an age: "850.0 us", "12.3 s". From one minute on, uses two units: "2 m 5 s", "3 d 4 h"."""
     if seconds is None or not _is_finite(seconds):
         return UNKNOWN
     if seconds < 0:
@@ -119,18 +119,18 @@ def duration_text(seconds: float | None) -> str:
 
 
 def short_duration_text(seconds: float | None) -> str:
-    """Formats a duration in at most 7 characters: "1.2ms", "12.3s"; from one minute on in one unit: "3d"."""
+    """Formats a duration in at most 7 characters: "1.2ms", "12.3s". From one minute on, uses one unit: "3d"."""
     text = duration_text(seconds)
     return (text.rsplit(" ", 2)[0] if seconds is not None and seconds >= 60 else text).replace(" ", "")
 
 
 def count_text(count: int | None) -> str:
-    """Formats a count: "1,234,567"."""
+    """Formats a count with thousands separators: "1,234,567"."""
     return UNKNOWN if count is None else f"{count:,}"
 
 
 def short_count_text(count: int | None, cells: int = 8) -> str:
-    """Formats a count for a cell of 5 or more characters: "12,345" if it fits, else "12.3K", "123K", "1.0M"."""
+    """Formats a count for a table cell of at least 5 characters: "12,345" if it fits, else "12.3K", "123K", "1.0M"."""
     text = count_text(count)
     if count is None or len(text) <= cells:
         return text
@@ -145,7 +145,7 @@ def rate_text(per_second: float | None) -> str:
 
 
 def short_rate_text(per_second: float | None, cells: int) -> str:
-    """Formats a rate for a cell of 5 or more characters; falls back to `short_count_text`: "123,457", "1.2M"."""
+    """Formats a rate per second for a cell of at least 5 characters: "1234.5" if it fits, else "123,457", "1.2M"."""
     text = rate_text(per_second)
     if per_second is None or len(text) <= cells:
         return text
@@ -158,7 +158,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def ranges_text(indices: Iterable[int]) -> str:
-    """Formats indices as ranges: "0-3,8"."""
+    """Formats indices as a list of ranges, in ascending order: "0-3,8"."""
     parts: list[str] = []
     start = previous = None
     for index in [*sorted(set(indices)), None]:
@@ -172,37 +172,37 @@ def ranges_text(indices: Iterable[int]) -> str:
 
 
 def clock_text(unix_seconds: float) -> str:
-    """Formats the local time of day: "14:03:59"."""
+    """Formats a Unix time as the local time of day: "14:03:59"."""
     return strftime("%H:%M:%S", localtime(unix_seconds))
 
 
 def day_text(unix_seconds: float) -> str:
-    """Formats local month, day and time of day: "05-31 14:03:59"."""
+    """Formats a Unix time as local month, day and time of day: "05-31 14:03:59"."""
     return strftime("%m-%d %H:%M:%S", localtime(unix_seconds))
 
 
 def date_text(unix_seconds: float) -> str:
-    """Formats local date and time of day: "2026-05-31 14:03:59"."""
+    """Formats a Unix time as local date and time of day: "2026-05-31 14:03:59"."""
     return strftime("%Y-%m-%d %H:%M:%S", localtime(unix_seconds))
 
 
 def rfc3339_text(unix_seconds: float) -> str:
-    """Formats a time as RFC 3339 in UTC with milliseconds.
+    """Formats a Unix time as RFC 3339 in UTC with milliseconds.
 
-    Raises ValueError, OverflowError or OSError for a time outside the calendar.
+    Raises ValueError, OverflowError or OSError for a time outside the range of dates.
     """
-    from datetime import UTC, datetime  # slow to import, and few commands write timestamps
+    from datetime import UTC, datetime  # imported here because it is slow and few commands write timestamps
 
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def optional_rfc3339_text(unix_seconds: float | None) -> str | None:
-    """Formats as `rfc3339_text` does; None stays None."""
+    """Formats a Unix time like `rfc3339_text`; returns None for None."""
     return None if unix_seconds is None else rfc3339_text(unix_seconds)
 
 
 def strip_durations(text: str, instead: str = "") -> str:
-    """Replaces each number of seconds in a text, so that texts that differ only in durations compare equal."""
-    import re  # slow to import; commands do not need it
+    """Replaces each number of seconds in a text, so that texts which differ only in durations compare equal."""
+    import re  # imported here because it is slow and commands do not need it
 
     return re.sub(r"\b\d+(\.\d+)? s\b", instead, text)

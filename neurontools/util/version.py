@@ -1,3 +1,3 @@
-"""The version of the suite; the only place where it is written."""
+"""The version of neurontools, defined only here."""
 
 __version__ = "0.1.0"
