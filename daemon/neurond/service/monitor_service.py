@@ -245,7 +245,7 @@ class FaultService:
         return neuron_pb2.InjectFaultsResponse(faults=map(to_message, injected)).SerializeToString()
 
     async def heal_faults(self, request: neuron_pb2.HealFaultsRequest, context: Context) -> bytes:
-        """Ends the injected faults with these numbers and returns how many there were."""
+        """Ends the faults with the requested numbers (none: all faults). Returns how many there were."""
         faults, who = await self._admitted(context)
         try:
             healed = faults.heal(request.numbers, who.uid, who.pid)

@@ -383,7 +383,7 @@ UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
 _BELIEVED_RATIO = 2.5  # a higher busy ratio of one interval is not reported; it may have work of the previous one
 _PROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals disproves the unit
-_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher ratio over a window disproves the unit
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher ratio over a window disproves the unit: bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
 
