@@ -1,6 +1,7 @@
 """A fleet as data: a JSON document, and CSV with one line per host.
 
-Names contain their units; null is unknown. A lost host keeps its last values, with `age_seconds`.
+Names of values contain their units, and null means unknown. A lost host keeps its last values; `age_seconds` is their
+age.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class FleetDevice:
 
 @dataclass(frozen=True, slots=True)
 class FleetHostJob:
-    """One of the largest jobs of a host: the part that runs there."""
+    """The part of a job that runs on one host. A host lists only its largest jobs."""
 
     name: str | None
     neuroncore_count: int
@@ -65,16 +66,16 @@ class FleetHostJob:
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
-    """One host."""
+    """A host with its connection state and the values of its latest summary."""
 
     name: str
     place: str
     labels: dict[str, str]
-    link: str  # live, lost, connecting, waiting
+    link: str  # connection state: live, lost, connecting or waiting
     trouble: str  # why it is lost
     age_seconds: float | None
     clock_ahead_seconds: float | None
-    health: str | None  # ok, notice, warning, critical; None if unknown
+    health: str | None  # ok, or the highest severity: notice, warning or critical; None if unknown
     host_name: str | None
     instance_type: str | None
     instance_id: str | None
@@ -95,35 +96,35 @@ class FleetHost:
     utilization_ratio: float | None
     flops_per_second: float | None
     mfu_ratio: float | None
-    steps_per_second: float | None  # of its largest job that reports steps
+    steps_per_second: float | None  # rate of its largest job that reports steps
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None
     job_count: int | None
     problem_count: int | None
-    users: tuple[str, ...]  # of the jobs, possibly not all
-    user_count: int | None  # None if unknown, or if the reader may not see users
-    findings: tuple[FleetFinding, ...]  # the gravest, possibly not all
+    users: tuple[str, ...]  # users of its jobs, possibly not all
+    user_count: int | None  # all users; None if unknown, or if the reader may not see users
+    findings: tuple[FleetFinding, ...]  # the gravest findings, possibly not all
     devices: tuple[FleetDevice, ...]
-    jobs: tuple[FleetHostJob, ...]  # those with most cores, possibly not all
+    jobs: tuple[FleetHostJob, ...]  # the jobs with the most cores, possibly not all
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDocumentJob:
-    """A job across hosts."""
+    """A job, merged from its parts on several hosts."""
 
     name: str
-    run_id: str | None  # None: on one host, as far as the launcher reports
-    users: tuple[str, ...]  # as far as the hosts report them
+    run_id: str | None  # None if the launcher reports no run across hosts
+    users: tuple[str, ...]  # the users that its hosts report
     user_count: int | None  # None if unknown
-    hosts: tuple[str, ...]  # empty if the feed does not know them
+    hosts: tuple[str, ...]  # host names; empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
     rank_count: int
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]
-    state: str  # training, starting, compiling, waiting, stuck, unknown
-    state_seconds: float | None  # how long; for training and waiting, since the last step
+    state: str  # training, starting, compiling, waiting, stuck or unknown
+    state_seconds: float | None  # time in this state; for training and waiting, since the last step
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
@@ -135,13 +136,13 @@ class FleetDocumentJob:
 
 @dataclass(frozen=True, slots=True)
 class FleetDocumentGroup:
-    """Hosts with a common property."""
+    """A group of hosts with a common property."""
 
     by: str
     value: str
     hosts: tuple[str, ...]
     live_host_count: int
-    health: str | None  # of the live hosts, the worst
+    health: str | None  # the worst health of its live hosts
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None
@@ -152,7 +153,7 @@ class FleetDocumentGroup:
 
 @dataclass(frozen=True, slots=True)
 class FleetDocument:
-    """The fleet at one moment."""
+    """The state of a fleet at one time."""
 
     schema_version: int
     taken_at: str
@@ -178,7 +179,7 @@ def document(
     *,
     jobs: Sequence[FleetJob],
 ) -> FleetDocument:
-    """Makes the document, with hosts in the given order.
+    """Builds the document of a fleet, with the hosts in the given order.
 
     `now_seconds` is time.monotonic(); `group_by` is one of `grouping_choices`.
     """
@@ -193,7 +194,7 @@ def document(
 
 
 def document_json(made: FleetDocument, *, indent: int | None = None) -> str:
-    """The document as JSON, without a final newline."""
+    """Formats the document as JSON, without a final newline."""
     return json_text(asdict(made), indent=indent)
 
 
@@ -201,7 +202,7 @@ _CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
 
 
 def csv_text(made: FleetDocument | None) -> str:
-    """A CSV line for a host; for None, the header."""
+    """Formats the hosts of a document as CSV, one line per host; returns the header for None."""
     names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
     if made is None:
         return csv_line([*names, "worst", "labels"])

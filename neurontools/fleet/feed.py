@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class FleetFeed(ABC):
-    """A context manager with the states of many hosts. Methods may be called from any thread.
+    """Collects the states of many hosts; a context manager. Methods may be called from any thread.
 
-    `notify` is called in the feed's thread. `close` ends the feed and all that it opened.
+    The feed calls `notify` in its own thread. `close` ends the feed and closes everything that it opened.
     """
 
     interval_seconds: float
@@ -56,11 +56,11 @@ class FleetFeed(ABC):
 
     @property
     def jobs(self) -> tuple[FleetJob, ...]:
-        """The jobs across these hosts, those with most cores first."""
+        """The jobs on these hosts, those with the most cores first."""
         return fleet_jobs(self.states)
 
     def request_users(self) -> None:
-        """Also collects the users of jobs from now on, if that needs extra queries."""
+        """Makes a feed that needs extra queries for the users of jobs run these queries from now on."""
         self._are_users_wanted = True
 
     @property
@@ -76,23 +76,23 @@ class FleetFeed(ABC):
     @property
     @abstractmethod
     def longest_wait_seconds(self) -> float:
-        """The longest time until `is_settled`."""
+        """The longest time until `is_settled` is true, in seconds."""
 
     @abstractmethod
     def socket_path(self, name: str) -> str | None:
-        """The local socket that leads to the daemon of a host; None if it was not reached yet."""
+        """Returns the local socket to the daemon of a host; None if the host was not reached yet."""
 
     def reached(self, name: str) -> str | None:
-        """Like `socket_path`, but connects first, which may take some seconds."""
+        """Like `socket_path`, but connects to the host first, which may take some seconds."""
         return self.socket_path(name)
 
     @abstractmethod
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
-        """Starts the feed."""
+        """Starts the feed, which then calls `notify` whenever states change."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends everything. May be called again."""
+        """Ends the feed. Further calls do nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +102,10 @@ class FleetFeed(ABC):
             self.close()
 
     def wait_settled(self, seconds: float | None = None) -> bool:
-        """Waits until the feed is settled, or for `seconds`. Only after `start` without `notify`."""
+        """Waits until the feed is settled, at most `seconds`; returns whether it is settled.
+
+        Replaces `notify`, so call this only after `start` without `notify`.
+        """
         settled = threading.Event()
         self._notify = lambda: settled.set() if self.is_settled else None
         self._notify()
@@ -111,18 +114,18 @@ class FleetFeed(ABC):
 
 MAX_SUMMARY_BYTES = 2**15
 _METHOD = "/neurontools.v1.MonitorService/WatchHostSummary"
-_INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # number of hosts, interval in seconds
+_INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # pairs of a number of hosts and an interval in seconds
 _SLOWEST_SECONDS = 10.0
 _MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16, Reach.TLS: 32}
-_SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # between the starts of two hosts
+_SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # pause between two new connections
 _ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0, Reach.TLS: 12.0}  # timeout for the first summary of a host
 _SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0, Reach.TLS: 15.0}
-_SETTLED_SECONDS_A_HOST = 0.1  # hosts are started in batches
+_SETTLED_SECONDS_A_HOST = 0.1  # because hosts are connected in batches
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # the longest sampling interval that a daemon can have
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
-_HASTE = 0.2  # share of the interval: a host that sends faster is not read for a while
-_MOST_FRUITLESS_READS = 100  # reads without a complete summary
+_HASTE = 0.2  # share of the interval; reading pauses if a host sends summaries faster
+_MOST_FRUITLESS_READS = 100  # limit of successive reads without a complete summary
 _LONGEST_TROUBLE = 160
 _FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
 _STOP_SECONDS = 2.0
@@ -133,20 +136,20 @@ _PLAIN = {
 
 
 def interval_for(host_count: int) -> float:
-    """The interval between two summaries of a host, by the number of hosts."""
+    """Returns the interval between two summaries of a host, which depends on the number of hosts."""
     return next((seconds for most, seconds in _INTERVALS if host_count <= most), _SLOWEST_SECONDS)
 
 
 def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
-    """The time without a summary after which a host is lost."""
+    """Returns the time without a summary after which a host is lost."""
     slower = max(asked_seconds, min(sampled_seconds, _LONGEST_SAMPLED_SECONDS))
     return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)
 
 
 class DirectFeed(FleetFeed):
-    """Summaries from the daemons themselves. `states` may be read from any thread; `notify` is called in the feed's.
+    """Collects summaries from the daemons themselves.
 
-    `socket_path` gives access to everything else of a host, while the feed runs. `tunnels` lead to hosts that are
+    While the feed runs, `socket_path` gives access to the whole daemon of a host. `tunnels` lead to hosts that are
     reached over TLS; the feed closes them.
     """
 
@@ -160,7 +163,7 @@ class DirectFeed(FleetFeed):
         self._by_name = {host.state.place.name: host for host in self._hosts}
         self._request = neuron_pb2.WatchHostSummaryRequest(interval_seconds=self.interval_seconds).SerializeToString()
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, int]] = []  # time, host index, timer number
+        self._timers: list[tuple[float, int, int]] = []  # heap of (time, host index, timer number)
         self._queues: dict[Reach, deque[_Host]] = {reach: deque() for reach in Reach}
         self._connecting = dict.fromkeys(Reach, 0)
         self._next_start = dict.fromkeys(Reach, 0.0)
@@ -180,34 +183,29 @@ class DirectFeed(FleetFeed):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines that say which hosts were named twice."""
+        """Lines about hosts that were named twice."""
         return deduplicate_hosts([host.state for host in self._hosts])[1]
 
     @property
     def is_settled(self) -> bool:
-        """Whether every host has answered or is lost."""
         return all(host.state.is_settled for host in self._hosts)
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The longest time until every host has answered or is lost."""
         slowest = max((_SETTLED_SECONDS[host.state.place.reach] for host in self._hosts), default=0.0)
         return slowest + _SETTLED_SECONDS_A_HOST * len(self._hosts)
 
     def socket_path(self, name: str) -> str | None:
-        """The local socket that leads to the daemon of a host; None if it was not reached yet."""
         host = self._by_name[name]
         return host.state.place.address if host.state.place.reach is Reach.SOCKET else host.path
 
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
-        """Starts the feed."""
         _raise_file_limit(len(self._hosts))
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends everything. May be called again."""
         if self._waker < 0:
             return
         self._is_closing = True
@@ -289,7 +287,7 @@ class DirectFeed(FleetFeed):
         self._set_timer(host, _ANSWER_SECONDS[place.reach])
 
     def _open_tunnel(self, place: HostAddress) -> str:
-        """Opens a tunnel to a daemon that serves over TLS."""
+        """Opens a tunnel to a daemon that serves over TLS, and returns the local socket."""
         if self._tunnels is None:
             raise ValueError("there is no certificate to reach it with")
         path = self._tunnels.open(remote_address(place.text))
@@ -331,7 +329,7 @@ class DirectFeed(FleetFeed):
         self._notify()
 
     def _handle_timers(self) -> None:
-        """Handles due timers: a silent host is lost, a lost host is retried."""
+        """Handles due timers: marks silent hosts as lost, retries lost hosts, and resumes paused reading."""
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, number, timer = heapq.heappop(self._timers)
@@ -349,7 +347,7 @@ class DirectFeed(FleetFeed):
                 self._mark_lost(host, reason or f"no word for {self._patience_seconds(host):.0f} s")
 
     def _patience_seconds(self, host: _Host) -> float:
-        """The timeout for the next summary of a host."""
+        """Returns the timeout for the next summary of a host."""
         if host.is_connecting or host.state.summary is None:
             return _ANSWER_SECONDS[host.state.place.reach]
         return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
@@ -382,7 +380,7 @@ class DirectFeed(FleetFeed):
 
 
 class _Host:
-    """A host, used in the feed's thread. `state` is replaced as a whole."""
+    """A host of a feed, used only in the feed's thread. `state` is immutable and replaced as a whole."""
 
     __slots__ = (
         "failures",
@@ -402,7 +400,7 @@ class _Host:
         self.state = state
         self.stream: PolledStream | None = None
         self.tunnel: SshTunnel | None = None
-        self.path: str | None = None  # the local socket that leads to it
+        self.path: str | None = None  # local socket of the tunnel to its daemon
         self.timer = 0  # number of the valid timer; older timers are ignored
         self.failures = 0
         self.fruitless_reads = 0
@@ -411,7 +409,7 @@ class _Host:
 
 
 def _lost_reason(error: Exception) -> str:
-    """A short text: why a host is lost."""
+    """Returns a short text that says why a host is lost."""
     if isinstance(error, Unreachable):
         cause = error.reason[:1].lower() + error.reason[1:]
         return "not permitted to this user" if isinstance(error.__cause__, PermissionError) else f"no daemon: {cause}"
@@ -425,7 +423,7 @@ def _lost_reason(error: Exception) -> str:
 
 
 def _raise_file_limit(host_count: int) -> None:
-    """Raises the limit of open files as far as possible, for one connection per host and the ssh processes."""
+    """Raises the limit of open files (RLIMIT_NOFILE) for a connection per host and the ssh processes."""
     wanted = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -435,6 +433,6 @@ def _raise_file_limit(host_count: int) -> None:
 
 
 def _short_directory() -> str:
-    """A directory for sockets, whose paths must be short, also for ssh."""
+    """Returns a directory with a short path, because the length of socket paths is limited, also in ssh."""
     base = tempfile.gettempdir()
     return base if len(os.fsencode(base)) <= 24 else "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it

@@ -2,7 +2,7 @@
 
 A hostfile has one host per line: a name, then optionally its address (`unix:/path` of a socket, `ssh:destination`, or
 `grpcs://host:port` for a daemon that serves over TLS), then labels such as `rack=a1`. By default a host is reached by
-SSH to its name. `trn[1-4,7]` expands to five hosts, as in Slurm. A wrong line is reported; the other lines count.
+SSH to its name. `trn[1-4,7]` expands to five hosts, as in Slurm. A malformed line is reported and skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BRACKETS = re.compile(r"([^\[\]]*)\[([^\[\]]*)\](.*)")
 
 
 class Reach(StrEnum):
-    """How a host is reached."""
+    """How the daemon of a host is reached: by a local socket, by SSH, or over TLS."""
 
     SOCKET = "unix"
     SSH = "ssh"
@@ -52,20 +52,20 @@ class HostAddress:
 
     @property
     def text(self) -> str:
-        """The address as in a hostfile."""
+        """The address in the form of a hostfile."""
         return f"{self.reach}:{self.address}"
 
 
 @dataclass(frozen=True, slots=True)
 class HostList:
-    """The hosts in the given order, each name once, and one line for each problem."""
+    """Hosts in the given order, each name once, and one line for each problem with the given names."""
 
     places: tuple[HostAddress, ...]
     troubles: tuple[str, ...] = ()
 
 
 def format_hostfile(places: Iterable[HostAddress]) -> str:
-    """The hosts as the text of a hostfile."""
+    """Formats hosts as the text of a hostfile."""
     return "".join(
         " ".join((place.name, place.text, *(f"{name}={value}" for name, value in place.labels))) + "\n"
         for place in places
@@ -73,7 +73,7 @@ def format_hostfile(places: Iterable[HostAddress]) -> str:
 
 
 def read_hostfile(path: str) -> HostList:
-    """Reads a hostfile. UserError if it cannot be read or is too large."""
+    """Reads a hostfile. Raises UserError if it cannot be read or is too large."""
     collected = HostListBuilder()
     for number, line in enumerate(read_host_file("--hostfile", path, "a host a line").splitlines(), 1):
         text = line.partition("#")[0].strip()
@@ -83,7 +83,7 @@ def read_hostfile(path: str) -> HostList:
 
 
 def read_host_file(flag: str, path: str, content: str) -> str:
-    """Reads a file with host names as text. UserError if it cannot be read or is too large."""
+    """Reads the text of a file with host names. Raises UserError if it cannot be read or is too large."""
     at = f"{flag} {excerpt(path, 200)}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -103,7 +103,7 @@ def read_host_file(flag: str, path: str, content: str) -> str:
 
 
 def parse_hosts_option(text: str) -> HostList:
-    """Parses `--hosts`: names or addresses, separated by commas. UserError if no host is valid."""
+    """Parses `--hosts`: names or addresses, separated by commas. Raises UserError if no host is valid."""
     collected = HostListBuilder()
     for part in _split(text):
         collected.add(part, "--hosts")
@@ -123,7 +123,7 @@ class HostListBuilder:
         self._untold = 0
 
     def add(self, text: str, at: str) -> None:
-        """Adds the hosts of one line or part; records a problem if it is malformed."""
+        """Adds the hosts that a text names, such as a line of a hostfile. Records a problem if it is malformed."""
         try:
             for place in _places(text):
                 if len(self._places) >= MOST_HOSTS:
@@ -135,20 +135,20 @@ class HostListBuilder:
             self.trouble(at, str(error))
 
     def trouble(self, at: str, cause: str) -> None:
-        """Records a problem, up to a limit."""
+        """Records a problem; beyond a limit, only counts it."""
         if len(self._troubles) < _MOST_TROUBLES:
             self._troubles.append(f"{at}: {cause}")
         else:
             self._untold += 1
 
     def hosts(self) -> HostList:
-        """Returns the collected hosts."""
+        """Returns the collected hosts and problems."""
         more = (f"and {self._untold} more lines are wrong",) if self._untold else ()
         return HostList(tuple(self._places.values()), (*self._troubles, *more))
 
 
 def _places(text: str) -> list[HostAddress]:
-    """Parses one line. ValueError says what is wrong."""
+    """Parses one line. Raises ValueError, whose text describes the error."""
     name, _, where = text.partition(" ")
     where, labels = _labels_of(where.strip())
     if not where and name.startswith(_TLS):
@@ -182,7 +182,7 @@ def _places(text: str) -> list[HostAddress]:
 
 
 def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Splits the labels off the end of a line."""
+    """Splits the labels off the end of a line; returns the rest and the labels."""
     labels: list[tuple[str, str]] = []
     while found := _LABEL.search(text):
         if len(labels) >= MOST_LABELS:
@@ -193,7 +193,7 @@ def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def _expanded_addresses(text: str) -> list[str]:
-    """Expands `grpcs://trn[1-4]:8001`. Brackets around an IPv6 address are not expanded."""
+    """Expands `grpcs://trn[1-4]:8001` to four addresses. Keeps brackets around an IPv6 address."""
     return [text] if text.startswith(f"{SCHEME}[") and text.partition("]")[0].count(":") > 1 else expand_brackets(text)
 
 
@@ -203,13 +203,13 @@ def _over_tls(name: str | None, where: str, labels: tuple[tuple[str, str], ...])
 
 
 def _name_of(where: str) -> str:
-    """The name of a host that is given by its address only."""
+    """Returns the name of a host that is given by its address only."""
     kind, _, address = where.partition(":")
     return address if kind == Reach.SSH else address.rpartition("/")[2].removesuffix(".sock")
 
 
 def expand_brackets(text: str) -> list[str]:
-    """Expands a Slurm host list such as `trn[01-03,7]`. ValueError if it is malformed."""
+    """Expands a Slurm host list such as `trn[01-03,7]`. Raises ValueError if it is malformed."""
     found = _BRACKETS.fullmatch(text)
     if found is None:
         if "[" in text or "]" in text:
@@ -252,7 +252,7 @@ PLACE_LABEL = "__neuron_place__"
 
 
 def read_file_sd(path: str) -> HostList:
-    """Reads a Prometheus file_sd file (JSON). UserError if it cannot be read or is malformed."""
+    """Reads a Prometheus file_sd file (JSON). Raises UserError if it cannot be read or is malformed."""
     at = f"--file-sd {excerpt(path, 200)}"
     text = read_host_file("--file-sd", path, "targets, as Prometheus reads them")
     try:
@@ -281,7 +281,7 @@ def read_file_sd(path: str) -> HostList:
 
 
 def _group(group: Any) -> tuple[list[str], dict[str, str]]:
-    """Returns targets and labels of a group. ValueError if Prometheus would reject it."""
+    """Returns targets and labels of a file_sd group. Raises ValueError if Prometheus would reject it."""
     if not isinstance(group, dict) or not isinstance(group.get("targets"), list):
         raise ValueError("has no list of targets")
     targets, labels = group["targets"], group.get("labels") or {}
@@ -291,6 +291,6 @@ def _group(group: Any) -> tuple[list[str], dict[str, str]]:
 
 
 def _shown(labels: dict[str, str]) -> list[tuple[str, str]]:
-    """The labels that distinguish hosts, in the form of a hostfile. Spaces become underscores."""
+    """Returns the labels that distinguish hosts, in the form of a hostfile. Spaces become underscores."""
     own = [(name, "_".join(value.split())[:LONGEST_LABEL]) for name, value in labels.items()]
     return [(name, value) for name, value in own if not name.startswith("__") and name != "node"][:MOST_LABELS]

@@ -21,7 +21,7 @@ class MissingRank:
     """A rank that should run but is on none of the live hosts."""
 
     rank: int
-    host_name: str | None  # where it was started; None if unknown
+    host_name: str | None  # host on which it was started; None if unknown
     is_host_lost: bool
 
 
@@ -32,14 +32,14 @@ class SlowFleetRank:
     rank: int | None
     host_name: str
     pid: int | None
-    part: str | None  # the slow part of its step, as in STEP_PARTS; None: all parts a little
+    part: str | None  # its slow part of the step, as in STEP_PARTS; None if all parts are a little slower
     gain_seconds: float
     gain_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentRank:
-    """A rank that runs but has not reached the collective in which others wait."""
+    """A rank that runs but has not reached the collective in which other ranks wait."""
 
     rank: int
     host_name: str
@@ -47,18 +47,18 @@ class AbsentRank:
 
 @dataclass(frozen=True, slots=True)
 class FleetStandstill:
-    """Ranks that wait in a collective, and the ranks they wait for, while no step completes."""
+    """The ranks that wait in a collective, and the ranks they wait for, while no step completes."""
 
-    collective: str  # on the host with most waiting ranks
+    collective: str  # the collective on the host with the most waiting ranks
     waiting_rank_count: int
     absent_rank_count: int
-    absent_ranks: tuple[AbsentRank, ...]  # the first of each host, if rank numbers are known
-    seconds: float  # how long the last of the waiting ranks has waited
+    absent_ranks: tuple[AbsentRank, ...]  # the first absent ranks of each host, if rank numbers are known
+    seconds: float  # waiting time of the rank that began to wait last
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Duration of the latest steps, by rank. Synchronized ranks have the same."""
+    """Durations of the latest steps, over all ranks. Synchronized ranks have equal durations."""
 
     least: float | None
     median: float  # median of the hosts' medians, weighted by their ranks
@@ -70,24 +70,24 @@ class FleetJob:
     """A job: processes that work together, on one or several hosts."""
 
     name: str
-    run_id: str | None  # None: on one host, as far as the launcher reports
-    host_names: tuple[str, ...]  # empty if the feed does not know them
+    run_id: str | None  # None if the launcher reports no run across hosts
+    host_names: tuple[str, ...]  # names of its hosts; empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
     rank_count: int  # on these hosts
     world_size: int | None
-    missing_ranks: tuple[MissingRank, ...]  # the lowest numbers, if rank numbers are known
+    missing_ranks: tuple[MissingRank, ...]  # the lowest missing ranks, if rank numbers are known
     state: str  # a value of `JobState`
     state_seconds: float | None
     utilization_ratio: float | None  # mean of its cores
-    steps_per_second: float | None  # of the slowest host that reports it
+    steps_per_second: float | None  # rate of the slowest host that reports it
     mfu_ratio: float | None  # mean of its cores
     step_seconds: StepSeconds | None
     slow_rank: SlowFleetRank | None
     standstill: FleetStandstill | None
     severity: Severity | None  # highest severity of the findings on its processes; None if unknown
-    users: tuple[str, ...] = ()  # as far as the hosts report them
-    user_count: int | None = None  # None if unknown; there may be more than `users`
+    users: tuple[str, ...] = ()  # the users that its hosts report
+    user_count: int | None = None  # may exceed the length of `users`; None if unknown
 
     @property
     def missing_rank_count(self) -> int:
@@ -107,7 +107,7 @@ class _Part:
 
 
 def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
-    """The jobs of the live hosts, those with most cores first. Processes without a known job are left out."""
+    """Returns the jobs of the live hosts, those with the most cores first. Omits processes without a known job."""
     found: dict[tuple[str, ...], list[_Part]] = {}
     lost: dict[str, list[_Part]] = {}
     for state in states:
@@ -129,7 +129,7 @@ def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
 
 
 def _has_unique_ranks(parts: Sequence[_Part]) -> bool:
-    """Whether no rank occurs twice. Otherwise the parts are not one run."""
+    """Whether no rank occurs in two parts. If one does, the parts are not one run."""
     known = [ranks for part in parts if (ranks := part.job.ranks) is not None]
     return sum(map(len, known)) == len(frozenset().union(*known))
 
@@ -141,7 +141,7 @@ def _merge(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
     state = min((job.state for job in jobs), key=_state_rank)
     standstill = _standstill(parts)
     if standstill is not None and standstill.waiting_rank_count == world_size and standstill.seconds >= STUCK_SECONDS:
-        state = JobState.STUCK  # all ranks have reached the collective, each host says so, and still no step completes
+        state = JobState.STUCK  # all ranks on all hosts wait in the collective, and no step completes
     since = [job.state_seconds for job in jobs if job.state == state and job.state_seconds is not None]
     host_names = tuple(dict.fromkeys(part.host_name for part in parts))
     users = tuple(dict.fromkeys(user for job in jobs for user in job.users if user))
@@ -169,17 +169,20 @@ def _merge(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
 
 
 def _has_named_users(job: SummaryJob) -> bool:
-    """Whether every user has a name. UIDs without a name cannot be compared across hosts."""
+    """Whether every user has a name. UIDs of users without a name cannot be compared across hosts."""
     return len(frozenset(filter(None, job.users))) == job.user_count
 
 
 def _state_rank(state: str) -> int:
-    """Lower for states that explain the others: while one rank compiles, the waiting ranks are not stuck."""
+    """Returns a sort key. States that explain other states come first.
+
+    While one rank compiles, for example, the ranks that wait for it are not stuck.
+    """
     return _STATES.index(JobState(state)) if state in _STATES else len(_STATES)
 
 
 def _name(names: Sequence[str]) -> str:
-    """The first of several names (as pods of one run have them), and the number of others."""
+    """Returns the first of several names, such as those of a run's pods, with the number of other names."""
     different = sorted(set(names))
     return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
 
@@ -206,7 +209,7 @@ def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
     waiting = [each for _, each in told if each is not None]
     if not waiting or any(part.job.state not in (JobState.WAITING, JobState.STUCK) for part in parts):
         return None
-    # If no rank waits, none has reached the collective.
+    # In a part without waiting ranks, no rank has reached the collective.
     absent = [
         (part, part.job.rank_count, tuple(sorted(part.job.ranks or ()))[:MOST_ABSENT])
         if each is None
@@ -235,7 +238,7 @@ def _step_seconds(jobs: Sequence[SummaryJob]) -> StepSeconds | None:
 
 
 def _straggler(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | None:
-    """The straggler of a job. None if some ranks are unknown, because one of those may be slower."""
+    """Returns the straggler of a job. None if some ranks are unknown, because one of them may be slower."""
     told = [part.job.recent_steps for part in parts if part.job.recent_steps is not None]
     count = sum(steps.rank_count for steps in told)
     if count != sum(part.job.rank_count for part in parts) or world_size not in (None, count):

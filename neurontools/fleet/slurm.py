@@ -22,7 +22,7 @@ _NO_NODES = ("", "(null)", "None")
 
 
 def slurm_job_hosts(job: str) -> HostList:
-    """The nodes of a job, reached by SSH. UserError if there are none or scontrol fails."""
+    """Returns the nodes of a job, reached by SSH. Raises UserError if there are none or scontrol fails."""
     if not _JOB.fullmatch(job):
         raise UserError(f"--slurm {excerpt(job, 40)}: is not a job; give its number, as squeue shows it", EXIT_USAGE)
     shown = _run_for_job(job, "show", "--oneliner", "job", job)
@@ -38,7 +38,7 @@ def slurm_job_hosts(job: str) -> HostList:
 
 
 def _run_for_job(job: str, *arguments: str) -> str:
-    """Runs scontrol. UserError with its message if it fails."""
+    """Runs scontrol. Raises UserError with its message and the job if scontrol fails."""
     try:
         return run_scontrol(*arguments, timeout_seconds=_SECONDS, next_step="see squeue")
     except ScontrolMissing as error:
@@ -55,7 +55,7 @@ _FATAL = "fatal: "
 _NEXT_STEPS = {"Unable to contact": _REACH_IT, _FATAL: "see slurm.conf, or set SLURM_CONF"}
 _MOST_REASON_BYTES = 4096
 _PART_BYTES = 1 << 16
-_ENVIRONMENT = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}  # fixed formats, because a program reads the output
+_ENVIRONMENT = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}  # fixed formats, because this module parses the output
 
 
 class ScontrolMissing(UserError):
@@ -63,7 +63,10 @@ class ScontrolMissing(UserError):
 
 
 def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str:
-    """Runs scontrol with limits on time and size; returns its output. UserError with the cause and the next step."""
+    """Runs scontrol with limits on time and size, and returns its output.
+
+    Raises UserError with the cause and the next step.
+    """
     name = f"scontrol {arguments[0]}"
     try:
         child = subprocess.Popen(
@@ -88,7 +91,7 @@ def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str
         _kill(child)
     if child.returncode:
         lines = (complaint.strip() or said[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
-        # The fatal error comes after earlier messages.
+        # scontrol may write other messages before the fatal error.
         line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _exit_text(child.returncode)
         cause = excerpt(line.removeprefix("scontrol: "), 120)
         step = next((step for words, step in _NEXT_STEPS.items() if words in cause), next_step)
@@ -97,11 +100,11 @@ def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str
 
 
 class _TooMuch(Exception):
-    """The output exceeds the limit."""
+    """The output of scontrol exceeds MOST_BYTES."""
 
 
 def _read(child: subprocess.Popen[bytes], deadline_seconds: float) -> tuple[bytes, bytes]:
-    """Reads all of stdout and the start of stderr, and waits for the end. TimeoutError, _TooMuch."""
+    """Reads all of stdout and the start of stderr until the process ends. Raises TimeoutError or _TooMuch."""
     assert child.stdout is not None  # noqa: S101 - both are pipes
     assert child.stderr is not None  # noqa: S101
     said = {child.stdout: bytearray(), child.stderr: bytearray()}

@@ -1,9 +1,9 @@
 """SSH tunnels: local sockets that lead to daemons on other hosts. Each connection runs the user's own ssh.
 
-`ssh HOST neuron-ls --relay` connects its standard input and output to the daemon there. It gets the accepted connection
-itself, so nothing is copied here. Keys, known hosts, jump hosts and connection sharing follow ssh_config(5). No port is
-opened, and nothing is asked on the terminal (BatchMode). Unless the user shares connections already, later runs to a
-host share the first one's connection.
+`ssh HOST neuron-ls --relay` connects its standard input and output to the daemon on that host. The ssh process gets the
+accepted connection itself, so this process copies no data. Keys, known hosts, jump hosts and connection sharing follow
+ssh_config(5). No port is opened, and ssh asks nothing on the terminal (BatchMode). Unless the user's ssh shares
+connections already, later ssh processes to a host share the connection of the first one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neurontools.util.terminal import excerpt
 
 SSH_VARIABLE = "NEURONTOOLS_SSH"  # command to use in place of ssh, like RSYNC_RSH and GIT_SSH_COMMAND
 REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the neuron-ls command on the other host
-_MOST_RUNS = 4  # at a time: one for summaries, the others for views of the host
+_MOST_RUNS = 4  # ssh processes at a time: one for summaries, the others for views of the host
 _LONGEST_REASON_BYTES = 4096
 _OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
@@ -31,7 +31,7 @@ _OPTIONS = (
 
 
 def ssh_command(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The words of the ssh command. UserError if the variable is empty."""
+    """Returns the words of the ssh command. Raises UserError if NEURONTOOLS_SSH is not valid shell syntax."""
     text = environment.get(SSH_VARIABLE, "").strip() or "ssh"
     try:
         words = tuple(shlex.split(text))
@@ -41,7 +41,7 @@ def ssh_command(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class SshTunnel:
-    """A local socket that leads to the daemon of a host. For one thread. `close` ends it and all its ssh processes."""
+    """A local socket that leads to the daemon of a host. Not thread-safe. `close` also ends the ssh processes."""
 
     def __init__(self, place: HostAddress, directory: str, environment: Mapping[str, str]) -> None:
         name = hashlib.sha256(place.address.encode()).hexdigest()[:12]
@@ -62,11 +62,11 @@ class SshTunnel:
             raise
 
     def fileno(self) -> int:
-        """The descriptor for a selector: readable when `accept` has something to do."""
+        """Returns the descriptor for a selector, which is readable when a connection waits for `accept`."""
         return self._listener.fileno()
 
     def accept(self) -> None:
-        """Accepts a connection and runs ssh for it. Closes it if too many run already."""
+        """Accepts a connection and runs ssh for it. Closes the connection if too many ssh processes run."""
         try:
             connection, _ = self._listener.accept()
         except OSError:
@@ -85,7 +85,7 @@ class SshTunnel:
                     stdin=connection.fileno(),
                     stdout=connection.fileno(),
                     stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C must not end it, and it must not ask for a password
+                    start_new_session=True,  # Ctrl-C must not end ssh, and ssh must not ask for a password
                 )
             except OSError:
                 return
@@ -94,7 +94,7 @@ class SshTunnel:
         self._runs.append(run)
 
     def reason(self) -> str:
-        """The last line of the latest ssh process on stderr; "" if it wrote nothing."""
+        """Returns the last line that the latest ssh process wrote to stderr; "" if it wrote nothing."""
         if not self._runs:
             return ""
         stderr = self._runs[-1].stderr
@@ -106,7 +106,7 @@ class SshTunnel:
         return excerpt(lines[-1].strip(), 200) if lines else ""
 
     def close(self) -> None:
-        """Ends the tunnel without waiting."""
+        """Ends the tunnel without waiting for its ssh processes."""
         self._listener.close()
         with contextlib.suppress(OSError):
             os.unlink(self.path)  # noqa: PTH108
@@ -115,7 +115,7 @@ class SshTunnel:
                 run.terminate()
 
     def wait(self, seconds: float) -> None:
-        """Waits at most this long for each ssh process to end, after `close`."""
+        """Waits at most `seconds` for each ssh process to end, then kills it. Call this after `close`."""
         for run in self._runs:
             try:
                 run.wait(seconds)

@@ -15,7 +15,7 @@ from neurontools.util.units import sum_known
 class HostLink(StrEnum):
     """Connection state of a host."""
 
-    WAITING = "waiting"  # not connected yet, because hosts are started one after the other
+    WAITING = "waiting"  # not connected yet; hosts are connected one after the other
     CONNECTING = "connecting"  # connecting; no answer yet
     LIVE = "live"
     LOST = "lost"  # retrying
@@ -23,23 +23,23 @@ class HostLink(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host as the view knows it. A lost host keeps its last summary."""
+    """The state of a host in a view. A lost host keeps its last summary."""
 
     place: HostAddress
     link: HostLink = HostLink.WAITING
-    trouble: str = ""  # why it is lost, in one line
+    trouble: str = ""  # why the host is lost, in one line
     summary: HostSummary | None = None  # the latest
-    received_at_seconds: float | None = None  # time.monotonic() here, so that the clocks of other hosts do not matter
+    received_at_seconds: float | None = None  # time.monotonic() of this process; clocks of other hosts may differ
     clock_ahead_seconds: float = 0.0  # the host's clock minus ours, at the latest summary
-    reported_steps_per_second: float | None = None  # if the feed knows it per host rather than per job
+    reported_steps_per_second: float | None = None  # set by feeds that know the rate per host, not per job
 
     def age_seconds(self, now_seconds: float) -> float | None:
-        """The age of the summary at this time.monotonic(); None if there is none."""
+        """Returns the age of the summary at `now_seconds` (time.monotonic()); None without a summary."""
         return None if self.received_at_seconds is None else max(0.0, now_seconds - self.received_at_seconds)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of the largest job that reports it."""
+        """Steps per second of the largest job that reports them."""
         found = None if self.summary is None else self.summary.steps_per_second
         return self.reported_steps_per_second if found is None else found
 
@@ -59,14 +59,17 @@ _LOST, _WAITING = 1, 4
 
 
 def gravity(state: HostState) -> int:
-    """Sort key, 0 for the worst: lost job, lost host, findings by severity, unknown, waiting, idle, healthy."""
+    """Returns a sort key, 0 for the worst.
+
+    The order is: critical finding, lost host, warning, unknown health, host without an answer yet, notice, healthy.
+    """
     if state.link is HostLink.LOST:
         return _LOST
     return _GRAVITY[state.severity] if state.link is HostLink.LIVE else _WAITING
 
 
 def worst_first(states: Iterable[HostState]) -> list[HostState]:
-    """Sorts by gravity, then by number of findings, then by name."""
+    """Sorts hosts by gravity, then by the number of critical findings and of warnings, then by name."""
 
     def place(state: HostState) -> tuple[int, int, int, tuple[tuple[int, str], ...]]:
         found = state.summary
@@ -77,7 +80,7 @@ def worst_first(states: Iterable[HostState]) -> list[HostState]:
 
 
 def by_name(states: Iterable[HostState]) -> list[HostState]:
-    """Sorts naturally by name: host-2 before host-10."""
+    """Sorts hosts by name in natural order: host-2 before host-10."""
     return sorted(states, key=lambda state: _by_number(state.place.name))
 
 
@@ -96,7 +99,7 @@ def _by_number(name: str) -> tuple[tuple[int, str], ...]:
 
 
 TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
-_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # user names cannot contain spaces
+_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # not names of users, which cannot contain spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +112,18 @@ class HostGroup:
 
     @property
     def name(self) -> str:
-        """The name of the group, shown like a host name."""
+        """The name of the group, with its number of hosts; shown like a host name."""
         return f"{self.value}, {len(self.states)} host{'s' if len(self.states) != 1 else ''}"
 
 
 def grouping_choices(states: Iterable[HostState]) -> tuple[str, ...]:
-    """The properties by which these hosts can be grouped."""
+    """Returns the properties by which these hosts can be grouped."""
     labels = {name: None for state in states for name, _ in state.place.labels}
     return tuple(dict.fromkeys((ALIKE, TYPE, JOB, USER, *sorted(labels))))
 
 
 def group_hosts(states: Iterable[HostState], by: str) -> list[HostGroup]:
-    """Groups hosts, in the order of the first host of each group. `by` is one of `grouping_choices`."""
+    """Groups hosts by a property, one of `grouping_choices`. The order is that of the first host of each group."""
     values = _WAYS.get(by) or (lambda state: (dict(state.place.labels).get(by) or f"no {by}",))
     found: dict[str, list[HostState]] = {}
     for state in states:
@@ -170,7 +173,7 @@ _COUNTS = (
 
 
 def _job_count(summaries: Sequence[HostSummary]) -> int | None:
-    """Counts a run on several hosts once. None if not all runs are known."""
+    """Returns the number of jobs; a run on several hosts counts once. None if not all runs are known."""
     if len(summaries) == 1:
         return summaries[0].job_count
     if any(found.job_count is None or len(found.jobs) < found.job_count for found in summaries):
@@ -184,7 +187,7 @@ def _total(summaries: Sequence[HostSummary], name: str) -> int | None:
 
 
 def _mean(summaries: Sequence[HostSummary], name: str) -> float | None:
-    """The mean over held cores."""
+    """Returns the mean of a ratio over the held cores of all hosts."""
     known = [
         (ratio * found.held_neuroncore_count, found.held_neuroncore_count)
         for found in summaries
@@ -203,7 +206,7 @@ def _jobs(state: HostState) -> tuple[str, ...]:
 
 
 def _users(state: HostState) -> tuple[str, ...]:
-    """The users of a host. Adds "user unknown" if some or all are not known."""
+    """Returns the users of a host, and "user unknown" if some or all users are not known."""
     found = state.summary
     if found is None:
         return (_UNKNOWN_USER,)
@@ -214,7 +217,7 @@ def _users(state: HostState) -> tuple[str, ...]:
 
 
 def _alike(state: HostState) -> tuple[str, ...]:
-    """The properties in which alike hosts agree: type, health, and whether cores are held."""
+    """Returns the properties by which hosts are grouped as alike: type, health, and whether cores are held."""
     found = state.summary
     if state.link is not HostLink.LIVE or found is None:
         return (f"{state.link}",)
@@ -233,7 +236,7 @@ _MOST_TOLD = 3
 
 
 def deduplicate_hosts(states: Sequence[HostState]) -> tuple[tuple[HostState, ...], tuple[str, ...]]:
-    """Removes hosts named twice; keeps the first name. Also returns lines that say which names are the same host."""
+    """Removes hosts that were named twice; keeps the first name. Also returns lines that name such hosts."""
     by_key: dict[tuple[str, ...], list[tuple[float, HostState]]] = {}
     kept: list[HostState] = []
     same: list[str] = []
@@ -256,10 +259,10 @@ def deduplicate_hosts(states: Sequence[HostState]) -> tuple[tuple[HostState, ...
 
 
 def _key(found: HostSummary) -> tuple[str, ...] | None:
-    """The identity of a host, except its boot time. None if it cannot be identified.
+    """Returns what identifies a host, except its boot time; None if nothing does.
 
-    A daemon reports its host name and clocks, Prometheus the instance ID. Simulated hosts share one real host and its
-    boot time, so they are never merged.
+    A daemon reports its host name and clocks, and Prometheus has the instance ID. Simulated hosts share one real host
+    and its boot time, so they are never merged.
     """
     if found.source is SourceKind.SIMULATED:
         return None

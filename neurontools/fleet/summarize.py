@@ -1,4 +1,4 @@
-"""Makes the summary of a host from its snapshot. Its size is bounded, whatever the snapshot contains."""
+"""Summarizes the snapshot of a host. The size of the summary is limited, whatever the snapshot contains."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from neurontools.util.units import mean_known, sum_known
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
-MOST_BYTES = 1200  # encoded; enough for a complete summary of a host with 16 devices, whatever its names
+MOST_BYTES = 1200  # encoded size; enough for a complete summary of a host with 16 devices, whatever its names
 _MARK = "…"
-BUSY_FROM_RATIO = 0.02  # the limit at which neuron-top draws a held core as busy
+BUSY_FROM_RATIO = 0.02  # utilization from which neuron-top draws a held core as busy
 _MOST_INDICES = 16  # no instance type has more devices
 _MOST_MISSING = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Limits on texts (bytes of UTF-8), on jobs with step times, and on users."""
+    """Limits on the UTF-8 bytes of texts, on the number of jobs with step times, and on the number of users."""
 
     host: int
     reason: int
@@ -51,7 +51,7 @@ class _Lengths:
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
 """From large to small. With the last one, any host fits; it keeps only the number of users."""
-_LONGEST_USER = 32  # the limit of useradd(8); the same on all hosts, because hosts are grouped by user
+_LONGEST_USER = 32  # limit of useradd(8); equal on all hosts, because hosts are grouped by user
 
 
 def summarize_host(snapshot: Snapshot, host_name: str) -> HostSummary:
@@ -131,7 +131,7 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
 
 
 def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[DeviceCell, ...]:
-    """All devices, present or missing, with the severity of their findings."""
+    """Returns all devices, present or missing, with the highest severity of their findings."""
     on_device: dict[int, list[LogicalNeuronCore]] = {}
     for core in cores:
         on_device.setdefault(core.device_index, []).append(core)
@@ -175,7 +175,7 @@ def _job(
 
 
 def _owners(job: RunningJob) -> list[str]:
-    """The users of a job: names, or UIDs without a name here, as in containers."""
+    """Returns the users of a job: names, or UIDs of users without a name on this host, as in containers."""
     processes = [rank.process for rank in job.ranks]
     found = {process.user or (None if process.uid is None else str(process.uid)) for process in processes}
     return sorted(user for user in found if user is not None)
@@ -186,7 +186,7 @@ def _users(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
-    """Which ranks wait, and for which ranks, in a job without steps."""
+    """Returns which ranks wait in a collective, and for which ranks. None unless the job waits or is stuck."""
     found = find_stalled_collective([rank.process for rank in job.ranks])
     if found is None or does.state not in (JobState.WAITING, JobState.STUCK):
         return None
@@ -201,7 +201,7 @@ def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, long
 
 
 def _cut(text: str, longest_bytes: int) -> str:
-    """Cuts a text to a number of UTF-8 bytes, with an ellipsis."""
+    """Shortens a text to a number of UTF-8 bytes, with an ellipsis."""
     octets = text.encode("utf-8", "replace")
     if len(octets) <= longest_bytes:
         return octets.decode()

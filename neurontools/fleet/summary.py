@@ -1,6 +1,6 @@
 """The summary of a host for fleet views: about a kilobyte, derived from one snapshot.
 
-The fields are those of the messages with the same names in `neuron.proto`. None is unknown, never 0.
+The classes have the fields of the messages with the same names in `neuron.proto`. An unknown value is None, never 0.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class DeviceCell:
 
     index: int
     is_present: bool
-    severity: int | None  # highest severity of its findings, as in `Severity`; None if not judged
+    severity: int | None  # highest `Severity` of its findings; None if unknown
     utilization_ratio: float | None  # mean of its cores
     held_neuroncore_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryFinding:
-    """One of the gravest findings. Findings of the same kind are combined."""
+    """One of the gravest findings of a host. Findings of the same kind are combined."""
 
     kind: str
     severity: Severity
@@ -61,11 +61,11 @@ class HostSummary:
     taken_at_unix_seconds: float
     taken_at_seconds: float | None  # CLOCK_MONOTONIC of the host
     interval_seconds: float | None
-    is_judged: bool  # False: the host was not judged
-    critical_count: int  # findings; those of the same kind count once
+    is_judged: bool  # if false, the health of the host is unknown
+    critical_count: int  # critical findings; those of the same kind count once
     warning_count: int
     notice_count: int
-    findings: tuple[SummaryFinding, ...]  # the gravest, possibly not all
+    findings: tuple[SummaryFinding, ...]  # the gravest findings, possibly not all
     devices: tuple[DeviceCell, ...]  # by index
     neuroncore_count: int | None
     held_neuroncore_count: int | None
@@ -73,15 +73,15 @@ class HostSummary:
     free_neuroncore_count: int | None  # cores that are neither held nor free are unknown
     utilization_ratio: float | None  # mean of the held cores
     flops_per_second: float | None
-    mfu_ratio: float | None  # of the held cores, relative to the bf16 peak
+    mfu_ratio: float | None  # MFU of the held cores, relative to the bf16 peak
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None  # with cores
     job_count: int | None
-    jobs: tuple[SummaryJob, ...]  # those with most cores, possibly not all
+    jobs: tuple[SummaryJob, ...]  # the jobs with the most cores, possibly not all
     further_users: tuple[str, ...]  # users of the other jobs, possibly not all
-    user_count: int | None  # of all jobs; None if unknown, or if the reader may not see users
-    problem_count: int | None  # values that the daemon could not read
+    user_count: int | None  # users of all jobs; None if unknown, or if the reader may not see users
+    problem_count: int | None  # number of values that the daemon could not read
 
     __repr__ = repr_of_fields("host_name", "instance_type", "sequence", "critical_count", "warning_count")
 
@@ -98,7 +98,7 @@ class HostSummary:
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The known users of the jobs; `user_count` may be more."""
+        """The known users of the jobs. `user_count` may be higher."""
         told = [user for job in self.jobs for user in job.users]
         return tuple([user for user in dict.fromkeys((*told, *self.further_users)) if user])
 
@@ -126,13 +126,13 @@ class HostSummary:
 
     @property
     def unknown_neuroncore_count(self) -> int:
-        """Cores that are neither known to be held nor known to be free."""
+        """The number of cores that are neither known to be held nor known to be free."""
         known = (self.held_neuroncore_count or 0) + (self.free_neuroncore_count or 0)
         return max(0, (self.neuroncore_count or 0) - known)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of the largest job that reports it."""
+        """Steps per second of the largest job that reports them."""
         return next((job.steps_per_second for job in self.jobs if job.steps_per_second is not None), None)
 
 
@@ -143,20 +143,20 @@ _HIGHEST_RANK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class JobStandstill:
-    """Ranks of a job on one host, of which at least one waits in a collective."""
+    """The ranks of a job on one host, of which at least one waits in a collective."""
 
-    collective: str  # in which most of them wait
+    collective: str  # the collective in which most of these ranks wait
     waiting_rank_count: int
     absent_rank_count: int  # includes ranks that do not report
     absent_ranks: tuple[int, ...]  # possibly not all
-    seconds: float  # how long the last of the waiting ranks has waited
+    seconds: float  # waiting time of the rank that began to wait last
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryJob:
-    """One of the largest jobs: the part that runs on this host."""
+    """The part of a job that runs on this host. A summary has only the largest jobs."""
 
-    name: str | None  # None: a process without a known job
+    name: str | None  # None for a process without a known job
     neuroncore_count: int  # logical cores
     rank_count: int  # on this host
     world_size: int | None
@@ -164,16 +164,16 @@ class SummaryJob:
     steps_per_second: float | None
     mfu_ratio: float | None
     severity: Severity  # highest severity of the findings on its processes
-    run_id: str | None = None  # identifies the job across hosts; None: only on this host
+    run_id: str | None = None  # identifies the job across hosts; None if it is only on this host
     # the ranks on this host, from `encode_rank_runs`; empty if unknown or too scattered
     rank_runs: tuple[int, ...] = ()
-    missing_ranks: tuple[int, ...] = ()  # started here by the launcher, but missing; possibly not all
-    state: str = JobState.UNKNOWN  # a value of `JobState`, or of a newer daemon
-    state_seconds: float | None = None  # how long; for waiting and training, since the last step
-    recent_steps: JobSteps | None = None  # None: too few steps, or not all ranks report
-    standstill: JobStandstill | None = None  # None: no rank waits in a collective, or the job trains
+    missing_ranks: tuple[int, ...] = ()  # ranks that the launcher started here but that are missing; possibly not all
+    state: str = JobState.UNKNOWN  # a value of `JobState`, or an unknown value of a newer daemon
+    state_seconds: float | None = None  # time in this state; for waiting and training, since the last step
+    recent_steps: JobSteps | None = None  # None if there are too few steps or not all ranks report
+    standstill: JobStandstill | None = None  # None if no rank waits in a collective or the job trains
     users: tuple[str, ...] = ()  # owners of its processes, possibly not all
-    user_count: int | None = None  # None if unknown, or if the reader may not see users
+    user_count: int | None = None  # all owners; None if unknown, or if the reader may not see users
 
     @property
     def ranks(self) -> frozenset[int] | None:
@@ -211,7 +211,7 @@ def _is_time(seconds: float) -> bool:
 def encode_rank_runs(ranks: Iterable[int | None]) -> tuple[int, ...]:
     """Encodes ranks as (first, step, count) triples: a block of 64 ranks, or every eighth rank, takes three numbers.
 
-    Empty if a rank is unknown or if they are too scattered.
+    Returns an empty tuple if a rank is unknown or the ranks are too scattered.
     """
     numbers = set(ranks)
     if None in numbers:

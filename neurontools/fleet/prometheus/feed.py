@@ -1,7 +1,7 @@
-"""The hosts as Prometheus knows them, queried at an interval in its own thread.
+"""A feed of the hosts that Prometheus knows; it queries Prometheus at an interval in its own thread.
 
-A refresh is at most ten queries, whatever the number of hosts. If one fails, its values are unknown and a note says so.
-If Prometheus cannot be reached at all, the old values stay and grow older.
+A refresh takes at most ten queries, whatever the number of hosts. If a query fails, its values are unknown, and a note
+says so. If Prometheus cannot be reached at all, the feed keeps the old values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neurontools.fleet.prometheus.server import (
 from neurontools.fleet.states import HostState, deduplicate_hosts
 from neurontools.util.errors import UserError
 
-USUAL_INTERVAL_SECONDS = 15.0  # the usual scrape interval
+USUAL_INTERVAL_SECONDS = 15.0  # the usual scrape interval of Prometheus
 _QUERY_SECONDS = 20.0
 _WHOLE_SECONDS = 60.0
 _PROBED_FOR_SECONDS = 300.0
@@ -35,7 +35,7 @@ _STOP_SECONDS, _REACH_SECONDS = 2.0, 20.0
 
 
 class PrometheusFeed(FleetFeed):
-    """Hosts of a Prometheus server. UserError if the address or the credentials are invalid."""
+    """Collects the states of hosts from Prometheus. Raises UserError for an invalid address or credentials."""
 
     def __init__(self, url: str, access: PrometheusAccess | None = None, interval_seconds: float | None = None) -> None:
         super().__init__()
@@ -45,31 +45,31 @@ class PrometheusFeed(FleetFeed):
         self._jobs: tuple[FleetJob, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._is_settled = False
-        self.is_recorded = False  # our rules, as of the latest probe
+        self.is_recorded = False  # whether Prometheus records our rules, as of the latest probe
         self._are_jobs_recorded = False
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
-        self._is_urgent = threading.Event()  # refresh before the interval is over
+        self._is_urgent = threading.Event()  # set for a refresh before the interval is over
         self._thread: threading.Thread | None = None
         self._looked_at: dict[str, DirectFeed] = {}
         self.asked: dict[str, str] = {}  # queries of the latest refresh, by name
-        self._counted = [0, 0]  # queries and bytes of the current refresh
-        self.query_count = 0  # of the latest complete refresh
-        self.answered_bytes = 0  # the same, as received
+        self._counted = [0, 0]  # number of queries and of bytes in the current refresh
+        self.query_count = 0  # number of queries in the latest complete refresh
+        self.answered_bytes = 0  # bytes received in the latest complete refresh
 
     @property
     def states(self) -> tuple[HostState, ...]:
-        """The state of each host, by address."""
+        """The state of each host, sorted by address."""
         return self._states
 
     @property
     def jobs(self) -> tuple[FleetJob, ...]:
-        """The jobs that are stuck, incomplete or largest; empty while they are unknown."""
+        """The jobs that are stuck, incomplete or largest; empty while the jobs are unknown."""
         return self._jobs
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Problems with the answers, one line each."""
+        """Problems with the answers of Prometheus, one line each."""
         return self._notes
 
     @property
@@ -79,16 +79,15 @@ class PrometheusFeed(FleetFeed):
 
     @property
     def longest_wait_seconds(self) -> float:
-        """The longest time until `is_settled`."""
         return _WHOLE_SECONDS + _QUERY_SECONDS
 
     def socket_path(self, name: str) -> str | None:
-        """The local socket to the daemon of a host that was opened with `reached`; Prometheus itself has none."""
+        """Returns the local socket that `reached` opened to the daemon of a host, otherwise None."""
         feed = self._looked_at.get(name)
         return None if feed is None else feed.socket_path(name)
 
     def reached(self, name: str) -> str | None:
-        """Connects to a host by SSH and returns the local socket; None if that fails."""
+        """Connects to a host by SSH and returns the local socket; None if the connection fails."""
         feed = self._looked_at.get(name)
         if feed is None:
             place = next((state.place for state in self._states if state.place.name == name), None)
@@ -100,20 +99,18 @@ class PrometheusFeed(FleetFeed):
         return feed.socket_path(name)
 
     def request_users(self) -> None:
-        """As in FleetFeed; adds one sample for each user of each host."""
+        """Also queries the users of jobs from now on, which adds one sample for each user of each host."""
         is_news = not self._are_users_wanted
         super().request_users()
         if is_news and self._thread is not None:
             self._is_urgent.set()
 
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
-        """Starts the thread."""
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="prometheus", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Ends everything. May be called again."""
         self._is_closing.set()
         self._is_urgent.set()
         self._server.interrupt()
@@ -182,7 +179,7 @@ class PrometheusFeed(FleetFeed):
         self._notes = tuple(notes)[:_MOST_NOTES]
 
     def _probe(self, deadline: float, notes: dict[str, None]) -> None:
-        """Checks from time to time whether our rules are recorded."""
+        """Checks at intervals whether Prometheus records our rules."""
         if time.monotonic() < self._probed_at + _PROBED_FOR_SECONDS:
             return
         try:

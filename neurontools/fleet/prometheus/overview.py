@@ -28,7 +28,7 @@ _LONGEST_LABEL = 200
 
 @dataclass(frozen=True, slots=True)
 class QueryTime:
-    """When the answers came, on the clocks of this host."""
+    """The time at which the answers arrived, on the clocks of this host."""
 
     seconds: float  # time.monotonic()
     unix_seconds: float
@@ -41,7 +41,7 @@ Answers = Mapping[str, tuple[PrometheusSample, ...]]
 def read_host_states(
     asked: OverviewQueries, answers: Answers, before: Mapping[str, HostState], now: QueryTime
 ) -> tuple[HostState, ...]:
-    """Makes the host states, by instance. `before` has the previous states by name."""
+    """Converts answers to host states, sorted by instance. `before` has the previous states by name."""
     names = _names(answers["identity"])
     by_host = {name: _by_instance(samples) for name, samples in answers.items()}
     ages = sorted(sample.value for sample in answers["identity"] if math.isfinite(sample.value))
@@ -73,7 +73,7 @@ def read_host_states(
 
 
 def _names(samples: tuple[PrometheusSample, ...]) -> dict[str, str]:
-    """The name of each instance: its label `node` if unique, else the address."""
+    """Returns the name of each instance: its label `node` if that is unique, else its address."""
     nodes: dict[str, list[str]] = {}
     for sample in samples:
         nodes.setdefault(sample.labels.get("node", ""), []).append(sample.labels.get("instance", ""))
@@ -85,13 +85,13 @@ def _names(samples: tuple[PrometheusSample, ...]) -> dict[str, str]:
 
 
 def _place(instance: str, name: str) -> HostAddress:
-    """The address of a host. Everything that Prometheus does not have is read by SSH."""
+    """Returns the address of a host. SSH reads everything that Prometheus does not have."""
     address = name if name != shown_label(instance) else instance.rpartition(":")[0].strip("[]") or instance
     return HostAddress(name, Reach.SSH, shown_label(address))
 
 
 def _user(sample: PrometheusSample) -> str:
-    """The user of a sample: a name, or a UID without a name; "" if unknown."""
+    """Returns the user of a sample: a name, or a UID if the user has no name; "" if unknown."""
     return shown_label(sample.labels.get("user") or sample.labels.get("uid", ""))
 
 
@@ -103,7 +103,7 @@ def _by_instance(samples: Iterable[PrometheusSample]) -> dict[str, list[Promethe
 
 
 def _lost(instance: str, sample: PrometheusSample, before: Mapping[str, HostState], now: QueryTime) -> HostState:
-    """A host that is no longer scraped; it keeps its last summary."""
+    """Returns the state of a host that is no longer scraped; the state keeps its last summary."""
     known = next((state for state in before.values() if state.summary and state.summary.host_name == instance), None)
     state = known or HostState(_place(instance, shown_label(instance)))
     is_down = sample.labels.get("link") == DOWN
@@ -164,7 +164,7 @@ def _summary(
 
 
 def _of(by_host: Mapping[str, dict[str, list[PrometheusSample]]], query: str, instance: str) -> float | None:
-    """The result of a query for a host; None if missing or not a finite number."""
+    """Returns the result of a query for a host; None if missing or not a finite number."""
     samples = by_host.get(query, {}).get(instance)
     return samples[0].value if samples and math.isfinite(samples[0].value) else None
 
@@ -174,7 +174,7 @@ def _ratio(thousandths: int | None) -> float | None:
 
 
 def _findings(samples: list[PrometheusSample], taken_at: float) -> tuple[SummaryFinding, ...]:
-    """Findings by severity, then longest first."""
+    """Converts samples to findings: critical ones first, then those that have lasted longest."""
     found: list[SummaryFinding] = []
     for sample in sorted(samples, key=lambda each: (each.labels.get("severity") != "critical", -each.value)):
         labels = sample.labels
@@ -206,7 +206,7 @@ def _indices(text: str) -> tuple[int, ...]:
 
 
 def _devices(value: float, *, is_judged: bool) -> tuple[DeviceCell, ...]:
-    """The devices of a host from its condition digits; empty if unknown."""
+    """Decodes the devices of a host from their condition digits; empty if unknown."""
     if not math.isfinite(value) or not 0 < value < 2**53:
         return ()
     rest, index = int(value), -1
@@ -240,7 +240,7 @@ _HIGHEST_COUNT = 2**31
 
 
 def read_jobs(samples: tuple[PrometheusSample, ...], names: Mapping[str, str]) -> tuple[FleetJob, ...]:
-    """Makes the jobs, those with most cores first. `names` are the host names by instance."""
+    """Converts samples to jobs, those with the most cores first. `names` are the host names by instance."""
     values: dict[tuple[str, str, str], _Values] = {}
     titles: dict[tuple[str, str, str], str] = {}
     slow: dict[str, PrometheusSample] = {}
@@ -262,7 +262,7 @@ def read_jobs(samples: tuple[PrometheusSample, ...], names: Mapping[str, str]) -
 
 
 def read_job_count(samples: tuple[PrometheusSample, ...]) -> int:
-    """The number of jobs, which may be more than those returned."""
+    """Returns the number of all jobs, which may be more than `read_jobs` returns."""
     counts = [sample.value for sample in samples if sample.labels.get(queries.SAMPLE_OF) == queries.JOB_COUNT]
     return int(counts[0]) if counts and 0 <= counts[0] < _HIGHEST_COUNT else 0
 
@@ -270,7 +270,7 @@ def read_job_count(samples: tuple[PrometheusSample, ...]) -> int:
 def _job(
     key: tuple[str, str, str], name: str, values: _Values, slow: PrometheusSample | None, names: Mapping[str, str]
 ) -> FleetJob | None:
-    """None if ranks or cores are unknown, because the job has just started or ended."""
+    """Builds a job from its values. Returns None if ranks or cores are unknown: it has just started or ended."""
     run_id, instance, _ = key
     ranks, cores = _count(values, "ranks"), _count(values, "neuroncores")
     if ranks is None or cores is None:
@@ -307,7 +307,7 @@ def _count(values: _Values, name: str) -> int | None:
 
 
 def _slow_rank(sample: PrometheusSample, step_seconds: float | None, names: Mapping[str, str]) -> SlowFleetRank | None:
-    """None if the rank or the step time is unknown."""
+    """Builds the straggler of a job from its sample; None if the rank or the step time is unknown."""
     rank, instance = sample.labels.get("rank", ""), sample.labels.get("instance", "")
     if step_seconds is None or not (rank.isascii() and rank.isdecimal() and len(rank) < 8):
         return None

@@ -1,9 +1,9 @@
-"""PromQL queries for hosts and jobs, with recording rules if Prometheus has them, otherwise from the metrics.
+"""PromQL queries for hosts and jobs. They use recording rules if Prometheus has them, otherwise the metrics.
 
-The rules are those of deploy/prometheus/neuron.rules.yml; each expression here is the expression of the rule. Each
-query answers for all hosts. A sample costs about 85 bytes of JSON, whatever its value. So several small integers share
-one sample, as digits of one number below 2**53 (`PackedQuery`). The highest digit means unknown. A job of several hosts
-is identified by its run, a job of one host by the host and its name.
+The rules are in deploy/prometheus/neuron.rules.yml, and their expressions are those of this module. Each query returns
+the values of all hosts. A sample costs about 85 bytes of JSON, whatever its value. So several small integers share one
+sample, as digits of one number below 2**53 (`PackedQuery`). The highest digit means unknown. A job on several hosts is
+identified by its run, a job on one host by the host and the job's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAKEN = "neurontools_snapshot_timestamp_seconds"
 
 @dataclass(frozen=True, slots=True)
 class PrometheusQuantity:
-    """A number for each host: the name of its recording rule, and the recorded expression."""
+    """A value for each host: the name of its recording rule, and the expression that the rule records."""
 
     rule: str
     expression: str
@@ -64,7 +64,10 @@ FINDINGS = PrometheusQuantity("instance_severity:neuron_findings:count", _findin
 
 
 def findings_of(severity: str, *, is_recorded: bool) -> str:
-    """The number of findings of one severity on each host. No sample for hosts without any."""
+    """Returns the query for the number of findings of one severity on each host.
+
+    A host without such findings has no sample.
+    """
     chosen = f'{{severity="{severity}"}}'
     return f"{FINDINGS.rule}{chosen}" if is_recorded else _findings(chosen)
 
@@ -78,7 +81,7 @@ CONDITIONS, DIGITS = 9, 16
 
 
 def _condition(chosen: str = "") -> str:
-    """The condition digit of each device, or of the devices that a matcher selects."""
+    """Returns the expression for the condition digit of each device, or of devices that a matcher selects."""
     busy = f"avg {_BY_DEVICE} ({_UTILIZATION}{chosen})"
     return (
         f"5 + (max {_BY_DEVICE} (neurontools_device_health{chosen}) >= {WARNING - 5})"
@@ -89,7 +92,7 @@ def _condition(chosen: str = "") -> str:
 
 
 def _packed(of_index: list[str]) -> str:
-    """The conditions of a host's devices as one number; device 0 is the lowest digit."""
+    """Returns the expression that packs the conditions of a host's devices; device 0 is the lowest digit."""
     return f"sum by (instance) ({' or '.join(f'{CONDITIONS**at} * {text}' for at, text in enumerate(of_index))})"
 
 
@@ -121,19 +124,22 @@ _JOB_SEVERITIES = ("notice", "warning", "critical")
 
 @dataclass(frozen=True, slots=True)
 class JobQuantity:
-    """A number for each job: its rule for runs, and a function that makes the expression from labels and matcher."""
+    """A value for each job: its rule for runs, and a function that builds the expression.
+
+    The arguments of the function are the labels to aggregate by, and a label matcher.
+    """
 
     rule: str
     made: Callable[[str, str], str]
 
     @property
     def of_runs(self) -> PrometheusQuantity:
-        """For jobs on several hosts."""
+        """The rule and the expression for jobs on several hosts."""
         return PrometheusQuantity(self.rule, self.made(_RUN, _OF_RUNS))
 
     @property
     def of_alone(self) -> str:
-        """For jobs on one host."""
+        """The expression for jobs on one host."""
         return self.made(_ALONE, _OF_ALONE)
 
 
@@ -154,7 +160,10 @@ def _state(by: str, chosen: str) -> str:
 
 
 def _severity(by: str, chosen: str) -> str:
-    """The highest severity of findings on a job's processes; 0 if there are none and the hosts are judged."""
+    """Returns the expression for the highest severity of findings on a job's processes.
+
+    The value is 0 if there are no findings and the health of the hosts is known.
+    """
     ranks = f"group by ({_KEY}) (neurontools_job_ranks{{{chosen}}})"
     found = " or ".join(
         f'{at} * group by (instance, job_name, severity) (neurontools_finding_seconds{{severity="{severity}"}})'
@@ -184,9 +193,9 @@ LEAST_WAIT = PrometheusQuantity("run:neuron_rank_wait:least", f"min by (run_id) 
 
 
 def _gain(least: str, world_size: str) -> str:
-    """The time that each step would gain if only the straggler were as fast as the others, as a share of the step.
+    """Returns the expression for the time that a step would save if the straggler were as fast as the others.
 
-    The straggler is the one rank that waits least in collectives.
+    The value is a share of the step. The straggler is the one rank that waits least in collectives.
     """
     held_up = f"min by (run_id) ({_WAIT} > on (run_id) group_left () {least})"
     return (
@@ -197,7 +206,7 @@ def _gain(least: str, world_size: str) -> str:
 
 
 def _slow(least: str, gain: str) -> str:
-    """The same with the straggler's rank, if the gain is large enough."""
+    """Returns the expression for `gain` with the straggler's rank as a label, if the gain is large enough."""
     who = f"group by (run_id, instance, rank) ({_WAIT} == on (run_id) group_left () {least})"
     return f"{who} * on (run_id) group_left () ({gain} > {LEAST_RATIO})"
 
@@ -215,7 +224,7 @@ PROBED = JOB_QUANTITIES["neuroncores"].rule
 
 
 def jobs_query(*, is_recorded: bool) -> str:
-    """The query for the worst jobs: stuck ones first, then those with missing ranks, then those with most cores."""
+    """Returns the query for the worst jobs: stuck jobs, then those with missing ranks, then the largest."""
 
     def of(name: str) -> str:
         runs = JOB_QUANTITIES[name].of_runs
@@ -232,26 +241,26 @@ def jobs_query(*, is_recorded: bool) -> str:
     def told(text: str, what: str) -> str:
         return f'label_replace({text}, "{SAMPLE_OF}", "{what}", "run_id", ".*")'
 
-    # A run whose parts have several names gets the name of most of its ranks.
+    # If the parts of a run have several names, the name of most of its ranks is used.
     name = f"topk by (run_id) (1, sum by (run_id, job_name) (neurontools_job_ranks{{{_OF_RUNS}}}))"
     ranks = JOB_QUANTITIES["ranks"]
     of_runs = ranks.rule if is_recorded else f"({ranks.of_runs.expression})"
     named = f"({of_runs} + on (run_id) group_left (job_name) 0 * {name})"
     by_job = [told(ranks.of_alone, "ranks"), *(told(of(what), what) for what in JOB_QUANTITIES if what != "ranks")]
     by_run = [told(named, "ranks"), told(SLOW.rule if is_recorded else f"({_SLOW_UNRECORDED})", SLOW_RANK)]
-    # `and` binds tighter than `or`: each list is limited once, by its own key.
+    # Each list is in parentheses, because `and`, which limits it, binds tighter than `or`.
     bounded = (
         f"({' or '.join(series)}) and on ({key}) {worst}" for series, key in ((by_job, _KEY), (by_run, "run_id"))
     )
     return " or ".join((*bounded, told(f"count({cores})", JOB_COUNT)))
 
 
-MOST_FINDINGS = 100  # per severity, longest first; further findings are only counted
+MOST_FINDINGS = 100  # limit per severity, longest findings first; further findings are only counted
 SEEN_WITHIN = "1h"
 CLOCK_SECONDS = 60
 DOWN, GONE = "down", "gone"
 FULL_RATIO = 1000
-_CORES = 600  # more than any host has: 64 devices of 8 cores are 512
+_CORES = 600  # more cores than any host has: 64 devices of 8 cores are 512
 _EACH_HOST = f"group by (instance) ({TAKEN})"
 _SEVERITIES = ("critical", "warning", "notice")
 _RECORDED_FROM = 0.9
@@ -259,7 +268,7 @@ _RECORDED_FROM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PackedField:
-    """One of the integers in a sample: its name, its base, and its expression."""
+    """An integer in a packed sample: its name, the base of its digit, and its expression."""
 
     name: str
     base: int
@@ -267,29 +276,29 @@ class PackedField:
 
     @property
     def unknown(self) -> int:
-        """The digit for an unknown number."""
+        """The digit that means unknown."""
         return self.base - 1
 
 
 class PackedQuery:
-    """Several integers of each host in one sample. The last one is the lowest digit."""
+    """Packs several integers of each host into one sample. The last integer is the lowest digit."""
 
     def __init__(self, *parts: PackedField) -> None:
         self.parts = parts
 
     @property
     def query(self) -> str:
-        """The expression, with one sample per host."""
+        """The PromQL expression, with one sample per host."""
         terms, place = [], 1
         for part in reversed(self.parts):
-            # Rules may add labels; aggregate to one sample per host.
+            # Recording rules may add labels, so `max by` reduces them to one sample per host.
             known = f"clamp_max(max by (instance) ({part.expression}), {part.unknown - 1})"
             terms.append(f"{place} * ({known} or {part.unknown} * {_EACH_HOST})")
             place *= part.base
         return " + ".join(reversed(terms))
 
     def read(self, value: float) -> dict[str, int | None]:
-        """Returns the integers by name; None is unknown."""
+        """Unpacks the integers of a sample, by name; None is unknown."""
         if not isfinite(value) or not 0 <= value < 2**53:
             return dict.fromkeys((part.name for part in self.parts), None)
         rest = int(value)
@@ -305,13 +314,13 @@ PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
 
 
 def has_rules(counts: dict[str, float]) -> bool:
-    """Whether our rules are recorded, from the result of PROBE. New hosts may not have them yet."""
+    """Whether Prometheus records our rules, from the result of PROBE. New hosts may not have them yet."""
     recorded = counts.get(DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
 
 
 def has_job_rules(counts: dict[str, float]) -> bool:
-    """Whether our rules for jobs are recorded. False if there are no jobs, which does not matter then."""
+    """Whether Prometheus records our rules for jobs. Without jobs, the result is false and does not matter."""
     return counts.get(PROBED, 0.0) > 0
 
 
@@ -377,16 +386,16 @@ _USERS = (
 
 
 def _by_user(query: str) -> str:
-    """Repeats a query for each user of a host, with the user as a label: an added label costs a quarter of a sample.
+    """Extends a query so that it repeats a host's sample for each user, with the user as a label.
 
-    A host without known users keeps its one sample.
+    The added label costs a quarter of a sample. A host without known users keeps its one sample.
     """
     return f"({query}) * on (instance) group_right () ({_USERS} or on (instance) {_EACH_HOST})"
 
 
 _AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
-# Only one, even if the address was given to another instance: two would make the whole query fail.
+# Selects one identity per address: two, after an address moved to another instance, would make the query fail.
 _IDENTITY = (
     f"{_AGE} * on (instance) group_left (node, instance_type, instance_id, ultraserver_id)"
     f" topk by (instance) (1, group by ({_WHO}) (instance_info)) or on (instance) {_AGE}"
@@ -398,7 +407,7 @@ _FINDINGS = " or ".join(
 )
 _SILENT = "max by (instance) (up) == 0"
 _SEEN = f"(time() - max by (instance) (max_over_time({TAKEN}[{SEEN_WITHIN}])) unless on (instance) {_EACH_HOST})"
-# Down: scraped without an answer for the whole range, in a job that has some neurond.
+# Targets that were down in the whole range, in a scrape job that has a neurond.
 _NEVER = f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({TAKEN}[{SEEN_WITHIN}])))"
 _LOST = (
     f'label_replace({_SEEN} and on (instance) ({_SILENT}), "link", "{DOWN}", "instance", ".*")'

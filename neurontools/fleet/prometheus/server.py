@@ -1,6 +1,6 @@
 """HTTP client for Prometheus: one persistent connection, limits on time and size, errors in one line.
 
-Thanos, Mimir and VictoriaMetrics work the same way, below the path in their address.
+Thanos, Mimir and VictoriaMetrics have the same API, below the path in their address.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neurontools.util.formats import option_file_label, read_options
 from neurontools.util.terminal import excerpt
 from neurontools.util.version import __version__
 
-MOST_BYTES = 32 * 2**20  # of one answer, decompressed
+MOST_BYTES = 32 * 2**20  # limit of one answer after decompression
 _CONNECT_SECONDS = 5.0
 _MOST_REDIRECTIONS = 3
 _LONGEST_TOLD = 160
@@ -52,7 +52,7 @@ class PrometheusSample:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAnswer:
-    """The samples of an instant query, warnings about their completeness, and the size as received."""
+    """The samples of an instant query, warnings about their completeness, and the number of received bytes."""
 
     samples: tuple[PrometheusSample, ...]
     warnings: tuple[str, ...]
@@ -60,7 +60,7 @@ class PrometheusAnswer:
 
 
 class PrometheusServer:
-    """A Prometheus server. For one thread, except `interrupt`."""
+    """A client of a Prometheus server. Not thread-safe, except `interrupt`."""
 
     def __init__(self, url: str, access: PrometheusAccess) -> None:
         self._scheme, self._host, self._port, self._path = _address(url)
@@ -71,7 +71,7 @@ class PrometheusServer:
             raise UserError("--prometheus: credentials are not sent over plain http; give an https address", EXIT_USAGE)
 
     def query(self, text: str, seconds: float) -> PrometheusAnswer:
-        """Runs an instant query within this time. PrometheusProblem."""
+        """Runs an instant query, for at most `seconds`. Raises PrometheusProblem."""
         deadline = time.monotonic() + seconds
         fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s"})
         try:
@@ -97,14 +97,14 @@ class PrometheusServer:
             self._connection = None
 
     def interrupt(self) -> None:
-        """Makes a running query fail. From any thread."""
+        """Makes a running query fail. May be called from any thread."""
         connection = self._connection
         if connection is not None and connection.sock is not None:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def _fetch(self, fields: str, deadline: float) -> tuple[int, str, bytes, int]:
-        """Returns status, media type, body and size. Follows redirects within the server only."""
+        """Sends a query; returns status, media type, body and size. Follows redirects within the server only."""
         path = f"{self._path}{_API}/query"
         for _ in range(_MOST_REDIRECTIONS):
             reply = self._send_request(path, fields, deadline)
@@ -120,7 +120,7 @@ class PrometheusServer:
         raise PrometheusUnreachable("its redirects form a loop; give the final address")
 
     def _redirect_path(self, path: str, location: str) -> str:
-        """The path of a redirect. Credentials are never sent to another server."""
+        """Returns the path of a redirect. Refuses other servers, which must not get the credentials."""
         with contextlib.suppress(ValueError):
             there = urlsplit(urljoin(f"{self._scheme}://{self._host}:{self._port}{path}", location))
             port = there.port or _PORTS.get(there.scheme)
@@ -163,7 +163,7 @@ class PrometheusServer:
 
 
 def _address(url: str) -> tuple[str, str, int, str]:
-    """Parses an address into scheme, host, port and path. UserError."""
+    """Parses an address into scheme, host, port and path. Raises UserError."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -191,7 +191,10 @@ def _seconds_left(deadline: float) -> float:
 
 
 def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]:
-    """Reads and decompresses the body; also returns its size as received. The deadline is for all of it."""
+    """Reads and decompresses the body; also returns the number of received bytes.
+
+    The deadline applies to the whole body.
+    """
     coding = reply.getheader("Content-Encoding", "").lower()
     unpack = zlib.decompressobj(wbits=31) if coding == "gzip" else None
     body, size_bytes = bytearray(), 0
@@ -211,7 +214,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
 
 
 def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusAnswer:
-    """Parses an answer. PrometheusProblem."""
+    """Parses an answer. Raises PrometheusProblem."""
     refusals = {401: "it wants credentials", 403: "it refuses these credentials"}
     if status in refusals:
         raise PrometheusUnreachable(f"{refusals[status]} (status {status}); name them in --prometheus-config")
@@ -266,9 +269,9 @@ class PrometheusAccess:
     bearer_token_file: str | None = None
     basic_user: str | None = None
     basic_password_file: str | None = None
-    tls_ca: str | None = None  # authorities that sign its certificate; None: those of the system
+    tls_ca: str | None = None  # CA file for the server's certificate; None: the system's CAs
     tls_certificate: str | None = None  # client certificate, PEM
-    tls_key: str | None = None  # None: in the certificate file
+    tls_key: str | None = None  # client key, PEM; None if it is in `tls_certificate`
 
     @property
     def has_secrets(self) -> bool:
@@ -276,7 +279,7 @@ class PrometheusAccess:
         return self.bearer_token_file is not None or self.basic_user is not None
 
     def headers(self) -> dict[str, str]:
-        """The headers of a query. UserError if a file cannot be read."""
+        """Returns the HTTP headers of a query. Raises UserError if a file cannot be read."""
         found = {} if self.tenant is None else {"X-Scope-OrgID": self.tenant}
         if self.bearer_token_file is not None:
             found["Authorization"] = f"Bearer {_secret('bearer_token_file', self.bearer_token_file)}"
@@ -286,7 +289,7 @@ class PrometheusAccess:
         return found
 
     def context(self) -> ssl.SSLContext:
-        """The TLS context of a connection. UserError if a file cannot be read."""
+        """Returns the TLS context of a connection. Raises UserError if a file cannot be read."""
         try:
             made = ssl.create_default_context(cafile=self.tls_ca)
             made.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -299,7 +302,7 @@ class PrometheusAccess:
         return made
 
     def check(self) -> None:
-        """Validates the settings and reads the files once. UserError."""
+        """Validates the settings and reads the files once. Raises UserError."""
         if self.bearer_token_file is not None and self.basic_user is not None:
             raise UserError("bearer_token_file and basic_user exclude each other; leave one out", EXIT_USAGE)
         if (self.basic_user is None) != (self.basic_password_file is None):
@@ -314,7 +317,7 @@ class PrometheusAccess:
 
 
 def read_prometheus_access(path: str) -> PrometheusAccess:
-    """Reads a configuration file. UserError with the name of the file."""
+    """Reads a configuration file. Raises UserError, whose text has the name of the file."""
     usual = {field.name: field.default for field in fields(PrometheusAccess)}
     access = PrometheusAccess(**read_options("--prometheus-config", path, usual))
     try:
@@ -325,7 +328,7 @@ def read_prometheus_access(path: str) -> PrometheusAccess:
 
 
 def _secret(key: str, file: str) -> str:
-    """The one line in a file. UserError."""
+    """Returns the only line of a file. Raises UserError."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(4097)
