@@ -61,7 +61,7 @@ class FaultKind:
 
     * `ecc`: the device's ECC counters that increase when the fault begins.
     * `component`: the part of the device that the driver reports as unhealthy while the fault lasts.
-    * `counter`: the driver's counter of the core that increases.
+    * `counter`: the driver's status counter that increases for the core.
     * `kernel_error`: the error name in the kernel log.
     * `loses_host`: the fault takes down the whole host, so a request names no device, core or process.
     * `log`: lines of the runtime's log. The last line is the error text.

@@ -123,7 +123,7 @@ def _near(name: str) -> str:
 # AWS publishes no failure rate for Trainium.
 FAULTS_PER_DEVICE_DAY = 4.7e-4
 _DAY_SECONDS = 86_400.0
-MOST_PLANNED = 1000  # faults on one host; a daemon accepts as many
+MOST_PLANNED = 1000  # maximum number of faults per host, which is also the limit of a daemon
 
 DEFAULT_FAULT_MIX: Mapping[str, float] = MappingProxyType(
     {

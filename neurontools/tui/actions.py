@@ -82,7 +82,7 @@ def _turn_tab(dashboard: DashboardState, step: int) -> None:
 
 
 def choose_tab(dashboard: DashboardState, context: RenderContext, pid: int | None) -> None:
-    """Selects the tab of one process, or of all for None. Device pages then show its first device."""
+    """Selects the tab of one process, or of all for None. Device pages then show the first device of the process."""
     dashboard.pid = pid
     figures = context.figures.process_figures(pid)
     if figures is not None and figures.process.device_indices:

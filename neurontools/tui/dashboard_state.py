@@ -138,7 +138,7 @@ class DashboardState(FeedView):
         return self.message
 
     def _show_recording_error(self) -> None:
-        """Shows an error of the replayed recording as a message once. The title bar shows it permanently."""
+        """Shows an error of the replayed recording as a message once. The title bar continues to show the error."""
         text = "" if self.feed.is_live else self.feed.status.text
         if text and text != self._shown_recording_error:
             self._shown_recording_error = text

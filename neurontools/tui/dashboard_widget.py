@@ -144,7 +144,7 @@ def rich_style(theme: str, name: str) -> Style:
 
 
 _WHEEL_LINES = 3
-_LATE_SECONDS = 0.05  # seconds until a skipped frame is drawn, if the terminal had output queued
+_LATE_SECONDS = 0.05  # seconds until a redraw after a frame was skipped for queued output
 
 
 class InteractivePage(Protocol):

@@ -197,7 +197,7 @@ def first_page_dialog(dashboard: DashboardState) -> OpenDialog:
 
 
 def idle_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
-    """Returns the dialog for the utilization below which a held core counts as idle."""
+    """Returns the dialog for the utilization below which a core that a process holds counts as idle."""
 
     def choose(percent: float) -> None:
         dashboard.settings.idle_below_percent = percent

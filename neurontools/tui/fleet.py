@@ -25,7 +25,7 @@ _SOON_SECONDS = 0.2  # seconds between redraws until all hosts have answered or 
 
 
 class FleetApp(App[str]):
-    """Shows many hosts in a terminal. Returns the name of the host to open, or None. Does not close the feed."""
+    """Shows many hosts in a terminal. Its return value is the name of the host to open, or None."""
 
     CSS_PATH = "app.tcss"
     TITLE = "neuron-top"

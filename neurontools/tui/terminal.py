@@ -125,7 +125,7 @@ class ExitSignals(Protocol):
     """Reports the signals that must end the application."""
 
     def on_signal(self, callback: Callable[[int], object]) -> None:
-        """Calls `callback` with the number of each signal, in a signal handler. Signals so far are reported first."""
+        """Calls `callback` with the number of each signal, in a signal handler; first for signals that came earlier."""
 
 
 def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:

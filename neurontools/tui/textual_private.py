@@ -156,7 +156,7 @@ class TerminalDriver(LinuxDriver):
         self._has_terminal = False
         self._is_waiting = False  # whether to take over the terminal again on SIGCONT
         self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
-        # Unlike Textual's handlers, these do not interrupt other code, such as the takeover of the terminal.
+        # Unlike Textual's handlers, handlers of the event loop do not interrupt the takeover of the terminal.
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
         loop.add_signal_handler(signal.SIGCONT, self._go_on)
 

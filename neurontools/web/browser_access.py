@@ -45,7 +45,7 @@ class RequestGuard:
 
 
 def _is_same_origin_request(request: HttpRequest) -> bool:
-    """Returns whether a request comes from our own page, from direct navigation, or from no browser at all."""
+    """Returns whether a request comes from our own page, from direct navigation, or from a non-browser program."""
     origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
     # Under our "Referrer-Policy: no-referrer", browsers send our own forms with the origin "null".
     is_own_form = origin == "null" and site == "same-origin"

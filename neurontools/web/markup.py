@@ -41,7 +41,7 @@ class RowKind(StrEnum):
     TITLE = "t"
     HEADING = "h"
     COLUMNS = "c"  # the column titles of a table, one per cell
-    ROW = "r"  # a row of the table whose titles precede
+    ROW = "r"  # a row of the table that a COLUMNS row begins
     ITEM = "i"  # an item of a list
     LINE = "l"
     TABS = "n"  # links to processes

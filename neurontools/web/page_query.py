@@ -35,12 +35,12 @@ class PageQuery:
     time: int = 0  # 1 shows the time breakdown of the process instead of plots
 
     def query(self, **changes: object) -> str:
-        """Returns the URL query string with some options changed; "" if every option has its default."""
+        """Returns the URL query string after `changes`; "" if every option has its default."""
         told = self.told(**changes)
         return f"?{urlencode(told)}" if told else ""
 
     def told(self, **changes: object) -> list[tuple[str, object]]:
-        """Returns names and values of the options that differ from their defaults, after `changes`."""
+        """Applies `changes`, then returns names and values of the options that differ from their defaults."""
         chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _DEFAULTS.items()]
         return [(name, value) for name, usual, value in chosen if value is not None and value != usual]
 

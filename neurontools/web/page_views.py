@@ -208,7 +208,7 @@ class HostView:
         return link
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
-        """Returns the URL of a query with changes. The URL of another page drops most options of the current page."""
+        """Returns the URL of a page for the options `choice` with `changes`. Another page keeps only a few options."""
         if page and page != choice.page:
             kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
             return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ class FleetView:
         return tuple([way for way in grouping_choices(self._feed.states) if way != USER or self._hiding.shows_users])
 
     def address(self, choice: PageQuery, **changes: object) -> str:
-        """Returns the URL of the page of many hosts, for a query with changes."""
+        """Returns the URL of the page of many hosts for the options `choice` with `changes`."""
         return f"{self.base}hosts{choice.query(**changes)}"
 
     def host_address(self, choice: PageQuery, name: str) -> str:

@@ -55,7 +55,7 @@ class WebPages:
 
     @property
     def page(self) -> HttpPage:
-        """The handler for a `Site`. It is open because it checks the token or session itself."""
+        """The handler for a `Site`. It checks the bearer token or session cookie itself."""
         return HttpPage(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
 
     def _answer(self, request: HttpRequest) -> HttpResponse:
@@ -105,7 +105,7 @@ class WebPages:
         return HttpResponse(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 
     def _asking(self, request: HttpRequest) -> HttpResponse:
-        """Returns the form that asks for the token. After the form, the browser returns to the requested page."""
+        """Returns the form that asks for the token. A correct token leads to the requested page."""
         back = f"{request.path}?{request.query}" if request.query else request.path
         return HttpResponse(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
 

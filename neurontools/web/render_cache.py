@@ -20,7 +20,7 @@ MAX_VIEWERS = 32
 _MAX_PAGES = 64
 _HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, so that the browser detects a dead connection
 _ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
-_EARLY_FRACTION = 0.85  # fraction of the interval after which new data is already rendered
+_EARLY_FRACTION = 0.85  # fraction of the interval after which a page may be redrawn
 _MAX_REDRAWS_PER_ROUND = 8  # pages redrawn in one round; later rounds redraw the others
 _DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = (
     8.0,
@@ -166,7 +166,7 @@ class RenderCache:
             self._has_news.clear()
             for view in self._asked_at:
                 view.follow()
-            # Redraws the pages first whose rendering is oldest.
+            # Redraws the page with the oldest rendering first.
             watched = [
                 picture
                 for (view, _), picture in self._pictures.items()
@@ -177,7 +177,7 @@ class RenderCache:
                 try:
                     picture.redraw(began)
                 except Exception:
-                    # An error in one page must not stop the other pages. Its viewers still see the old version.
+                    # An error in one page must not stop the other pages. The viewers of that page keep the old version.
                     picture.drawn_at_seconds = began
                     _log.exception("a picture could not be drawn")
                 await asyncio.sleep(0)  # lets other coroutines run

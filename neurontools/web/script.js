@@ -5,7 +5,7 @@
   const screen = document.getElementById("screen"), state = document.getElementById("state");
   const token = location.hash.slice(1), form = document.getElementById("session");
   if (form) {
-    // A link may have the token after "#", which browsers never send. Removes the token from the address, then submits it.
+    // A link may carry the token after "#", which browsers never send. Removes it from the address, then submits it.
     if (token) {
       history.replaceState(null, "", location.pathname + location.search);
       form.elements.token.value = decodeURIComponent(token);

@@ -6,7 +6,7 @@ import os
 from neurontools.rpc import socket_path
 from neurontools.rpc.socket_path import attach_socket
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import ExitStack
@@ -24,7 +24,7 @@ def choose_daemon(
     """Returns the configured socket or the instance type to simulate. Options override environment variables.
 
     Returns (None, None) if neither is configured. Raises UserError if both are given or the socket is invalid. With
-    `reads_only`, a daemon that serves over TLS is reached through a local socket.
+    `reads_only`, opens a tunnel to a daemon that serves over TLS, and returns the tunnel's local socket.
     """
     if given:  # saves the import of the option parser if no option is given
         from neurontools.cli.line.options import exclude_each_other
@@ -48,8 +48,8 @@ def choose_daemon(
 def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
     """Returns the answer of the first daemon of this host; None if no daemon runs.
 
-    `ask` receives the path of a socket and raises NoDaemon. If a daemon refuses and no other one answers, raises its
-    NoDaemon.
+    `ask` receives a socket path, and raises NoDaemon if no daemon answers there. If only refusing daemons exist, raises
+    the NoDaemon of the first of them.
     """
     failure = None
     for candidate in socket_path.candidate_sockets(environment):

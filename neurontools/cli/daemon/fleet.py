@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def open_fleet_feed(
     given: Mapping[str, str], interval_seconds: float | None = None
 ) -> tuple[FleetFeed, tuple[str, ...]]:
-    """Returns the feed of the named hosts, not started yet, and error texts for invalid names.
+    """Returns a feed of snapshots from the named hosts, not started yet, and error texts for invalid names.
 
     Raises UserError if no host is named.
     """
@@ -40,7 +40,7 @@ def open_fleet_feed(
 
 
 def requested_hosts(given: Mapping[str, str]) -> HostList:
-    """Returns the hosts that an option names. Raises UserError if there is none."""
+    """Returns the hosts that an option names. Raises UserError if no host is named."""
     if "hosts" in given:
         return parse_hosts_option(given["hosts"])
     name = next(name for name in _READ if name in given)

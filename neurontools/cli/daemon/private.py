@@ -17,9 +17,9 @@ from neurontools.util.command_lifecycle import end_on_signal
 from neurontools.util.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
 from neurontools.util.signals import defer_signals
 
-START_SECONDS = 60.0  # the start took up to 24 s at a load average of 20
+START_SECONDS = 60.0  # time limit for a start, which took up to 24 s at a load average of 20
 STOP_SECONDS = 2.0
-REMOVE_TREE_SECONDS = 20.0  # the exported sysfs tree has thousands of files to remove
+REMOVE_TREE_SECONDS = 20.0  # time limit for removing an exported sysfs tree of thousands of files
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_BASE_BYTES = LONGEST_PATH_BYTES - len("/neurontools-XXXXXXXX/neurond.sock.attach")
 

@@ -32,7 +32,7 @@ class DaemonSnapshots:
         return self._ask(neuron_pb2.GetSnapshotRequest())
 
     def past(self, age_seconds: float) -> Snapshot:
-        """Returns the snapshot from `age_seconds` ago, or else the oldest. Raises NoDaemon or UserError."""
+        """Returns the snapshot from `age_seconds` ago, or the oldest if it is newer. Raises NoDaemon or UserError."""
         return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
 
     def close(self) -> None:

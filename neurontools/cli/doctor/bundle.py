@@ -1,4 +1,4 @@
-"""Support bundle for a bug report: the findings of neuron-doctor and host data, redacted."""
+"""Support bundle for a bug report: redacted results of neuron-doctor and data of the host."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bundle_listing(files: dict[str, str], path: str) -> str:
 
 
 def write_bundle(files: dict[str, str], path: str) -> None:
-    """Writes the bundle. A new file gets mode 0600; an existing file keeps its mode. Raises OSError."""
+    """Writes the bundle, or raises OSError. A new file gets mode 0600; an existing file keeps its mode."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, text in files.items():
@@ -220,7 +220,7 @@ class Redactor:
         return _ADDRESS.sub(lambda match: self._without_address(text, match), text)
 
     def _without_address(self, text: str, match: re.Match[str]) -> str:
-        """Returns "<address>" for an address. Keeps loopback addresses and version numbers of four parts."""
+        """Replaces a matched IP address by "<address>". Keeps loopback addresses and four-part version numbers."""
         found = match[0]
         bare = found.rstrip(":.")
         if bare in self._versions or _VERSION_BEFORE.search(text[: match.start()]):

@@ -203,7 +203,7 @@ def _is_ours(path: str) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(_MOST_HEAD_BYTES)
     except OSError:
-        return True  # without evidence against it, counts an unreadable file as ours
+        return True  # assumes that an unreadable file is ours
     return b"neurontools" in head or b"neurond" in head
 
 
@@ -240,7 +240,7 @@ def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def driver_version(roots: Roots) -> str | None:
-    """Returns the version of the loaded driver; None if none is loaded."""
+    """Returns the version of the loaded driver; None if no driver is loaded."""
     return read_text(roots.driver_version, 64) or None
 
 

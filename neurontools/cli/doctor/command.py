@@ -66,7 +66,7 @@ def _run(arguments: list[str]) -> int:
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes is for --bundle; leave it out", EXIT_USAGE)
     place = DoctorContext.here(given.get("socket"))
-    socket_path.configured_socket(place.socket, place.environment)  # only to raise UserError for an invalid path
+    socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid socket path
     checks = run_examinations(place)
     if "bundle" in given:
         return _write_bundle_if_confirmed(bundle.bundle_contents(checks, place), given)

@@ -1,1 +1,1 @@
-"""The command neuron-fault."""
+"""`neuron-fault`: injects faults into simulated devices."""

@@ -22,7 +22,7 @@ from neurontools.util.terminal import escape_controls, excerpt, truncate
 
 MARK = "neuron-healthcheck: "
 _PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}
-_SCONTROL_SECONDS = 5.0  # limit for each call; three calls and the verdict stay below Slurm's 60 seconds
+_SCONTROL_SECONDS = 5.0  # limit of one scontrol call; three calls and the verdict stay below Slurm's 60 seconds
 _MOST_REASON_CHARACTERS = 250
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 

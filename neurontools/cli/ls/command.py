@@ -11,7 +11,7 @@ from neurontools.cli.daemon.connection import ask_first_daemon, choose_daemon
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_text
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -148,7 +148,7 @@ class DeviceListQuery:
         return request + wire.encode_uint(_LNC, lnc) if lnc else request
 
     def answer_from_devices(self) -> str | None:
-        """Returns the document, from devices read without a daemon; None if the host has no devices."""
+        """Returns the document of this host's devices, read without a daemon; None if the host has no devices."""
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:

@@ -14,7 +14,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 class RelayQuery:
-    """Copies bytes between standard input and output and the daemon until one side closes. Does not buffer."""
+    """Copies standard input to the daemon, and its replies to standard output, until one side closes."""
 
     exit_code = 0
     interval_seconds: float | None = None

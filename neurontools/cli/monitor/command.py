@@ -76,7 +76,7 @@ EXIT_CODES = (
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
-_LATE_SECONDS = 0.02  # seconds to wait after the daemon's snapshot is due before requesting it
+_LATE_SECONDS = 0.02  # seconds from the time when the daemon's snapshot is due to the request for it
 _AGAIN_SECONDS = 0.05  # seconds between retries while the snapshot is overdue
 _PATIENCE_INTERVALS = 2.0  # snapshot intervals to wait for a new snapshot before using the old one
 
@@ -122,7 +122,7 @@ def _run_monitor(arguments: list[str]) -> int:
 
 
 class RecordOutput:
-    """Writes records to standard output, and messages to standard error up to the verbosity."""
+    """Writes records to standard output, and messages up to the configured verbosity to standard error."""
 
     def __init__(self, verbosity: int) -> None:
         self._verbosity = verbosity
@@ -177,7 +177,7 @@ class RecordStream:
         self._is_lost = False
 
     def run(self, first: Snapshot, count: int | None) -> None:
-        """Writes `count` records, or endlessly for None; the first without waiting. Raises ReaderGone."""
+        """Writes `count` records, or records without end for None; the first without waiting. Raises ReaderGone."""
         recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
             past = self._past(period_seconds)

@@ -123,7 +123,7 @@ def _serve(exposed: RecordExposition, address: str, port: int) -> None:
         raise UserError(
             f"can't serve on {address or '*'}:{port}: {error.strerror}; give another --port", EXIT_FAILURE
         ) from None
-    except (TypeError, UnicodeError):  # asyncio raises these for an invalid host name
+    except (TypeError, UnicodeError):  # an invalid host name
         raise UserError(f"can't serve on {address}: that is no host name; give another --address", EXIT_USAGE) from None
 
 

@@ -164,7 +164,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
 
 
 def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
-    """Returns the estimate request; None without --estimate. Reads the files it needs before the script runs."""
+    """Returns the estimate request; None without --estimate. Reads the files of the estimate before the script runs."""
     if "estimate" not in given:
         for name in ("calibrate", "prices", "samples"):
             if name in given:
@@ -208,7 +208,7 @@ def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:
-    """Sets the runtime's core variables. Without --cores and these variables, a single worker gets one core."""
+    """Sets the environment variables that select NeuronCores. By default, a single worker gets one core."""
     if "cores" in given:
         try:
             _, count = parse_visible_cores(given["cores"])
@@ -334,7 +334,7 @@ def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
     """Starts the orphan reaper, which kills the script if neuron-run is killed. Returns None if it cannot start."""
     command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
-        # The own session shields the reaper from signals to our process group or terminal. Without RUN_VARIABLE, the
+        # A new session shields the reaper from signals to our process group or terminal. Without RUN_VARIABLE, the
         # reaper of an outer neuron-run doesn't kill this reaper.
         return subprocess.Popen(
             command,

@@ -41,7 +41,7 @@ def kill_run_processes(token: str) -> int:
 
 
 def belongs_to_run(pid: str, token: str) -> bool:
-    """Returns whether a process inherited the token of a run; False if it has ended or is not readable."""
+    """Returns whether a process inherited the token of a run; False if its environment cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             entries = file.read().split(b"\0")

@@ -45,7 +45,7 @@ class FirstFrameTerminal:
         rows = "".join(f"\x1b[{row};1H{line_ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
-        # Before Textual handles Ctrl-Z, it would return to the shell with the alternate screen still active.
+        # Ignores Ctrl-Z until Textual handles it, or the shell would get the alternate screen.
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with _hangup_on_error(), defer_signals():
             # Turns off echo, so that typed characters do not appear in the frame.
@@ -78,7 +78,7 @@ class FirstFrameTerminal:
         return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
 
     def close(self) -> None:
-        """Restores the main screen unless Textual does, the terminal attributes and the SIGTSTP handler."""
+        """Restores the terminal attributes, the SIGTSTP handler and, unless Textual does that, the main screen."""
         with contextlib.suppress(OSError, termios.error):  # the terminal may be closed
             if self._is_painted:
                 os.write(_STDOUT, _LEAVE.encode())

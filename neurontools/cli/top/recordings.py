@@ -49,7 +49,7 @@ class DiffSide:
     def of(cls, text: str) -> DiffSide:
         """Parses `FILE`, `FILE@MOMENT` or `FILE@FROM..TO`. An empty FILE before `@` means the daemon."""
         file, at, moment = text.rpartition("@")
-        # A text that names an existing file is the file, even if it contains @.
+        # Takes the whole text as file name if that file exists, even if the name contains @.
         if not at or Path(text).exists():
             file, moment = text, ""
         elif not moment:
@@ -149,7 +149,7 @@ def _unix_seconds(wanted: DiffSide, text: str, times: list[float]) -> float:
             of_day = time.strptime(text, clock)
         except ValueError:
             continue
-        # Takes the first day of the recording on which this time of day is within the recording.
+        # Takes the first day on which the recording contains this time of day.
         days = range(min(_MOST_DAYS, int((times[-1] - times[0]) / _DAY_SECONDS) + 2))
         found = [_on_day(times[0] + day * _DAY_SECONDS, of_day) for day in days]
         return next((at for at in found if times[0] - 1 < at <= times[-1] + 1), found[0])
