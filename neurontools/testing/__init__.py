@@ -6,7 +6,7 @@
 * `SimulatedFleet`: many hosts with their daemons.
 
 All are context managers. `pytest_plugins = ["neurontools.testing.pytest_plugin"]` adds fixtures. `python -m
-neurontools.testing.namespace` runs an unmodified program with such a tree in place of the driver.
+neurontools.testing.namespace` runs an unmodified program that sees such a tree instead of the driver.
 """
 
 from neurontools.testing.driver_tree import DriverTree as DriverTree

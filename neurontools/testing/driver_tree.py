@@ -1,4 +1,4 @@
-"""A driver's tree in which the test sets every value."""
+"""The tree of the Neuron driver (sysfs, /proc, /dev), in which the test sets every value."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from neurontools.testing.idle_host import idle_host
 
 
 def temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    """A new temporary directory, in memory if possible: a tree has up to 14,000 small files."""
+    """Creates a temporary directory, in memory if possible, because a tree has up to 14,000 small files."""
     memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a private directory in it
     writable = os.access(memory, os.W_OK | os.X_OK) and "TMPDIR" not in os.environ
     return tempfile.TemporaryDirectory(prefix="neuron-driver-", dir=memory if writable else None)
 
 
 class DriverTree:
-    """A directory with `sys`, `proc` and `dev` as on an idle host of this type. A context manager that removes it.
+    """A directory with `sys`, `proc` and `dev` as on an idle host of this instance type.
 
-    Not thread-safe. `driver_version` decides which files exist, their modes, and whether the runtime's counters change
-    while a process runs (2.30 and later).
+    A context manager, which removes the directory at its end. Not thread-safe. `driver_version` decides which files
+    exist, their modes, and whether the runtime's counters change while a process runs (2.30 and later).
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DriverTree:
 
     @property
     def roots(self) -> Roots:
-        """The roots of the tree, for readers in this process."""
+        """The paths of `sys`, `proc` and `dev` in the tree, for readers in this process."""
         return self._tree.roots
 
     @property
@@ -70,17 +70,17 @@ class DriverTree:
         return "--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev
 
     def device_path(self, index: int) -> Path:
-        """The directory of a device."""
+        """Returns the directory of a device in the tree."""
         return Path(self.roots.devices) / f"neuron{index}"
 
     def core_path(self, index: int) -> Path:
-        """The directory of a core, by its index on the host. The driver numbers cores in its own order."""
+        """Returns the directory of a core, whose index counts on the host. The driver's own numbers may differ."""
         core = self.snapshot.cores[index]
         physical = self._tree.physical_core(core.device_index, core.index_on_device)
         return self.device_path(core.device_index) / f"neuron_core{physical}"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Writes this state to the tree."""
+        """Writes the state of a host, a snapshot, to the tree."""
         self.snapshot = snapshot
         self._tree.update(snapshot)
 
@@ -89,7 +89,7 @@ class DriverTree:
         self.set_cores(lambda core: replace(core, **changes) if core.index == index else core)
 
     def set_cores(self, change: Callable[[NeuronCore], NeuronCore]) -> None:
-        """Changes fields of every core."""
+        """Replaces every core by the result of `change`."""
         self.show(replace(self.snapshot, cores=tuple(map(change, self.snapshot.cores))))
 
     def set_device(self, index: int, **changes: Any) -> None:
@@ -121,7 +121,7 @@ class DriverTree:
         self.show(replace(self.snapshot, processes=placed, cores=cores))
 
     def write(self, path: str, text: str) -> None:
-        """Writes any text to a file, by its path in the tree, to test wrong contents."""
+        """Replaces the contents of a file in the tree by any text, to test readers with wrong contents."""
         whole = Path(self.directory) / path
         staged = whole.with_name(f".{whole.name}")
         staged.write_text(text, "utf-8")

@@ -13,7 +13,10 @@ INSTANCE_ID = "i-0123456789abcdef0"
 
 
 def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) -> Snapshot:
-    """An idle host of this type. catalog.UnknownInstanceType, or ValueError for an unsupported LNC."""
+    """Returns a snapshot of an idle host of this type.
+
+    Raises catalog.UnknownInstanceType, or ValueError for an unsupported LNC (physical cores per logical core).
+    """
     kind = catalog.load(instance_type)
     family = kind.family
     per_device = family.physical_cores_per_device
@@ -97,9 +100,10 @@ def process_on(
     logical_neuroncore_config: int = 1,
     started_at_unix_seconds: float | None = None,
 ) -> Process:
-    """A process that holds these logical cores, or only has these devices open; user 0.
+    """Returns a process of user 0 that holds these logical cores, or only has these devices open.
 
-    Without a runtime version it is an observer, such as a monitor. The tree adds the devices of its cores.
+    Without a runtime version the process is an observer, such as a monitor. DriverTree.set_processes adds the devices
+    of the cores.
     """
     lnc = logical_neuroncore_config
     return Process(

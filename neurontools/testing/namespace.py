@@ -2,13 +2,14 @@
 
     python -m neurontools.testing.namespace DIR COMMAND [ARGUMENT ...]
 
-The command runs in its own mount namespace, so nothing else is affected and nothing is left behind. It finds
-/sys/devices/virtual/neuron_device, /sys/class/neuron_device, /sys/module/neuron, /sys/class/dmi, /sys/bus/pci/devices,
-/dev/neuron0 and following, and our commands in /opt/aws/neuron/bin. Needs root, or unprivileged user namespaces.
+The command runs in its own mount namespace, so that other processes are not affected and nothing remains after its end.
+It finds /sys/devices/virtual/neuron_device, /sys/class/neuron_device, /sys/module/neuron, /sys/class/dmi,
+/sys/bus/pci/devices, /dev/neuron0 and following, and our commands in /opt/aws/neuron/bin. Needs root, or unprivileged
+user namespaces.
 
-Nothing can be added to directories of sysfs. So each directory that needs a new entry is covered by an in-memory
-directory with bind mounts of the original entries and the tree's own entries. /dev/neuron0 is a character device with
-the driver's number if the user may create one (root may), otherwise a file. It cannot be opened without the driver.
+sysfs does not allow new entries. So each directory that needs a new entry is covered by an in-memory directory with
+bind mounts of the original entries and the tree's own entries. /dev/neuron0 is a character device with the driver's
+number if the user may create devices (root may), otherwise a file. The device cannot be opened without the driver.
 /proc is real except for the driver's line in /proc/devices, so processes are real.
 """
 
@@ -30,7 +31,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _BIN = "/opt/aws/neuron/bin"
 _COMMANDS = ("neuron-ls", "neuron-top", "neuron-monitor")
-# Directories to which the tree adds entries. They have the same paths in the tree and in the system.
+# Directories to which the tree adds entries, with the same paths in the tree and in the system.
 _COVERED = ("sys/devices/virtual", "sys/class", "sys/module")
 _USAGE = "usage: python -m neurontools.testing.namespace DIR COMMAND [ARGUMENT ...]"
 
@@ -38,19 +39,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(directory: str) -> None:
-    """Moves this process into a mount namespace with the tree in place. UserError if that is not permitted.
+    """Moves this process into a mount namespace with the tree in place. Raises UserError if not permitted.
 
-    Call it in a single-threaded process, soon after a fork: it cannot be undone.
+    Call this in a single-threaded process, soon after a fork, because it can't be undone.
     """
     try:
         _enter(directory)
     except OSError as error:
-        place = error.filename or directory  # errors of write have no file name
+        place = error.filename or directory  # an error of write() has no file name
         raise UserError(f"{place}: {error.strerror}; run as root", EXIT_PERMISSION) from None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command in place of this process. Returns only if that fails."""
+    """Replaces this process by the command. Returns an exit code only if that fails."""
     if len(arguments) < 2 or arguments[0].startswith("-"):
         print(_USAGE, file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -67,9 +68,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _find_command(command: str) -> str:
-    """The path of a command. FileNotFoundError if PATH does not contain it.
+    """Returns the path of a command. Raises FileNotFoundError if no directory of PATH has the command.
 
-    `execvp` reports "Permission denied" for any failure if this user may not search one directory of PATH.
+    This replaces `execvp`, which reports "Permission denied" for any failure if this user may not search one directory
+    of PATH.
     """
     found = command if os.path.dirname(command) else shutil.which(command)  # noqa: PTH120
     if found is None:
@@ -109,11 +111,11 @@ def _unshare() -> None:
 
 
 def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) -> None:
-    """Mounts over a directory: the new one has its entries and the added ones, which win.
+    """Covers a directory with a mount that has its entries and the added entries, which take precedence.
 
     Entries in `devices` become character devices, or plain files if this user may not create devices.
     """
-    # Keep the tree open: it may be below the covered directory.
+    # Open descriptors keep the tree reachable, even if it is below the covered directory.
     held = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
     entries = {
         name: Path(f"/proc/self/fd/{descriptor}", name)
@@ -140,7 +142,7 @@ def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) 
 
 
 def _device_numbers(tree: Path) -> dict[str, int]:
-    """The device number of each device file in a tree, by name."""
+    """Returns the device number of each device file in a tree, by name."""
     numbers = {}
     for path in (tree / "dev").iterdir():
         file = tree / "sys/devices/virtual/neuron_device" / path.name / "dev"
@@ -151,7 +153,7 @@ def _device_numbers(tree: Path) -> dict[str, int]:
 
 
 def _make_device(place: Path, number: int) -> bool:
-    """Makes a character device that everybody may open, like the driver's. False if not permitted."""
+    """Creates a character device that all users may open, like the driver's. Returns False if not permitted."""
     try:
         os.mknod(place, 0o666 | stat.S_IFCHR, number)
         place.chmod(0o666)
@@ -168,7 +170,7 @@ def _add_to_proc_devices() -> None:
     except OSError:
         return
     at = next((number for number, line in enumerate(lines) if not line.strip()), len(lines))
-    staged = Path("/dev", ".neurontools-devices")  # in memory, in this namespace only
+    staged = Path("/dev", ".neurontools-devices")  # /dev is in memory and belongs to this namespace only
     staged.write_text("".join((*lines[:at], f"{DEVICE_MAJOR:3d} neuron\n", *lines[at:])))
     staged.chmod(0o444)
     _bind(staged, place)
@@ -176,11 +178,11 @@ def _add_to_proc_devices() -> None:
 
 
 def _add_commands() -> None:
-    """Puts our commands in place of AWS's."""
+    """Covers AWS's commands with our commands of the same names."""
     place = Path(_BIN)
     if not place.is_dir():
         top = Path("/opt")
-        if not top.is_dir():  # creating it would leave it behind
+        if not top.is_dir():  # a new directory would remain after the command
             return
         _cover(top, Path("/nowhere"))
         place.mkdir(parents=True)
@@ -188,7 +190,7 @@ def _add_commands() -> None:
         _mount_memory(place)
     for name in _COMMANDS:
         beside = Path(sys.executable).with_name(name)
-        # This user may not be able to read the interpreter's directory.
+        # The interpreter's directory may be unreadable for this user.
         found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
         if found is not None:
             (place / name).symlink_to(found)
@@ -199,7 +201,7 @@ def _bind(source: Path, target: Path) -> None:
 
 
 def _mount_memory(target: Path) -> None:
-    # With the default mode, /dev would behave like /tmp, where the kernel refuses `> /dev/null`.
+    # The default mode is that of /tmp, with which the kernel would refuse `> /dev/null` in /dev.
     _mount("tmpfs", str(target), "tmpfs", 0, "mode=755")
 
 

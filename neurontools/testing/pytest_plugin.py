@@ -14,7 +14,10 @@ from neurontools.testing.simulated import SimulatedDriver, SimulatedHost
 
 @pytest.fixture
 def neuron_driver_tree() -> Iterator[Callable[..., DriverTree]]:
-    """Makes trees, with the arguments of DriverTree. Removes them after the test."""
+    """Returns a function that creates driver trees, with the arguments of DriverTree.
+
+    The end of the test removes the trees.
+    """
     with ExitStack() as stack:
 
         def make(instance_type: str, **options: Any) -> DriverTree:
@@ -25,7 +28,10 @@ def neuron_driver_tree() -> Iterator[Callable[..., DriverTree]]:
 
 @pytest.fixture
 def simulated_neuron_driver() -> Iterator[Callable[..., SimulatedDriver]]:
-    """Starts simulated drivers, with the arguments of SimulatedDriver. Ends them after the test."""
+    """Returns a function that starts simulated drivers, with the arguments of SimulatedDriver.
+
+    The end of the test stops the drivers.
+    """
     with ExitStack() as stack:
 
         def start(instance_type: str, **options: Any) -> SimulatedDriver:
@@ -36,7 +42,10 @@ def simulated_neuron_driver() -> Iterator[Callable[..., SimulatedDriver]]:
 
 @pytest.fixture
 def simulated_neuron_host() -> Iterator[Callable[..., SimulatedHost]]:
-    """Starts simulated hosts, with the arguments of SimulatedHost. Ends them after the test."""
+    """Returns a function that starts simulated hosts, with the arguments of SimulatedHost.
+
+    The end of the test stops the hosts.
+    """
     with ExitStack() as stack:
 
         def start(instance_type: str, **options: Any) -> SimulatedHost:

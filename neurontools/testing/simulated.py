@@ -43,8 +43,8 @@ _SHORT = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
 class SimulatedDriver:
     """A context manager that runs `neurond --simulate TYPE --export-sysfs`, with synthetic load if `scenario` is given.
 
-    Entering raises RuntimeError with the daemon's message if it does not start. Training processes that attach to
-    `socket` appear in the tree.
+    Entering the context raises RuntimeError with the daemon's message if the daemon does not start. Training processes
+    that attach to `socket` appear in the tree.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class SimulatedDriver:
 
     @property
     def pid(self) -> int:
-        """The PID of the daemon. RuntimeError before the context is entered."""
+        """The PID of the daemon. Raises RuntimeError before the context is entered."""
         if self._child is None:
             raise RuntimeError("the simulated driver is not running; use it as a context")
         return self._child.pid
 
     @property
     def roots(self) -> Roots:
-        """The roots of the tree, for readers in this process."""
+        """The paths of `sys`, `proc` and `dev` in the tree, for readers in this process."""
         return Roots(f"{self.directory}/sys", f"{self.directory}/proc", f"{self.directory}/dev")
 
     @property
@@ -85,7 +85,7 @@ class SimulatedDriver:
     def __enter__(self) -> Self:
         self._temporary = temporary_directory()
         self.directory = f"{self._temporary.name}/host"
-        # Not next to the tree: TMPDIR may be longer than a socket path allows.
+        # The socket is not next to the tree, because TMPDIR may be too long for a socket path.
         self._runtime = tempfile.TemporaryDirectory(
             prefix="neuron-", dir=_SHORT if os.access(_SHORT, os.W_OK) else None
         )
@@ -135,13 +135,13 @@ class SimulatedDriver:
 class SimulatedHost(SimulatedDriver):
     """A context manager that runs a monitor daemon for a simulated instance with injectable faults.
 
-    Processes with `environment` train on it. For node agents, the driver's tree and `kernel_log` show the faults.
-    Methods that call the daemon raise UserError, in one line, if it refuses.
+    Processes with the variables of `environment` train on this host. The driver's tree and `kernel_log` show faults to
+    node agents. Methods that call the daemon raise a one-line UserError if the daemon refuses.
     """
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables by which training processes and our commands find the host."""
+        """Environment variables that make training processes and our commands use this host."""
         return {VARIABLE: self.socket}
 
     @property
@@ -153,9 +153,9 @@ class SimulatedHost(SimulatedDriver):
     def fault(self, kind: str, **asked: Any) -> Iterator[InjectedFault]:
         """Injects a fault for the duration of the context.
 
-        `asked`: one of `device`, `core` and `pid`, and optionally `after_executions`, `after_seconds`, `for_seconds`,
-        `probability`, `amount`, `part` and `seed`; see neuron-fault(1). ImpossibleFault (a ValueError) if they do not
-        fit together.
+        `asked` has one of `device`, `core` and `pid`, and optionally `after_executions`, `after_seconds`,
+        `for_seconds`, `probability`, `amount`, `part` and `seed`; see neuron-fault(1). Raises ImpossibleFault (a
+        ValueError) if they contradict each other.
         """
         fault = self.inject(kind, **asked)
         try:
@@ -165,17 +165,20 @@ class SimulatedHost(SimulatedDriver):
                 self.heal(fault.number)
 
     def inject(self, kind: str, *, device: int | None = None, core: int | None = None, **asked: Any) -> InjectedFault:
-        """Injects a fault until it is healed. Returns after the affected processes have acknowledged it."""
+        """Injects a fault, which lasts until `heal`.
+
+        Returns once the affected processes have acknowledged the fault.
+        """
         request = FaultRequest(kind, device_index=device, neuroncore_index=core, **asked)
         return fault_calls.inject(self.socket, [request])[0]
 
     def heal(self, *numbers: int) -> int:
-        """Heals faults; without numbers, all of them. Returns how many."""
+        """Heals the faults with these numbers, or all faults. Returns how many faults were healed."""
         return fault_calls.heal(self.socket, numbers)
 
     @property
     def faults(self) -> tuple[InjectedFault, ...]:
-        """The active faults, with their progress and how many executions they have hit."""
+        """The active faults, with their progress and the number of executions that each has hit."""
         return fault_calls.list_faults(self.socket)
 
     @property
@@ -185,16 +188,17 @@ class SimulatedHost(SimulatedDriver):
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
 
-_FLEET_START_SECONDS, _FLEET_START_SECONDS_PER_HOST = 60.0, 3.0  # enough on a busy host too
+_FLEET_START_SECONDS, _FLEET_START_SECONDS_PER_HOST = 60.0, 3.0  # long enough on a busy host too
 _FLEET_STOP_SECONDS = 60.0
 
 
 class SimulatedFleet:
-    """A context manager that runs `neuron-fleet-sim`. `hostfile` is for `neuron-top --hostfile`, `places` for programs.
+    """A context manager that runs `neuron-fleet-sim`, which simulates many hosts.
 
-    It ends with this process, however that ends, and leaves nothing behind. `mix` is the option of the command. `stop`
-    kills the process of a host and with it all hosts of that process; with `processes` equal to `hosts`, only that
-    host. Entering raises RuntimeError with the command's message if it does not start.
+    `hostfile` is for `neuron-top --hostfile`, `places` for programs. The fleet ends with this process, even if this
+    process is killed, and removes its files. `mix` is the option of the command. `stop` kills the process of a host,
+    and so all hosts of that process; with `processes` equal to `hosts`, only that host. Entering the context raises
+    RuntimeError with the command's message if the fleet does not start.
     """
 
     def __init__(
@@ -214,17 +218,17 @@ class SimulatedFleet:
         self._flags += [f"--metrics-from={metrics_from}"] if metrics_from is not None else []
         self._child: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
-        self._lifeline = -1  # closed by the kernel when this process ends
+        self._lifeline = -1  # the kernel closes this pipe when this process ends, which ends the fleet
         self.directory = ""
 
     @property
     def hostfile(self) -> str:
-        """The path of the hostfile."""
+        """The path of the hostfile, a list of the hosts for `neuron-top --hostfile`."""
         return f"{self.directory}/hosts"
 
     @property
     def places(self) -> tuple[HostAddress, ...]:
-        """The hosts and their sockets."""
+        """The name and address of each host."""
         return read_hostfile(self.hostfile).places
 
     @property
@@ -235,7 +239,7 @@ class SimulatedFleet:
 
     @property
     def log(self) -> str:
-        """What the command has written to stderr."""
+        """The text that the command has written to standard error so far."""
         if self._said is None:
             return ""
         return os.pread(self._said.fileno(), 2**20, 0).decode("utf-8", "replace")
@@ -271,7 +275,7 @@ class SimulatedFleet:
             try:
                 self._child = subprocess.Popen(
                     [
-                        # -P: do not import from the current directory.
+                        # -P keeps the current directory out of the import path.
                         *(sys.executable, "-P", "-c", "from neurond.fleet.command import main; main()"),
                         *self._flags,
                         *(f"--ready-fd={writable}", f"--while-fd={held}"),

@@ -1,4 +1,4 @@
-"""The configuration of the profile that the environment requests, by the original runtime's variables if it has any."""
+"""Profile settings from environment variables, named as in the original Neuron runtime where it has them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _EVENT_BYTES = 32  # the maximum, compressed
 
 @dataclass(frozen=True, slots=True)
 class ProfileConfig:
-    """The profile that the environment requests: directory, first and last step (None: no end), number of events.
+    """Settings of a profile: directory, first and last step (None: no end), and maximum number of events.
 
-    `run` is the name of the run in TensorBoard, the same for all workers; empty if each worker makes its own.
+    `run` is the name of the run in TensorBoard, shared by all workers. If empty, each worker generates a name.
     """
 
     directory: Path
@@ -35,12 +35,12 @@ class ProfileConfig:
 
     @property
     def most_event_bytes(self) -> int:
-        """The maximum size of the events in the file."""
+        """Maximum size of the events in the profile file, in bytes."""
         return max(self.most_events, 1_000) * _EVENT_BYTES
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ProfileConfig | None:
-        """Returns None if the environment requests no profile. Raises InvalidProfileSteps."""
+        """Parses environment variables. Returns None if they request no profile. Raises InvalidProfileSteps."""
         if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
             return None
         first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))

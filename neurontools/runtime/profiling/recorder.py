@@ -1,4 +1,4 @@
-"""Consumers of the profile ring: ProfileRecorder writes a profile while it is taken, InMemoryProfile keeps it."""
+"""Consumers of the profile ring: ProfileRecorder writes events to a file or stream, InMemoryProfile stores them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class ProfileTotals:
         self._allocated: dict[int, tuple[int, int]] = {}
 
     def add(self, batch: EventBatch) -> None:
-        """Adds a batch to the sums."""
         for number, each in batch.sums.items():
             total = self._graphs.setdefault(number, [0, 0, 0])
             total[0] += each.executions
@@ -71,11 +70,11 @@ class ProfileTotals:
                 allocated[address] = time_ns, stack
 
     def graph_totals(self) -> list[array[int]]:
-        """The columns of GraphTotal."""
+        """Returns the totals by graph as columns, in the order of GraphTotal's fields."""
         return _columns(GraphTotal._fields, [(number, *total) for number, total in sorted(self._graphs.items())])
 
     def operator_totals(self, graphs: Sequence[GraphDefinition]) -> list[array[int]]:
-        """The columns of OperatorTotal."""
+        """Returns the totals by operator as columns, in the order of OperatorTotal's fields."""
         rows: list[tuple[int, ...]] = []
         for number, (total, longest) in sorted(self._operators.items()):
             first = graphs[number].first_operator
@@ -83,11 +82,11 @@ class ProfileTotals:
         return _columns(OperatorTotal._fields, rows)
 
     def span_totals(self) -> list[array[int]]:
-        """The columns of SpanTotal."""
+        """Returns the totals by span name as columns, in the order of SpanTotal's fields."""
         return _columns(SpanTotal._fields, [(*key, *total) for key, total in sorted(self._spans.items())])
 
     def blocks(self, living: Sequence[LiveBlock]) -> list[array[int]]:
-        """The columns of Block, for the live storages."""
+        """Returns the live storages as columns, in the order of Block's fields."""
         rows = []
         for address, nbytes, core, category in living:
             time_ns, stack = self._allocated.get(address, (-1, -1))
@@ -111,8 +110,8 @@ _NEVER = 1 << 62
 class ProfileRecorder:
     """Writes the ring's events to a file or a stream once a second, from its own thread, until `finish`.
 
-    An error of the writer ends the profile; it is in `failure`. `living` returns the live storages, `peaks` the peak
-    memory of each core.
+    An OSError of the writer stops the recording and is stored in `failure`. `living` returns the live storages, `peaks`
+    the peak memory of each core.
     """
 
     def __init__(
@@ -134,9 +133,9 @@ class ProfileRecorder:
         self._thread = Thread(target=self._run, name="neurontools-profile", daemon=True)
 
     def start(self, *, is_at_step: bool = True) -> None:
-        """Starts to record. If the system refuses a thread, all events are written at the end.
+        """Starts recording. `is_at_step` includes the current step; otherwise the profile begins with the next step.
 
-        `is_at_step`: a step begins now; otherwise the current step is left out.
+        If the system refuses a thread, events are written when the ring is full and by `finish`.
         """
         self._began_ns = self._ring.start(self, is_at_step=is_at_step)
         try:
@@ -145,7 +144,7 @@ class ProfileRecorder:
             return
 
     def take(self, batch: EventBatch) -> None:
-        """Writes a batch, in the thread that drains the ring."""
+        """Writes a batch of events. Runs in the thread that drains the ring."""
         if self.failure is not None:
             return
         if len(batch.steps[0]):
@@ -168,7 +167,7 @@ class ProfileRecorder:
                 self.failure = error
 
     def abandon(self) -> None:
-        """Stops recording; the profile stays without an end unless `finish` was called."""
+        """Stops recording, but does not mark the profile as ended as `finish` does."""
         self._ended.set()
         self._ring.stop(self)
 
@@ -209,7 +208,7 @@ class ProfileRecorder:
 
 
 def _whole(steps: list[array[int]], began_ns: int) -> list[array[int]]:
-    """Keeps the steps that began after the profile."""
+    """Removes the steps that began before `began_ns`, the start of the profile."""
     first = next((row for row, start_ns in enumerate(steps[_START]) if start_ns >= began_ns), len(steps[_START]))
     return [column[first:] for column in steps] if first else steps
 
@@ -239,12 +238,11 @@ class InMemoryProfile:
         self._began_ns = 0
 
     def start(self) -> None:
-        """Starts to record."""
         self._began_ns = time.time_ns()
         self._ring.start(self)
 
     def take(self, batch: EventBatch) -> None:
-        """Keeps a batch, and drops the oldest ones above MOST_OPERATORS."""
+        """Stores a batch. Drops the oldest batches if there are more than MOST_OPERATORS operator times."""
         self._totals.add(batch)
         self._batches.append(batch)
         self._operators += len(batch.operator_ns)
@@ -256,7 +254,7 @@ class InMemoryProfile:
                     self._dropped[name] = self._dropped.get(name, 0) + len(columns[0])
 
     def restart(self) -> None:
-        """Drops all events so far."""
+        """Drops all stored events and begins a new profile."""
         self._ring.drain()
         self._totals = ProfileTotals()
         self._batches.clear()
@@ -270,7 +268,7 @@ class InMemoryProfile:
         return self._profile()
 
     def read_profile(self) -> Profile:
-        """Returns the profile of the events so far."""
+        """Returns a profile of the events so far, and goes on recording."""
         self._ring.drain()
         return self._profile()
 

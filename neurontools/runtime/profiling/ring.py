@@ -40,7 +40,7 @@ class GraphSum:
 
 @dataclass(slots=True)
 class EventBatch:
-    """New rows of a profile's tables, as columns, and sums over the executions by graph number."""
+    """New rows of a profile's tables, as columns. `sums` has the sums over these executions, by graph number."""
 
     executions: list[array[int]]
     operator_ns: array[int]
@@ -53,7 +53,7 @@ class EventBatch:
 
 
 def build_batch(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], failures: list[int]) -> EventBatch:
-    """Converts the ring's events to columns."""
+    """Converts events of the ring to columns, and adds `offset_ns` to their times."""
     executions, spans, levels, allocations = events
     columns, operator_ns, sums = _executions(executions, offset_ns)
     return EventBatch(
@@ -85,7 +85,7 @@ def _to_columns(
 
 
 def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], array[int], dict[int, GraphSum]]:
-    """Returns the columns of executions, the times of all their operators, and the sums by graph."""
+    """Returns the columns of the executions, the times of their operators, and their sums by graph number."""
     if not rows:
         return [array("q") for _ in GraphExecution._fields], array("q"), {}
     by_entry: dict[Any, list[int]] = {}
@@ -117,7 +117,7 @@ def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], arra
 
 
 def _expand_outputs(rows: list[Any]) -> list[Any]:
-    """Replaces each event for all results of an execution by one row for each result."""
+    """Expands each event of `record_output_allocations` to one row for each allocated output."""
     if all(len(row) == len(Allocation._fields) for row in rows):
         return rows
     spread: list[Any] = []
@@ -152,10 +152,10 @@ _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
 class StackTable:
-    """Python stacks, stored once each and numbered. For a gradient it finds the stack of the forward operator.
+    """Numbered Python stacks without duplicates. Finds the stack of the forward operator for a backward operator.
 
-    Each call leaves the table consistent, with or without the runtime's lock. Walking a stack takes some microseconds,
-    so it is done when a graph is recorded, not when it is replayed.
+    Callers need not hold the runtime's lock. Reading a stack takes some microseconds, so the runtime does it when it
+    records a graph, not when it replays one.
     """
 
     def __init__(self) -> None:
@@ -170,16 +170,16 @@ class StackTable:
         return self._number(sys._getframe(2))
 
     def operator_stack(self) -> tuple[int, bool]:
-        """Returns the stack of the operator that is being recorded, and whether it belongs to a backward pass.
+        """Returns the stack number of the operator being recorded, and whether it belongs to a backward pass.
 
-        An operator of a backward pass has the stack of its forward operator, if that was recorded.
+        A backward operator gets the stack of its forward operator if that operator was recorded.
         """
         node = _current_node()
         if node is not None:
             forward = self._forward.get(node._sequence_nr())
             return (self._number(sys._getframe(2)) if forward is None else forward), True
         number = self._number(sys._getframe(2))
-        # autograd numbers the node of an operator right before it calls the kernel
+        # autograd assigns an operator's sequence number right before it calls the kernel
         if len(self._forward) >= _MOST_GRADIENTS:
             self._forward.clear()
         self._forward.setdefault(_sequence_number() - 1, number)
@@ -226,15 +226,15 @@ class StackTable:
         return self._places[key]
 
 
-_DRAIN_ABOVE = 4096  # executions; above it, the ring drains itself at the end of a step
-_TENSORS = 4  # the category of new storages, as in neurontools.profile.definitions.CATEGORIES
+_DRAIN_ABOVE = 4096  # executions in the ring, from which on the end of a step drains it
+_TENSORS = 4  # the category of new storages: its index in neurontools.profile.definitions.CATEGORIES
 
 
 class RingConsumer(Protocol):
-    """A consumer of the ring. Its methods must not raise."""
+    """Receives event batches from the ring. Its methods must not raise."""
 
     def take(self, batch: EventBatch) -> None:
-        """Takes the next batch, in the thread that drains the ring."""
+        """Receives the next batch. Runs in the thread that drains the ring."""
 
 
 class GraphEntry:
@@ -250,7 +250,10 @@ class GraphEntry:
 
 
 def _step_parts(parts: Sequence[int], step_ns: int) -> list[int]:
-    """Limits the parts of a step, in ns, to the step: parts that were open at its start may be off."""
+    """Sets negative time parts of a step to 0, and scales the parts to at most the step's duration, in ns.
+
+    A part that was already running when the step began may be negative or too long.
+    """
     known = [max(0, part) for part in parts]
     total = sum(known)
     return known if total <= step_ns else [part * step_ns // total for part in known]
@@ -261,13 +264,13 @@ def _no_clock() -> tuple[int, ...]:
 
 
 class ProfileRing:
-    """The ring of this process.
+    """The profile ring of this process.
 
-    Callers first test `is_on`, or `is_watching` for steps; both are False without a profile.
+    Callers test `is_on` before they record events, and `is_watching` before they end steps. Both are False without a
+    profile. The `record_` methods run under the runtime's lock or make a single append.
 
-    The `record_` methods run under the runtime's lock or make a single append. A step ends when its pending graph has
-    been executed: with the execution after the optimizer's step, with a mark_step that has nothing to execute, or at
-    once in eager mode.
+    A step ends when its pending graph has been executed: with the execution after the optimizer's step, with a
+    mark_step that has nothing to execute, or immediately in eager mode.
     """
 
     def __init__(self) -> None:
@@ -294,7 +297,7 @@ class ProfileRing:
         self._allocations: list[Any] = []
         self._steps: list[Any] = []
         self.clock: Callable[[], tuple[int, ...]] = _no_clock
-        """Returns a moment of perf_counter_ns and the time charged to each part up to it, in ns."""
+        """Returns the current time of perf_counter_ns and the time charged to each part so far, in ns."""
         self._counts = (0, 0)  # executions, FLOPs
         self._begun: tuple[int, ...] = (0,) * 8
         self._done: tuple[int, ...] | None = None
@@ -304,7 +307,7 @@ class ProfileRing:
         """Added to a time of the ring, gives a time of the real-time clock."""
 
     def number_of(self, name: str) -> int:
-        """Returns the number of a name, and adds the name if it is new."""
+        """Returns the index of a name in `names`. Adds the name if it is new."""
         number = self._numbers.get(name)
         if number is None:
             self.names.append(name)
@@ -312,21 +315,21 @@ class ProfileRing:
         return number
 
     def watch(self, steps_total: int) -> None:
-        """Starts to track steps; `steps_total` is the number of steps before."""
+        """Starts to track steps; `steps_total` is the number of earlier steps."""
         if not self.is_watching:
             self.is_watching = True
             self.step = steps_total + 1
             self._done = None
 
     def unwatch(self) -> None:
-        """Stops tracking steps, unless a consumer or a hook is left."""
+        """Stops tracking steps, unless a consumer or a hook is still registered."""
         if not (self.consumers or self.step_hooks or self.flush_hooks):
             self.is_watching = False
 
     def start(self, consumer: RingConsumer, *, is_at_step: bool = True) -> int:
-        """Adds a consumer; the caller holds the runtime's lock.
+        """Adds a consumer and returns the start of its first step in ns. The caller holds the runtime's lock.
 
-        Returns the real time from which on steps count: now, or with `is_at_step` the start of the current step.
+        The start is in real time: now, or with `is_at_step` the start of the current step.
         """
         with self._drain_lock:
             if not self.consumers:
@@ -342,7 +345,7 @@ class ProfileRing:
             return began_ns + self.offset_ns
 
     def stop(self, consumer: RingConsumer) -> None:
-        """Gives a consumer the remaining events and removes it."""
+        """Passes the remaining events to a consumer, then removes the consumer."""
         with self._drain_lock:
             if consumer not in self.consumers:
                 return
@@ -354,7 +357,7 @@ class ProfileRing:
         self.unwatch()
 
     def drain(self) -> None:
-        """Gives the recorded events to the consumers. Any thread may call it."""
+        """Passes the recorded events to the consumers. Any thread may call this."""
         with self._drain_lock:
             batch = build_batch(
                 self.offset_ns,
@@ -380,11 +383,11 @@ class ProfileRing:
         self._begun = self._read_clock()
 
     def _read_clock(self) -> tuple[int, ...]:
-        """Returns the moment, the time by part, and the counts of executions and FLOPs."""
+        """Returns the current time, the time charged to each part, and the totals of executions and FLOPs."""
         return (*self.clock(), *self._counts)
 
     def record_execution(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
-        """Records an execution of a graph; `times` are the moments before its first operator and after each."""
+        """Records an execution of a graph. `times` are the times in ns before its first and after each operator."""
         self.correlation += 1
         executions, before = self._counts
         self._counts = executions + 1, before + flops
@@ -392,34 +395,33 @@ class ProfileRing:
         self._executions.append((entry, core, self.step, self.correlation, self.reason, queued_ns, times))
 
     def record_failure(self, entry: GraphEntry) -> None:
-        """Records a failed execution."""
         self._failures.append(entry.number)
 
     def record_compilation(self, begun_ns: int, name: str, core: int) -> None:
-        """Records that a graph was compiled, or found in the cache."""
+        """Records that a graph was compiled, or loaded from the compile cache."""
         ended_ns = perf_counter_ns()
         self.last_end_ns = ended_ns
         self.record_span(SpanKind.COMPILE, name, core, begun_ns, ended_ns)
 
     def record_transfer(self, kind: SpanKind, core: int, begun_ns: int, nbytes: int) -> None:
-        """Records a copy between host and device, without the executions that it waited for."""
+        """Records a copy between host and device. Its time excludes executions that the copy waited for."""
         ended_ns = perf_counter_ns()
         begun_ns = max(begun_ns, self.last_end_ns)
         name = "to device" if kind is SpanKind.TO_DEVICE else "from device"
         self.record_span(kind, name, core, begun_ns, ended_ns, nbytes, self.stack_table.current_stack())
 
     def record_input_wait(self, begun_ns: int) -> None:
-        """Records the script's wait for its loader."""
+        """Records how long the script waited for its data loader."""
         self.record_span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
 
     def record_collective(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
-        """Records a collective of CPU tensors."""
+        """Records a collective operation on CPU tensors."""
         self.record_span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
 
     def record_span(
         self, kind: SpanKind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
     ) -> None:
-        """Records a span of any other kind; `core` is -1 for the host."""
+        """Records a span of any kind; `core` is -1 for a span on the host."""
         self._spans.append((int(kind), self.number_of(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))
 
     def record_memory_levels(self, core: int, levels: Sequence[int]) -> None:
@@ -436,11 +438,10 @@ class ProfileRing:
         self._allocations.append((perf_counter_ns(), entry, core, addresses))
 
     def record_free(self, core: int, address: int, nbytes: int, category: int) -> None:
-        """Records a freed storage."""
         self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
 
     def end_step(self) -> None:
-        """Ends a step, or lets the next execution end it if operators are pending."""
+        """Marks the optimizer's step as done. Ends the step in eager mode; otherwise the next flush ends it."""
         now = self._read_clock()
         if self._done is not None:
             self._end_step(self._done)
@@ -458,7 +459,7 @@ class ProfileRing:
         self.end_flush()
 
     def end_flush(self) -> None:
-        """Ends the step if its optimizer has stepped, and calls the flush hooks."""
+        """Ends the step if the optimizer has stepped since the last flush, and calls the flush hooks."""
         if self._flushing_all:
             return
         if self._done is not None:
@@ -481,7 +482,7 @@ class ProfileRing:
 
 
 def _take_rows(rows: list[Any]) -> list[Any]:
-    """Removes and returns the rows of a list; rows that other threads append meanwhile stay."""
+    """Removes and returns all rows of a list. Rows that other threads append meanwhile stay in the list."""
     taken = rows[:]
     del rows[: len(taken)]
     return taken

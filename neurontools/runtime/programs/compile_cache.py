@@ -3,14 +3,14 @@
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
     compile_flags.json, model.lock, model.log, machine-code-<machine>.bin}
 
-An entry is complete if `model.done` exists, which holds the digest of `model.neff`. A failed compilation leaves
-`model.log` with the reason instead, and is repeated only with --retry_failed_compilation. A full disk, missing
-permissions or a damaged entry cost a compilation, never the training.
+An entry is complete if it has `model.done`, the digest of `model.neff`. A failed compilation leaves `model.log` with
+the reason instead; only --retry_failed_compilation repeats it. A full disk, missing permissions or a damaged entry cost
+a compilation, but never end the training.
 
 The default directory belongs to this user alone. A configured directory is used only if it belongs to this user or to
-root and is not a symbolic link. The same holds for everything used in it. A directory is shared by a group if its mode
-is sticky, set-group-id, and writable by the group but not by all, such as 3770. There, entries of group members are
-used too.
+root and is not a symbolic link. The same rule applies to each file and directory in it. A group shares a directory
+whose mode is sticky, set-group-id, and writable by the group but not by all, such as 3770. In a shared directory,
+entries of group members are used too.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _OWN_MODE, _NAMED_MODE = 0o700, 0o755
 
 
 def default_directory() -> str:
-    """Returns this user's cache, for a process without a configured one. The SDK's default has no user in its name."""
+    """Returns the default cache directory of this user. Unlike the SDK's default, it has the user ID in its name."""
     return f"/var/tmp/neuron-compile-cache-{os.geteuid()}"  # noqa: S108
 
 
 class CompileCache:
-    """Compiled models by graph and flags.
+    """A cache of compiled models, by graph hash and compiler flags.
 
     No public method raises OSError: a model that can't be read or written is compiled again.
     """
@@ -63,7 +63,7 @@ class CompileCache:
         self._announced: set[str] = set()
 
     def directory(self, flags: CompilerFlags) -> Path | None:
-        """Returns the directory of the models. None if the cache is off, or at a URL that only the SDK can reach."""
+        """Returns the directory of the models. None if the cache is off, or is a URL that only the SDK can read."""
         if flags.no_cache:
             return None
         where = flags.cache_dir or self.environment.get(CACHE_URL, "") or default_directory()
@@ -81,7 +81,7 @@ class CompileCache:
     def find(self, graph_hash: str, flags: CompilerFlags) -> CompiledGraph | None:
         """Returns a compiled graph. None if its entry is missing, incomplete, damaged or not trusted.
 
-        A damaged entry is no longer complete, so it is compiled again.
+        Marks a damaged entry as incomplete, so that the graph is compiled again.
         """
         with self._opened(graph_hash, flags) as entry:
             if entry is None:
@@ -109,7 +109,10 @@ class CompileCache:
             return compiled
 
     def failure(self, graph_hash: str, flags: CompilerFlags) -> str | None:
-        """Returns why an earlier compilation of this graph failed. None without one, or if it is to be repeated."""
+        """Returns why an earlier compilation of this graph failed.
+
+        Returns None if none failed, or if --retry_failed_compilation is set.
+        """
         with self._opened(graph_hash, flags) as entry:
             if entry is None:
                 return None
@@ -139,13 +142,13 @@ class CompileCache:
 
     @contextlib.contextmanager
     def locked(self, graph_hash: str, flags: CompilerFlags, name: str = "model.lock") -> Iterator[None]:
-        """Holds the lock of an entry while one of several ranks compiles it. The others wait, and then find the result.
+        """Holds an entry's lock, so that one rank compiles the graph while the other ranks wait for its result.
 
-        The kernel frees the lock of a rank that dies. A stopped rank delays the others by at most
+        The kernel releases the lock of a rank that dies. A stopped rank delays the other ranks by at most
         `longest_wait_seconds`.
         """
         with contextlib.ExitStack() as stack:
-            # Without a lock, each rank compiles the graph.
+            # If the lock can't be opened, each rank compiles the graph itself.
             with contextlib.suppress(OSError):
                 entry = stack.enter_context(self._opened(graph_hash, flags, make=True))
                 if entry is not None:
@@ -182,7 +185,7 @@ class CompileCache:
     def machine_code(self, graph_hash: str, flags: CompilerFlags, key: str) -> bytes | None:
         """Returns the machine code of a graph for this machine key, or None.
 
-        This process executes it, so a file that another member of a group wrote is not used.
+        Ignores files that other users wrote, even in a shared directory, because this process executes the code.
         """
         with self._opened(graph_hash, flags) as entry:
             try:
@@ -198,9 +201,9 @@ class CompileCache:
 
     @contextlib.contextmanager
     def _opened(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:
-        """Opens the directory of an entry. Yields None if it is missing, or if another user may control it.
+        """Opens an entry's directory. Yields None if the directory is missing, or if another user may control it.
 
-        `make` creates it, and then raises OSError if that fails.
+        With `make`, creates a missing directory, and raises OSError if that fails.
         """
         path = self.directory(flags)
         if path is None:
@@ -234,7 +237,7 @@ class CompileCache:
             entry.remove("model.done")
 
     def _is_first(self, topic: str) -> bool:
-        """Returns whether nothing was logged on this topic so far."""
+        """Returns True at the first call for each topic, so that its line is logged once."""
         is_first = topic not in self._announced
         self._announced.add(topic)
         return is_first
@@ -262,11 +265,11 @@ def hold_entry_lock(
     waiting: Callable[[float], None],
     longest_wait_seconds: float = LONGEST_WAIT_SECONDS,
 ) -> Iterator[bool]:
-    """Holds the lock of a file, which it creates. Yields whether the lock is held.
+    """Creates a lock file and holds its lock during the block. Yields whether the lock was acquired.
 
-    The kernel frees the lock when its holder ends, even by SIGKILL, so a file left behind locks nothing. Yields False
-    if the file can't be created, or after `longest_wait_seconds`: a stopped process must not stop the others. Calls
-    `waiting` with the seconds waited so far: after 0.2 s, and then once a minute.
+    The kernel releases the lock when its holder ends, even by SIGKILL, so a leftover lock file is harmless. Yields
+    False if the file can't be created, or after `longest_wait_seconds`, so that a stopped process does not stop all
+    others. Calls `waiting` with the seconds waited so far: after 0.2 s, and then once a minute.
     """
     descriptor = -1
     try:
@@ -310,7 +313,7 @@ def _close_descriptor(descriptor: int) -> None:
 
 
 def _close_in_child() -> None:
-    """Closes all locks in a forked child. Its copies would keep them locked for as long as it lives."""
+    """Closes a forked child's copies of the lock files, which would keep the parent's locks after their release."""
     for descriptor in tuple(_held_descriptors):
         _close_descriptor(descriptor)
 

@@ -33,23 +33,23 @@ class ValueUse:
 
 @dataclass(frozen=True, slots=True)
 class ScalarInput:
-    """A number that each execution gets."""
+    """A scalar argument that each execution passes; `index` is its position among the graph's scalars."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostInput:
-    """A CPU tensor that each execution gets."""
+    """A CPU tensor that each execution passes; `index` is its position among the graph's CPU tensors."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One operator call. `results` has a value number, a list of them or None for each result of the operator.
+    """One operator call. `results` has a value number, a list of numbers, or None for each result of the operator.
 
-    `written` are the values that it changes in place. `dead` are the values that no later instruction needs.
+    `written` are the values that the call changes in place. `dead` are the values that no later instruction needs.
     """
 
     operator: DeviceOperator
@@ -65,8 +65,8 @@ class CompiledGraph:
     """An executable graph.
 
     `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
-    layout of every value. `flops_by_dtype` is by the element type of the multiplied operands. `scratchpad_bytes` is the
-    planned peak of values that are neither inputs nor outputs.
+    layout of every value. `flops_by_dtype` counts FLOPs by the element type of the multiplied operands.
+    `scratchpad_bytes` is the planned peak of values that are neither inputs nor outputs.
     """
 
     graph_hash: str

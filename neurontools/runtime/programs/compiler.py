@@ -23,9 +23,9 @@ from neurontools.runtime.tensors.buffers import Graph
 
 @dataclass(slots=True)
 class _GraphCall:
-    """A recorded call. `tensors` and `results` are value numbers.
+    """A recorded operator call. `tensors` and `results` are value numbers.
 
-    `first_scalar` and `first_host` are its first indices among the graph's scalars and hosts.
+    `first_scalar` is the index of its first scalar in the graph's scalars, `first_host` that of its first CPU tensor.
     """
 
     signature: OperatorSignature
@@ -36,7 +36,7 @@ class _GraphCall:
 
 
 def graph_text(graph: Graph, alive: bytes) -> str:
-    """Returns the recorded graph as text, from which its hash is made. Equal texts are the same computation."""
+    """Returns the recorded graph as text, the input of `graph_hash`. Equal texts mean equal computations."""
     lines = []
     position = number = 0
     key = graph.key
@@ -64,7 +64,7 @@ def graph_hash(text: str) -> str:
 def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -> CompiledGraph:
     """Compiles a graph. alive[i] is nonzero if the storage of buffer i is alive.
 
-    Keeps only operators with an effect, with random numbers, or that contribute to a living storage.
+    Removes operators that have no side effect, draw no random numbers and contribute to no live storage.
     """
     calls, layouts, inputs = _graph_calls(graph)
     kept = _without_dead(calls, alive)
@@ -86,14 +86,14 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
 
 
 def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, OperatorSignature]]:
-    """Returns the operators that `compile_graph` keeps, in its order: the position in the graph and the signature."""
+    """Returns the position and signature of each operator that `compile_graph` keeps, in the graph's order."""
     calls, _, _ = _graph_calls(graph)
     positions = {id(call): position for position, call in enumerate(calls)}
     return [(positions[id(call)], call.signature) for call in _without_dead(calls, alive)]
 
 
 def _graph_calls(graph: Graph) -> tuple[list[_GraphCall], dict[int, TensorLayout], list[int]]:
-    """Returns the calls, the layout of every value, and the numbers of the inputs."""
+    """Returns the calls of a graph, the layout of each value, and the value numbers of the inputs."""
     calls: list[_GraphCall] = []
     layouts: dict[int, TensorLayout] = {}
     inputs: list[int] = []
@@ -132,7 +132,7 @@ def _numbered(output: Any, number: int, layouts: dict[int, TensorLayout]) -> tup
 
 
 def _flops_by_dtype(calls: list[_GraphCall], layouts: dict[int, TensorLayout]) -> dict[str, int]:
-    """Returns the FLOPs by element type of the first operand, such as `float32`."""
+    """Returns the FLOPs of the calls, by element type of the first operand, such as `float32`."""
     flops: Counter[str] = Counter()
     for call in calls:
         if call.signature.flops:
@@ -142,7 +142,10 @@ def _flops_by_dtype(calls: list[_GraphCall], layouts: dict[int, TensorLayout]) -
 
 
 def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
-    """Removes calls that contribute to no living value and no effect. Walks from the last call to the first."""
+    """Eliminates dead calls, from the last call to the first.
+
+    A call stays if it has a side effect, draws random numbers, or computes or changes a value that is needed later.
+    """
     live = {number for number, flag in enumerate(alive) if flag}
     kept = []
     for call in reversed(calls):
@@ -160,7 +163,7 @@ def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
 def _plan(
     calls: list[_GraphCall], layouts: dict[int, TensorLayout], inputs: set[int], alive: bytes
 ) -> tuple[tuple[Instruction, ...], int]:
-    """Returns the instructions, with the values that die after each, and the peak of the temporaries in bytes."""
+    """Returns the instructions, each with the values that it uses last, and the peak size of temporaries in bytes."""
     last_use: dict[int, int] = {}
     for index, call in enumerate(calls):
         for number in (*call.tensors, *flattened(call.results)):

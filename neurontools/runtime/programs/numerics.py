@@ -1,4 +1,4 @@
-"""The precision of programs, as compiler flags and the bfloat16 variables set it."""
+"""Numeric precision of programs, which compiler flags and the XLA bfloat16 variables set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp8_e4m3": "float8_e4m3f
 
 
 def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dtype]:
-    """Returns the element types that are narrower in HBM, by the type that the script sees."""
+    """Maps dtypes of the script to narrower dtypes in HBM, as XLA_USE_BF16 or XLA_DOWNCAST_BF16 request."""
     if environment.get(USE_BF16) == "1":
         return {torch.float32: torch.bfloat16, torch.float64: torch.bfloat16}
     if environment.get(DOWNCAST_BF16) == "1":
@@ -29,19 +29,22 @@ def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dt
 
 
 def stochastic_rounding(environment: Mapping[str, str]) -> bool:
-    """Returns whether bfloat16 results are rounded at random. The default is on if a variable makes floats bfloat16."""
+    """Returns whether bfloat16 results are rounded stochastically.
+
+    The default is True if `narrowed_types` is not empty.
+    """
     wanted = environment.get(STOCHASTIC, "")
     return wanted == "1" or (wanted == "" and bool(narrowed_types(environment)))
 
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """The precision of programs. `auto_cast` and `auto_cast_type` are those of NEURON_CC_FLAGS.
+    """The numeric precision of programs. `auto_cast` and `auto_cast_type` are flags of NEURON_CC_FLAGS.
 
-    `matmult` rounds float32 inputs of matrix multiplications and convolutions; products are summed in float32. `all`
-    also rounds float32 inputs of every other operator. There, bfloat16 replaces types with a smaller range than
-    float32, in which an optimizer's epsilon would become 0. Values updated in place are never rounded. `stochastic` is
-    the generator of the random rounding, or None if it is off.
+    `matmult` rounds float32 inputs of matrix multiplications and convolutions, and sums products in float32. `all` also
+    rounds float32 inputs of every other operator. For the other operators, bfloat16 replaces types with a smaller range
+    than float32, in which an optimizer's epsilon would become 0. Values updated in place are never rounded.
+    `stochastic` is the random generator for stochastic rounding, or None if that is off.
     """
 
     auto_cast: str = "none"
@@ -137,7 +140,7 @@ def _rounding_inputs(
 def _rounding_results(
     call: Callable[..., Any], generator: torch.Generator, written: frozenset[int | str], narrow: bool
 ) -> Callable[..., Any]:
-    """Computes an operator with bfloat16 operands in float32, and rounds its results at random."""
+    """Wraps an operator: computes bfloat16 operands in float32, and rounds results stochastically to bfloat16."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         wide: list[tuple[Tensor, Tensor]] = []
@@ -168,7 +171,7 @@ def _rounding_results(
 
 
 def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Converts the results to their types in HBM, for operators that get a device or an element type."""
+    """Wraps an operator that takes a device or dtype argument: converts its results to their narrower types in HBM."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         return _map(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
@@ -176,7 +179,7 @@ def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-FP8_E4M3_LARGEST = 240.0  # the limit of fp8_e4m3 on the engines; float8_e4m3fn of torch reaches 448
+FP8_E4M3_LARGEST = 240.0  # the largest fp8_e4m3 value on the device; torch's float8_e4m3fn reaches 448
 
 
 def to_bf16(value: Tensor) -> Tensor:
@@ -190,7 +193,7 @@ def to_fp16(value: Tensor) -> Tensor:
 
 
 def to_tf32(value: Tensor) -> Tensor:
-    """Rounds float32 values to the nearest with a mantissa of 10 bits, ties to even. Keeps infinity and NaN."""
+    """Rounds float32 values to the nearest TF32 value (10-bit mantissa), ties to even. Keeps infinity and NaN."""
     bits = value.contiguous().view(torch.int32)
     rounded = bits + (0x0FFF + ((bits >> 13) & 1))
     rounded = (rounded & ~0x1FFF).view(torch.float32)
@@ -212,7 +215,7 @@ NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def stochastic_bf16(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Rounds float32 values to one of the two neighbouring bfloat16, at random in proportion to their nearness.
+    """Rounds each float32 value up or down to a bfloat16, at random. The nearer bfloat16 is more likely.
 
     The mean of many roundings is the value itself. Keeps infinity and NaN.
     """

@@ -1,4 +1,4 @@
-"""A compiled graph loaded for execution: interpreted and checked first, later generated straight-line code."""
+"""A compiled graph loaded for execution. Its first run is interpreted and checked; later runs use generated code."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TimedRun = Callable[
 
 
 class MetaMismatch(RuntimeError):
-    """An operator returned another shape or type than its meta kernel announced; continuing would be wrong.
+    """An operator returned another shape or type than its meta kernel announced, so later results would be wrong.
 
-    Only an operator that was verified before can raise this. It runs eagerly from then on.
+    Only operators that were verified before can raise this. The operator runs eagerly from then on.
     """
 
     def __init__(self, operator: DeviceOperator, value: Tensor, layout: TensorLayout) -> None:
@@ -45,7 +45,7 @@ class MetaMismatch(RuntimeError):
 
 
 class Replacement(Protocol):
-    """Replaces the instructions from `first` to `end` (excluded). `run` computes `outputs` from `inputs`."""
+    """Replaces the instructions in range(first, end) of a program. `run` computes `outputs` from `inputs`."""
 
     run: Callable[[list[Tensor], Sequence[Any]], list[Tensor]]
     first: int
@@ -55,11 +55,11 @@ class Replacement(Protocol):
 
 
 class Program:
-    """A compiled graph on one core. Inputs and outputs are CPU tensors in the order of its `inputs` and `outputs`.
+    """A compiled graph on one core. Inputs and outputs are CPU tensors, in the order of `compiled`.
 
     The first execution finds the results that need a copy: their strides differ from those of the meta kernels, or they
-    share bytes with an argument. Each execution copies them into the announced layout. Otherwise views of them would
-    read the wrong elements.
+    share bytes with an argument. Each execution copies these results into the layout of the meta kernel. Without the
+    copy, views of them would read the wrong elements.
     """
 
     def __init__(self, compiled: CompiledGraph, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
@@ -76,7 +76,10 @@ class Program:
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> list[Tensor]:
-        """Executes the program once and returns its outputs. Interprets it the first time, then generates code."""
+        """Executes the program once and returns its outputs.
+
+        Interprets it the first time, and runs generated code afterwards.
+        """
         if self._run is not None:
             return self._run(inputs, scalars, hosts, generator)
         if not self._checked:
@@ -93,7 +96,7 @@ class Program:
     def run_timed(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> tuple[list[Tensor], tuple[int, ...]]:
-        """Like `run`, with times of time.perf_counter_ns: before the first instruction and after each."""
+        """Like `run`, but also returns time.perf_counter_ns before the first instruction and after each one."""
         if self._run_timed is not None:
             return self._run_timed(inputs, scalars, hosts, generator)
         if self._checked:
@@ -141,7 +144,7 @@ def _interpret(
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
-        made = result = None  # else the last result would live one instruction longer than in the generated code
+        made = result = None  # otherwise the last result would live one instruction longer than in generated code
         del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)
@@ -171,7 +174,10 @@ def run_instructions(
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
-    """Returns the value of an instruction's argument. Not a closure: a recursive one would keep the values alive."""
+    """Returns the value of an instruction's argument.
+
+    This is no closure, because a recursive closure would keep the values alive.
+    """
     if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
@@ -210,7 +216,7 @@ def _checked(program: Program, instruction: Instruction, number: int, value: Ten
 
 
 def _checker(operator: DeviceOperator, layout: TensorLayout) -> Callable[[Tensor], Tensor]:
-    """Returns a check for results of an operator that is not trusted: each execution compares the layout."""
+    """Returns a function that compares the layout of a result in each execution, for operators that are not trusted."""
 
     def check(value: Tensor) -> Tensor:
         if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
@@ -249,7 +255,7 @@ def _seen(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
 
 
 def _on_device(part: Any) -> Any:
-    """Replaces an element type by the narrower one that the device has instead, if any."""
+    """Replaces a dtype by the narrower dtype that the device stores instead, if any."""
     if isinstance(part, torch.dtype):
         return layouts.narrowed.get(part, part)
     return part
@@ -293,7 +299,10 @@ def with_replacements(program: Program, replacements: Sequence[Replacement]) -> 
 
 
 def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> list[str]:
-    """Returns the source lines of a replacement. They look up `run` each time: it may change after the first."""
+    """Returns the source lines that call a replacement.
+
+    They look up its `run` at each call, because `run` may change after the first call.
+    """
     inputs = ",".join(f"v{number}" for number in replacement.inputs)
     line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
     if replacement.outputs:
@@ -305,7 +314,7 @@ def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> li
 
 
 def _generate(program: Program, *, is_timed: bool = False, replacements: Sequence[Replacement] = ()) -> tuple[str, Any]:
-    """Returns the source of a program and the function made of it: a Run, or a TimedRun."""
+    """Generates the Python source of a program. Returns the source and its compiled function, a Run or TimedRun."""
     compiled, writer = program.compiled, _Writer()
     replacing = {each.first: each for each in replacements}
     left_out = {position for each in replacements for position in range(each.first, each.end)}
@@ -364,7 +373,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
     outputs = "[" + ", ".join(f"v{number}" for number in compiled.outputs) + "]"
     lines.append(f"    return {outputs}, ({', '.join(times)},)" if is_timed else f"    return {outputs}")
     source = "\n".join(lines) + "\n"
-    # The source contains only numbers and names made here, and no text of a file or of the script.
+    # exec is safe: the source has only numbers and generated names, and no text of a file or of the script.
     exec(compile(source, f"<{compiled.module}>", "exec"), writer.names)  # noqa: S102
     return source, writer.names["run"]
 

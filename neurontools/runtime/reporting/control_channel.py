@@ -1,7 +1,4 @@
-"""The control channel: lines that the daemon sends on the attach connection, and their handlers.
-
-No torch here.
-"""
+"""The control channel: lines that the daemon sends on the attach connection, and their handlers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class ControlChannel:
     """Reads the lines of one daemon and calls the handler of each line's first word.
 
     Lines are handled in order. A line without a handler is ignored, because it may come from a newer daemon. A
-    descriptor that the daemon sends belongs to the next line whose handler takes one.
+    descriptor that the daemon sends belongs to the next line whose handler takes a descriptor.
     """
 
     def __init__(self, handlers: Mapping[bytes, LineHandler]) -> None:
@@ -42,7 +39,7 @@ class ControlChannel:
     def listen(self, connection: DaemonConnection) -> None:
         """Handles the lines that have arrived, then starts a thread for the rest.
 
-        Where the system refuses a thread, later lines are not handled.
+        If the system refuses a thread, later lines are not handled.
         """
         while received := connection.recv(waits=False):
             self._handle(*received)
@@ -82,7 +79,7 @@ class ControlChannel:
 class CaptureRequest:
     """A request for a profile of this process.
 
-    `channel` is a socket to the client: the profile is written to it. The client closes it when it stops waiting.
+    The profile is written to `channel`, a socket to the client. The client closes its end when it stops waiting.
     """
 
     options: profile_protocol.ProfileOptions
@@ -97,7 +94,7 @@ class CaptureRequests:
 
     @property
     def handlers(self) -> dict[bytes, LineHandler]:
-        """The handlers for the control channel, by first word."""
+        """Handlers of the control channel's lines, by the first word of the line."""
         return {profile_protocol.PROFILE: self._handle_request}
 
     def on_attach(self, connection: DaemonConnection) -> None:
@@ -122,7 +119,7 @@ class CaptureRequests:
 
 
 class ArmedFault:
-    """One injected fault that executions of this process will meet.
+    """An injected fault that will hit executions of this process.
 
     `places` maps each local core to its device and its position on the device. `over` is set when the fault ends or is
     healed.
@@ -142,7 +139,7 @@ class ArmedFault:
         self.has_begun = False
 
     def meets_next_execution(self) -> bool:
-        """Whether the execution that begins now meets this fault. Call it once for each execution."""
+        """Returns whether this fault hits the execution that begins now. Call this once for each execution."""
         if self.over.is_set():
             return False
         if self.executions_left > 0:
@@ -155,7 +152,8 @@ class ArmedFault:
 class ArmedFaults:
     """The armed faults of this process.
 
-    `by_core` maps a local core to its faults. Without faults it is empty, so an execution pays for one truth test.
+    `by_core` maps a local core to its faults. Without faults it is empty, so that the check costs an execution one
+    truth test.
     """
 
     def __init__(self) -> None:
@@ -166,31 +164,31 @@ class ArmedFaults:
 
     @property
     def handlers(self) -> dict[bytes, LineHandler]:
-        """The handlers for the control channel, by first word."""
+        """Handlers of the control channel's lines, by the first word of the line."""
         return {
             b"fault": lambda value, _descriptor: self._arm(ArmedFault(json.loads(value))),
             b"heal": lambda value, _descriptor: self._heal(int(value)),
         }
 
     def on_attach(self, connection: DaemonConnection) -> None:
-        """Ends the faults of the previous daemon; those that last as long as the process stay."""
+        """Ends the faults that the previous daemon injected, except faults that last until the process ends."""
         numbers = [number for number, fault in self._by_number.items() if fault.kind.lasts is not FaultDuration.PROCESS]
         for number in numbers:
             self._heal(number)
         self._send = connection.send
 
     def faults_for_execution(self, core: int) -> list[ArmedFault]:
-        """Returns the faults that the execution which begins now on a local core meets."""
+        """Returns the faults that hit the execution that begins now on a local core."""
         return [fault for fault in self.by_core.get(core, ()) if fault.meets_next_execution()]
 
     def report_begin(self, fault: ArmedFault, core: int) -> None:
-        """Tells the daemon when the first execution meets a fault."""
+        """Reports to the daemon that a fault has hit an execution. Does so once for each fault."""
         if not fault.has_begun:
             fault.has_begun = True
             self._send(b"met %d %d\n" % (fault.number, core))
 
     def acknowledge(self, fault: ArmedFault, core: int) -> None:
-        """Tells the daemon that the runtime has reported a fault, and ends a fault that lasts one execution."""
+        """Reports to the daemon that a fault has taken effect. Ends a fault that lasts one execution."""
         self._send(b"told %d %d\n" % (fault.number, core))
         if fault.kind.lasts is FaultDuration.ONE_EXECUTION:
             self._heal(fault.number)
@@ -207,7 +205,7 @@ class ArmedFaults:
     def _heal(self, number: int) -> None:
         with self._lock:
             fault = self._by_number.get(number)
-            # A process whose execution unit was lost does not get it back while it runs.
+            # A lost execution unit stays lost until the process ends.
             if fault is None or (fault.has_begun and fault.kind.lasts is FaultDuration.PROCESS):
                 return
             del self._by_number[number]

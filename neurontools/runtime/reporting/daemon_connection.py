@@ -1,7 +1,7 @@
 """The two connections of a process to its daemon, and the NeuronCores that it requests and gets.
 
-The attach connection proves the identity of the process by its peer credentials and holds the cores: the daemon frees
-them when it closes. The other connection carries calls.
+The attach connection proves the identity of the process by its peer credentials and holds its cores: the daemon frees
+the cores when that connection closes. The other connection carries gRPC calls.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _REFUSAL_STATUS = {
 
 
 class CoresUnavailable(RuntimeError):
-    """The daemon refuses the NeuronCores that a process requests; the text is the daemon's.
+    """The daemon refused the NeuronCores that a process requested; the message is the daemon's.
 
-    `status` is the result of `nrt_init` of the original runtime in this case.
+    `status` is what `nrt_init` of the original runtime returns in this case.
     """
 
     def __init__(self, text: str, status: NrtStatus) -> None:
@@ -43,11 +43,11 @@ class CoresUnavailable(RuntimeError):
 
 
 class DaemonUnavailable(Exception):
-    """No daemon answers at a socket; the text says why."""
+    """No daemon answers at a socket; the message gives the reason."""
 
 
 class DaemonConnection:
-    """The connections to one daemon, for one thread. The constructor does no I/O; `attach` connects."""
+    """Both connections to one daemon. One thread makes the calls. The constructor does no I/O; `attach` connects."""
 
     def __init__(self, socket_path: str) -> None:
         self.socket_path = socket_path
@@ -58,7 +58,7 @@ class DaemonConnection:
         self._calls: UnaryConnection | None = None
 
     def attach(self, request: neuron_pb2.AttachRequest, timeout_seconds: float) -> neuron_pb2.AttachResponse:
-        """Requests cores; sets the token of `request`. Raises CoresUnavailable or DaemonUnavailable."""
+        """Connects and requests cores. Sets the token of `request`. Raises CoresUnavailable or DaemonUnavailable."""
         deadline = monotonic() + timeout_seconds
         try:
             self._token = self._read_token(timeout_seconds)
@@ -74,7 +74,7 @@ class DaemonConnection:
             raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
         try:
             response = neuron_pb2.AttachResponse.FromString(reply)
-        except Exception as error:  # google.protobuf's DecodeError; only neurontools.rpc may import it
+        except Exception as error:  # a DecodeError of google.protobuf, which only neurontools.rpc may import
             raise DaemonUnavailable("its answer is not an AttachResponse") from error
         if not response.cores:
             raise DaemonUnavailable("it granted no cores")
@@ -88,7 +88,7 @@ class DaemonConnection:
         self._call("Report", request.SerializeToString(), timeout_seconds)
 
     def is_closed_by_daemon(self) -> bool:
-        """Whether the daemon has closed the attach connection, or ended. Unread lines stay unread."""
+        """Returns whether the daemon has closed the attach connection or has ended. Consumes no lines."""
         try:
             return self._attach_socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
@@ -99,7 +99,7 @@ class DaemonConnection:
     def recv(self, *, waits: bool) -> tuple[bytes, int | None] | None:
         """Returns bytes that the daemon sent on the attach connection, and a descriptor that the caller must close.
 
-        None at the end of the connection, or without `waits` if nothing has arrived.
+        Returns None at the end of the connection, or without `waits` if nothing has arrived.
         """
         try:
             data, descriptor = receive_descriptor(
@@ -110,15 +110,15 @@ class DaemonConnection:
         return (data, descriptor) if data else None
 
     def send(self, line: bytes) -> None:
-        """Writes a line on the attach connection. Drops it if the daemon does not read."""
+        """Writes a line on the attach connection. Drops the line if the daemon does not read its lines."""
         with suppress(OSError):
             self._attach_socket.send(line, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        """Gives the cores back. In a forked child it closes the copied sockets, and the parent keeps the cores."""
+        """Closes the connections, so that the daemon frees the cores. In a forked child, the parent keeps the cores."""
         self.is_attached = False
         if os.getpid() == self._pid:
-            with suppress(OSError):  # wakes the thread of the control channel
+            with suppress(OSError):  # shutdown wakes the thread that reads the control channel
                 self._attach_socket.shutdown(socket.SHUT_RDWR)
         self._attach_socket.close()
         if self._calls is not None:
@@ -140,7 +140,7 @@ class DaemonConnection:
         return text
 
     def _call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
-        """Makes a call, on a new connection if there is none or if the daemon has closed it in the meantime."""
+        """Makes a gRPC call. Connects again if there is no connection or the daemon has closed it."""
         if self._calls is not None:
             try:
                 return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)
@@ -159,11 +159,11 @@ class Core:
     neuroncore_index: int | None = None  # logical, on the host
     device_index: int | None = None
     hbm_bytes: int | None = None  # available for allocation
-    hbm_index: int | None = None  # its HBM stack on the device
+    hbm_index: int | None = None  # index of the core's HBM stack on its device
 
 
 def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
-    """Returns the cores of a request as far as they are known; one core for a request for all cores."""
+    """Returns the cores that a request names, without details; one core for a request for all cores."""
     first = request.first
     return tuple(
         Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
@@ -171,7 +171,7 @@ def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
 
 
 def parse_granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
-    """Returns the cores of the daemon's response."""
+    """Returns the cores that the daemon granted in an attach response."""
     return tuple(
         Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
         for local_index, core in enumerate(response.cores)
@@ -179,7 +179,7 @@ def parse_granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]
 
 
 def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
-    """Builds the message for a request for cores."""
+    """Converts a request for cores to an AttachRequest message."""
     message = neuron_pb2.AttachRequest(
         logical_neuroncore_config=request.logical_neuroncore_config or 0,
         tag=truncate_for_protobuf(tag, _MAX_TAG_CHARACTERS),
@@ -196,7 +196,7 @@ def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -
 
 
 def pin_granted_cores(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
-    """Changes a request so that the next attach asks for the same cores."""
+    """Changes a request so that the next attach requests the same cores as this response granted."""
     request.logical_neuroncore_config = response.logical_neuroncore_config
     request.visible_cores.first = response.cores[0].neuroncore_index
     request.visible_cores.count = len(response.cores)

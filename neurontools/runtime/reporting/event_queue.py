@@ -22,7 +22,7 @@ APPLY_BATCH = 256
 
 
 class EventQueue:
-    """The events of one reporter that are not applied yet; any thread may append.
+    """The events of one reporter that are not applied yet. Any thread may append events.
 
     `ignored` counts the events that raised an error; `last_error` is the text of the latest error.
     """
@@ -67,7 +67,7 @@ class EventQueue:
             function, *arguments = events.popleft()
             try:
                 function(*arguments)
-            except Exception as error:  # wrong arguments must not fail the training code
+            except Exception as error:  # a call with wrong arguments must not fail the training script
                 self.ignored += 1
                 self.last_error = str(error) or type(error).__name__
 
@@ -87,7 +87,7 @@ class LoadedModel:
     def begin(self, core: int = 0, at_seconds: float | None = None) -> StartedExecution:
         """Records the start of an execution on a core (process-local index), and returns the argument for `end`.
 
-        `at_seconds` is the start by the reporter's clock; None is now.
+        `at_seconds` is the start by the reporter's clock; None means now.
         """
         started = (self, core, self._clock() if at_seconds is None else at_seconds)
         self._queue.events.append((self._begin, started))
@@ -104,7 +104,7 @@ class LoadedModel:
         """Records the end of an execution.
 
         `flop` is its number of floating point operations, `queued_seconds` its wait before the start. `at_seconds` is
-        the end by the reporter's clock; None is now.
+        the end by the reporter's clock; None means now.
         """
         ended_seconds = self._clock() if at_seconds is None else at_seconds
         queue = self._queue
@@ -114,7 +114,7 @@ class LoadedModel:
             queue.apply_if_idle()
 
     def execution(self, core: int = 0, flop: int = 0, queued_seconds: float = 0.0) -> Execution:
-        """Returns a context manager that records one execution; an exception in the block makes it a failed one."""
+        """Returns a context manager that records one execution. If the block raises, the execution counts as failed."""
         return Execution(self, core, flop, queued_seconds)
 
 

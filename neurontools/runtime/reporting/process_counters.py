@@ -24,11 +24,11 @@ from neurontools.rpc.report_limits import (
     MOST_SUBGRAPHS,
 )
 
-FIRST_MODEL_ID = 10001  # as the original runtime numbers models
-MOST_CORES = 1024  # above any host; the limit until the daemon has given the number of cores
+FIRST_MODEL_ID = 10001  # the first model ID of the original runtime
+MOST_CORES = 1024  # more than any host has; the limit until the daemon has sent the number of cores
 LONGEST_NAME = 1024
 LARGEST_COUNT = 2**63 - 1
-LARGEST_BYTES = 2**56  # above any host's memory; a sum of many stays in range
+LARGEST_BYTES = 2**56  # more memory than any host has; sums of such levels stay in range
 
 _COMPLETED = "completed_total"
 _WITH_LATENCY = frozenset({_COMPLETED, "completed_with_err_total", "completed_with_num_err_total"})
@@ -41,7 +41,7 @@ StartedExecution = tuple[object, int, float]
 
 
 class Outcome(StrEnum):
-    """The outcome of an execution. Each value is a field of `ExecutionCounters` without `_total`."""
+    """The outcome of an execution. Each value plus `_total` is a field of `ExecutionCounters`."""
 
     COMPLETED = "completed"
     COMPLETED_WITH_ERR = "completed_with_err"
@@ -52,7 +52,7 @@ class Outcome(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """The kind of an error. Each value is a field of `ErrorCounters` without `_total`."""
+    """The kind of an error. Each value plus `_total` is a field of `ErrorCounters`."""
 
     GENERIC = "generic"
     NUMERICAL = "numerical"
@@ -90,7 +90,7 @@ HostMemoryCategory = Literal[
 
 @dataclass(slots=True)
 class _CoreCounters:
-    """The counters of one core. Busy time up to `counted_until_seconds` is in `busy_seconds`."""
+    """The counters of one core. `busy_seconds` includes the busy time until `counted_until_seconds`."""
 
     busy_seconds: float = 0.0
     counted_until_seconds: float = float("-inf")
@@ -101,7 +101,7 @@ class _CoreCounters:
     memory: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_DEVICE_CATEGORIES, 0))
 
     def count_until(self, moment_seconds: float) -> None:
-        """Adds the busy time up to a moment; does nothing for a moment that is counted already."""
+        """Adds the busy time up to a time. Does nothing for a time before `counted_until_seconds`."""
         if moment_seconds > self.counted_until_seconds:
             if self.in_flight:
                 self.busy_seconds += moment_seconds - self.counted_until_seconds
@@ -110,7 +110,10 @@ class _CoreCounters:
 
 @dataclass(slots=True)
 class _ModelCounters:
-    """A loaded model. It is running while an execution is in flight, or has ended but is not in a delivered report."""
+    """The counters of a loaded model.
+
+    A report shows the model as running if an execution is in flight or has ended since the last delivered report.
+    """
 
     model_id: int
     name: str
@@ -121,7 +124,7 @@ class _ModelCounters:
     busy_seconds: float = 0.0
     last_execution_seconds: float | None = None
     in_flight: int = 0
-    ended: int = 0  # executions, failed ones included
+    ended: int = 0  # ended executions, including failed ones
     ended_in_report: int = 0
     ended_reported: int = 0
 
@@ -145,7 +148,7 @@ class _LatencyHistogram:
 
 
 class ProcessCounters:
-    """The counters and memory levels of one process. `core_count` is None until the daemon has given it.
+    """The counters and memory levels of one process. `core_count` is None until the daemon has sent it.
 
     `counted_since_seconds` is the start of counting, a field of every report.
     """
@@ -194,7 +197,7 @@ class ProcessCounters:
             raise ValueError("unload_model of a model that is not loaded")
 
     def begin_execution(self, started: StartedExecution) -> None:
-        """Records the start of an execution."""
+        """Records the start of an execution, which makes its core busy."""
         handle, index, began_seconds = started
         core = self._core(index)
         core.count_until(began_seconds)
@@ -206,7 +209,7 @@ class ProcessCounters:
     def end_execution(
         self, started: StartedExecution, ended_seconds: float, flop: int, outcome: Outcome, queued_seconds: float
     ) -> None:
-        """Records the end of an execution."""
+        """Records the end of an execution: its outcome, latency, FLOPs, and the busy time of its core."""
         handle, index, began_seconds = started
         core = self._core(index)
         if id(started) not in core.in_flight:
@@ -217,7 +220,7 @@ class ProcessCounters:
         if model is not None:
             model.in_flight -= 1
             model.ended += 1
-        # Hashing or looking up an Enum member costs as much as the rest of this method, hence the test by identity.
+        # The test by identity avoids hashing an Enum member, which costs as much as the rest of this method.
         field_name = _COMPLETED if outcome is Outcome.COMPLETED else f"{Outcome(outcome).value}_total"
         device_seconds = ended_seconds - began_seconds if ended_seconds > began_seconds else 0.0
         total_seconds = device_seconds + (_check_seconds(queued_seconds) if queued_seconds else 0.0)
@@ -246,15 +249,15 @@ class ProcessCounters:
         )
 
     def set_memory(self, index: int, category: str, size_bytes: int) -> None:
-        """Sets the memory in use on a core, without the memory of its models."""
+        """Sets the memory in use on a core, excluding the memory of loaded models."""
         _set_level(self._core(index).memory, category, size_bytes)
 
     def set_host_memory(self, category: str, size_bytes: int) -> None:
-        """Sets the host memory in use, without the memory of the models."""
+        """Sets the host memory in use, excluding the memory of loaded models."""
         _set_level(self._host_memory, category, size_bytes)
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
-        """Sets the training counters, and the times of at most MOST_OPERATORS kinds of operators."""
+        """Sets the training counters and the operator times. Truncates long names of operators."""
         self._training = counters
         self._operators = tuple(
             replace(operator, name=truncate_for_protobuf(operator.name, LONGEST_OPERATOR_NAME))
@@ -281,7 +284,7 @@ class ProcessCounters:
     def build_report(
         self, core_count: int, now_seconds: float, unix_minus_monotonic_seconds: float
     ) -> neuron_pb2.Report:
-        """Builds the report of this moment for the first `core_count` cores."""
+        """Builds the report as of `now_seconds` for the first `core_count` cores."""
         report = neuron_pb2.Report(
             measured_at_seconds=now_seconds,
             measured_at_unix_seconds=now_seconds + unix_minus_monotonic_seconds,

@@ -39,12 +39,12 @@ from neurontools.util.errors import EXIT_NO_DAEMON, UserError
 from neurontools.util.version import __version__
 
 REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
-FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
+FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the training script waits for the first attach
 CALL_TIMEOUT_SECONDS = 2.0
 EXIT_FLUSH_SECONDS = 1.0
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
-_EARLY_SHARE = 0.1  # of an interval: a report may be this early
+_EARLY_SHARE = 0.1  # share of an interval by which a report may be early
 
 close_in_child: set[Callable[[], None]] = set()
 """Functions that a forked child calls: one for each open reporter."""
@@ -63,9 +63,9 @@ os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release,
 
 
 class ExitFlush:
-    """Requests a report of each error, and waits for it when the process ends.
+    """Requests reports of errors, and waits for the last one when the process ends.
 
-    A request is a queue that gets the answer: whether the report arrived.
+    A request is a queue, into which the reporter's thread puts whether the report arrived.
     """
 
     def __init__(self, requests: SimpleQueue[SimpleQueue[bool] | None]) -> None:
@@ -74,7 +74,7 @@ class ExitFlush:
         self.has_unreported_error = False
 
     def request_report(self) -> None:
-        """Requests a report, unless an earlier request has no answer yet."""
+        """Requests a report, unless an earlier request is still unanswered."""
         if self._answer is None or not self._answer.empty():
             self._answer = SimpleQueue()
             self._requests.put(self._answer)
@@ -91,12 +91,12 @@ class ExitFlush:
 class Reporter:
     """Holds the NeuronCores of this process and reports its activity once an interval, from its own thread.
 
-    Use `attach` to make one. Afterwards no method raises or does I/O in the calling thread; only `flush` and `close`
-    wait. Calls are queued and applied later, so any thread may make them, finalizers and signal handlers too.
-    `ignored_calls`, `dropped_reports` and `last_error` count and describe failures.
+    Create it with `attach`. Afterwards no method raises or does I/O in the calling thread; only `flush` and `close`
+    wait. Calls are queued and applied later, so any thread, finalizer or signal handler may make them. `ignored_calls`,
+    `dropped_reports` and `last_error` count and describe failures.
 
-    `cores` are the NeuronCores, by local index. An unmonitored process has as many as its environment requests; `cores`
-    becomes a new tuple with all fields when a daemon starts.
+    `cores` are the NeuronCores, by local index. Without a daemon, there are as many as the environment requests, with
+    unknown fields. When a daemon starts, `cores` becomes a new tuple with all fields.
 
     A forked child does not report: its methods do nothing, and the cores stay the parent's until the parent ends.
     """
@@ -148,8 +148,8 @@ class Reporter:
     ) -> Reporter:
         """Takes the NeuronCores that the environment requests and starts to report.
 
-        Without a daemon the process goes on unmonitored, and attaches when a daemon starts. `faults` gets the faults
-        that are injected into the cores; `captures` gets requests for a profile.
+        Without a daemon the process goes on unmonitored, and attaches when a daemon starts. `faults` receives the
+        faults that are injected into the cores, `captures` the requests for a profile.
 
         Raises CoresUnavailable if the daemon refuses the cores, InvalidCoreRequest (a ValueError) for an invalid
         environment, and UserError for an invalid socket path, or without a daemon if NEURONTOOLS_REQUIRE_DAEMON is 1.
@@ -174,7 +174,7 @@ class Reporter:
 
     @property
     def is_monitored(self) -> bool:
-        """Whether this process is attached to a daemon, as of the latest exchange; does no I/O."""
+        """Whether this process was attached to a daemon when it last reported; does no I/O."""
         connection = self._connection
         return connection is not None and connection.is_attached
 
@@ -185,7 +185,7 @@ class Reporter:
 
     @property
     def last_error(self) -> str | None:
-        """The error of the latest report; if it arrived, the error of the latest ignored call; else None."""
+        """The error of the latest report if it failed, else the error of the latest ignored call, else None."""
         return self._failure or self._queue.last_error
 
     def load_model(
@@ -197,8 +197,8 @@ class Reporter:
     ) -> LoadedModel:
         """Records that a model was loaded, and returns its handle.
 
-        `memory` by local core is added to the memory of the cores. `uuid` has 32 hexadecimal digits; by default it is
-        a hash of the name.
+        `memory`, by local core, is added to the memory in use on the cores. `uuid` has 32 hexadecimal digits; by
+        default it is a hash of the name.
         """
         model = LoadedModel(name, self._queue, self._counters, self._clock)
         self._queue.append(self._counters.add_model, model, name, uuid, dict(memory or {}), host_memory or HostMemory())
@@ -213,11 +213,11 @@ class Reporter:
         self._queue.append(self._counters.add_memory, core, category, delta_bytes)
 
     def set_memory(self, core: int, category: DeviceMemoryCategory, size_bytes: int) -> None:
-        """Sets the memory in use on a core, without the memory of its models."""
+        """Sets the memory in use on a core, excluding the memory of loaded models."""
         self._queue.append(self._counters.set_memory, core, category, size_bytes)
 
     def set_host_memory(self, category: HostMemoryCategory, size_bytes: int) -> None:
-        """Sets the host memory in use for the cores, without the memory of the models."""
+        """Sets the host memory in use for the cores, excluding the memory of loaded models."""
         self._queue.append(self._counters.set_host_memory, category, size_bytes)
 
     def error(self, kind: ErrorKind) -> None:
@@ -228,7 +228,7 @@ class Reporter:
             self._exit_flush.request_report()
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
-        """Sets the training counters and the times by operator; no counter may fall."""
+        """Sets the training counters and the times by operator. No counter may decrease."""
         self._queue.append(self._counters.set_training, counters, operators)
 
     def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
@@ -251,13 +251,13 @@ class Reporter:
             return False
 
     def close(self) -> None:
-        """Gives the cores back and stops reporting; all methods then do nothing. May be called again.
+        """Releases the cores and stops reporting. Afterwards all methods do nothing. May be called again.
 
         Waits at most a second for the report of an error that the daemon does not have yet.
         """
         if self._is_open:
             self._exit_flush.wait_for_report()
-        with fork_lock:  # no connection opens after this
+        with fork_lock:  # no thread opens a connection after this block
             if not self._is_open:
                 return
             self._is_open = False
@@ -275,7 +275,10 @@ class Reporter:
         self.close()
 
     def _start(self, *, is_daemon_required: bool) -> None:
-        """Attaches and starts the thread. If the system refuses a thread, the process is attached but never reports."""
+        """Attaches and starts the reporter's thread.
+
+        If the system refuses a thread, the process is attached but never reports.
+        """
         close_in_child.add(self._close_in_child)
         atexit.register(self.close)
         try:
@@ -297,7 +300,7 @@ class Reporter:
             self._queue.close()
 
     def _report_until_closed(self) -> None:
-        """Reports each interval, and once for each request."""
+        """Sends a report each interval and on request, until `close`."""
         wait_seconds = 0.0 if self.is_monitored else self._interval_seconds
         while self._is_open:
             try:
@@ -313,16 +316,16 @@ class Reporter:
             wait_seconds = self._seconds_to_next_report()
 
     def _seconds_to_next_report(self) -> float:
-        """The wait until the next report. The daemon sets the moments, so that all processes report together."""
+        """Returns the wait until the next report. The daemon sets the time, so that all processes report together."""
         interval_seconds, at_seconds = self._interval_seconds, self._report_at_seconds
         if at_seconds is None:
             return interval_seconds
         left_seconds = (at_seconds - time.monotonic()) % interval_seconds
-        # A report that came a little early is not repeated at its moment.
+        # If the last report was slightly early, its scheduled time is still ahead: skip that time.
         return left_seconds if left_seconds > _EARLY_SHARE * interval_seconds else left_seconds + interval_seconds
 
     def _try_report(self) -> bool:
-        """Reports, and returns whether the report arrived. Never raises: training goes on whatever fails."""
+        """Sends a report and returns whether it arrived. Never raises, so that training goes on after any failure."""
         try:
             self._report()
         except Exception as error:
@@ -351,7 +354,7 @@ class Reporter:
             self._counters.mark_delivered()
 
     def _run_collect(self) -> None:
-        """Calls `collect`; if it fails, records the failure, and the report goes without its values."""
+        """Calls `collect`. Records an error of `collect`; the report is then sent without its values."""
         if self._collect is None:
             return
         try:
@@ -372,7 +375,7 @@ class Reporter:
                 self._warn_once("invalid", f"the monitor daemon refuses what this process reports: {error.details}")
 
     def _attach(self, timeout_seconds: float) -> None:
-        """Takes the cores at the first socket where a daemon answers; later attaches use only that socket."""
+        """Attaches to the first daemon that answers. Later attaches use only the socket of that daemon."""
         failures = []
         for path in self._sockets:
             connection = self._open_connection(path)
@@ -401,7 +404,7 @@ class Reporter:
             ControlChannel(handlers).listen(connection)
 
     def _open_connection(self, path: str) -> DaemonConnection:
-        """Opens a connection under the fork lock, so that a forked child closes its copy of the socket."""
+        """Opens a connection under the fork lock, so that a forked child can close its copy of the socket."""
         with fork_lock:
             if not self._is_open:
                 raise DaemonUnavailable("the reporter is closed")
@@ -411,7 +414,7 @@ class Reporter:
             return self._connection
 
     def _apply_grant(self, response: neuron_pb2.AttachResponse) -> None:
-        """Applies the daemon's response: the cores, the interval and the moments of reports."""
+        """Stores the daemon's response: the cores, and the interval and times of reports."""
         self.cores = parse_granted_cores(response)
         self.instance_type = response.instance_type
         self.logical_neuroncore_config = response.logical_neuroncore_config
@@ -425,7 +428,7 @@ class Reporter:
         pin_granted_cores(self._request, response)
 
     def _warn_once(self, topic: str, text: str) -> None:
-        """Writes one line to standard error for each topic."""
+        """Writes a warning to standard error, once for each topic."""
         if topic in self._warned:
             return
         self._warned.add(topic)
@@ -433,7 +436,7 @@ class Reporter:
             self._failure = text
 
     def _close_in_child(self) -> None:
-        """Closes a forked child's copies of the sockets, so that the daemon sees the parent's end at once."""
+        """Closes a forked child's copies of the sockets. Otherwise the daemon would not see when the parent ends."""
         self._is_open = False
         self._queue.close()
         if self._connection is not None:

@@ -1,4 +1,4 @@
-"""Lines that the runtime writes to standard error, beside those of the script. Writing never raises."""
+"""Writes lines of the runtime to standard error, which the script uses too. Never raises."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _warned: set[str] = set()
 def write_stderr_line(text: str, *, apart: bool = False) -> bool:
     """Writes the first line of a text; returns False if the disk is full or the stream is closed or missing.
 
-    `apart`: writes a newline first, because another process may have left an unfinished line.
+    `apart` writes a newline first, because another process may have left an unfinished line.
     """
     line = "\n" * apart + escape_controls(text.partition("\n")[0])[:_MAX_LINE_CHARACTERS]
     stream = sys.stderr
     if stream is None:
         return False
     try:
-        stream.write(f"{line}\n")  # one write: ranks share the stream
+        stream.write(f"{line}\n")  # one write, so that lines of ranks that share the stream do not mix
         stream.flush()
     except (OSError, ValueError, AttributeError):
         return False
@@ -28,7 +28,7 @@ def write_stderr_line(text: str, *, apart: bool = False) -> bool:
 
 
 def warn_once(topic: str, text: str) -> None:
-    """Writes a line that begins with "neurontools:", once a process for each topic."""
+    """Writes a line that begins with "neurontools:", once per process and topic."""
     if topic not in _warned:
         _warned.add(topic)
         write_stderr_line(f"neurontools: {text}")

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class TrainingLog:
     """The training counters of this process; any thread may add to them.
 
-    `is_counted_by_runtime` is set by the simulated runtime. It counts steps and samples itself, and reports the other
-    counters from here.
+    The simulated runtime sets `is_counted_by_runtime`: it counts steps and samples itself, and takes only the other
+    counters from this log.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class TrainingLog:
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
-        """Times the block as the writing of a checkpoint; a block that raises is not counted."""
+        """Counts the time of the block as the writing of a checkpoint, unless the block raises."""
         began = time.perf_counter()
         with self._lock:
             self._counters = replace(self._counters, checkpointing_since_seconds=time.monotonic())
@@ -81,9 +81,9 @@ training_log = TrainingLog()
 class TrainingReport:
     """Reports the training of this process to the daemon, once a second from its own thread.
 
-    Use `start` to make one. No method raises, and only `flush` and `close` wait. Without a daemon, or if the daemon
-    refuses the NeuronCores, training goes on and nothing is reported. On simulated NeuronCores the runtime counts the
-    steps, and this adds input wait and checkpoints.
+    Create it with `start`. No method raises, and only `flush` and `close` wait. Without a daemon, or if the daemon
+    refuses the NeuronCores, training goes on and nothing is reported. On simulated NeuronCores the runtime itself
+    counts the steps, and this class adds input wait and checkpoints.
     """
 
     def __init__(self, reporter: Reporter | None) -> None:
@@ -91,7 +91,10 @@ class TrainingReport:
 
     @classmethod
     def start(cls, environment: Mapping[str, str] = os.environ, *, socket: str | None = None) -> TrainingReport:
-        """Starts to report on the NeuronCores of NEURON_RT_VISIBLE_CORES or NEURON_RT_NUM_CORES (neither: all)."""
+        """Starts to report for the NeuronCores that the environment requests.
+
+        NEURON_RT_VISIBLE_CORES or NEURON_RT_NUM_CORES selects the cores; without both, all cores.
+        """
         if training_log.is_counted_by_runtime:
             return cls(None)
         try:
@@ -107,7 +110,7 @@ class TrainingReport:
 
     @property
     def is_monitored(self) -> bool:
-        """Whether this process is attached to a daemon, as of the latest exchange."""
+        """Whether this process was attached to a daemon when it last reported."""
         return self._reporter is not None and self._reporter.is_monitored
 
     def step(self, samples: int | None = None) -> None:
@@ -128,7 +131,7 @@ class TrainingReport:
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
-        """Times the block as the writing of a checkpoint; a block that raises is not counted."""
+        """Counts the time of the block as the writing of a checkpoint, unless the block raises."""
         with training_log.checkpoint():
             yield
 
@@ -137,7 +140,7 @@ class TrainingReport:
         return self._reporter is not None and self._reporter.flush()
 
     def close(self) -> None:
-        """Gives the cores back and stops reporting; may be called again."""
+        """Releases the cores and stops reporting. May be called again."""
         if self._reporter is not None:
             self._reporter.close()
 
@@ -149,13 +152,13 @@ class TrainingReport:
 
 
 class LoopTimer:
-    """Times input wait and checkpoints from the moments at which a framework calls its callbacks."""
+    """Measures input wait and checkpoints as the time between the callbacks of a framework."""
 
     def __init__(self) -> None:
         self._last_seconds: float | None = None
 
     def mark(self) -> None:
-        """Starts the next interval: the time since the last mark was neither input wait nor a checkpoint."""
+        """Starts a new interval, without counting the time since the last mark."""
         self._last_seconds = time.perf_counter()
 
     def end_input_wait(self) -> None:

@@ -1,9 +1,10 @@
 """The entry point of the group `torch.backends`, which `import torch` calls in every process.
 
-It does nothing unless NEURONTOOLS_RUNTIME is 1 or the process is a worker of torchrun. There it installs the import
-hook. `import torch_xla` then registers the device; a script that uses the device name `neuron` gets it at once.
+It does nothing unless NEURONTOOLS_RUNTIME is 1 or the process is a worker of torchrun. In those processes it installs
+the import hook, with which `import torch_xla` registers the device. If the script uses the device name `neuron`, it
+registers the device immediately.
 
-Imports of the runtime are inside the function, so that other processes load only this module and its packages.
+Imports of the runtime are inside the function, so that all other processes load only this module and its packages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ OPT_IN = "NEURONTOOLS_RUNTIME"
 
 
 def autoload() -> None:
-    """Installs the import hook, and for a script that names `neuron` the device, in processes that opted in."""
+    """In processes that opted in, installs the import hook, and the device if the script uses the name `neuron`."""
     wanted = os.environ.get(OPT_IN, "")
     if wanted == "0" or not (wanted == "1" or "TORCHELASTIC_RUN_ID" in os.environ):
         return

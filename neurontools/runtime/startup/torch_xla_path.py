@@ -22,7 +22,7 @@ class FirstImport:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of our package from TorchXlaFinder, which replaces this finder."""
+        """Returns the spec of the imported package from TorchXlaFinder, which replaces this finder."""
         if fullname not in ("torch_xla", "torch_neuronx", "neuronx_distributed"):
             return None
         if self in sys.meta_path:

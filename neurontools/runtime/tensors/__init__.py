@@ -1,1 +1,1 @@
-"""Device tensors and where they live: buffers, HBM, NeuronCores, the graph that is pending on each."""
+"""Device tensors: their buffers and HBM, the NeuronCores, and the pending graph of each core."""

@@ -25,7 +25,8 @@ class Buffer:
     """One device storage.
 
     `value` is the CPU tensor with the bytes, or None until they are computed. `graph` is the pending graph that uses
-    the buffer, and `index` its number there. `failure` is the error because of which it has no value.
+    the buffer, and `index` its index in that graph. `failure` is the error of the execution that should have computed
+    the value.
     """
 
     __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "slot", "value")
@@ -51,8 +52,8 @@ class Graph:
 
     `key` encodes the structure in small integers. An input is -1 minus the id of its layout. An operator is the id of
     its signature, then the indices of its tensor arguments. `scalars` and `hosts` are the inputs that are not device
-    tensors. `origins` describes the operators recorded during a profile, by position: the stack, and whether it is of a
-    backward pass.
+    tensors. `origins` has, for operators recorded during a profile, by position: the stack number, and whether the
+    operator belongs to a backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
@@ -76,7 +77,7 @@ class Graph:
             buffer.index = len(self.buffers)
             self.buffers.append(buffer)
             self.key.append(-1 - buffer.layout.id)
-            buffer.graph = self  # last: after an interrupt no buffer has an index that the graph lacks
+            buffer.graph = self  # last, so that an interrupt leaves no buffer with an index that the graph lacks
         return buffer.index
 
     def add_result(self, buffer: Buffer) -> None:
@@ -113,7 +114,7 @@ def missing(buffer: Buffer) -> RuntimeError:
     """Returns the error for reading a value that was never computed."""
     cause = ""
     if buffer.failure is not None:
-        said = str(buffer.failure).partition("\n")[0]  # empty for KeyboardInterrupt
+        said = str(buffer.failure).partition("\n")[0]  # a KeyboardInterrupt has an empty text
         cause = f" ({type(buffer.failure).__name__}{said and ': '}{said})"
     error = RuntimeError(f"this tensor has no value: the execution that should have computed it failed{cause}")
     error.__cause__ = buffer.failure
@@ -156,7 +157,7 @@ class Core:
 
     @property
     def graph(self) -> Graph:
-        """The pending graph with all operators that wait. Ends the replay of a trace first."""
+        """The pending graph with all operators that are not executed yet. Ends the replay of a trace first."""
         if self.bail_out is not None:
             self.bail_out()
         return self.pending
@@ -218,10 +219,10 @@ class CoreMemory:
         self.total_bytes = 0
         self.peak_bytes = 0
         self.hbm_index = hbm_index  # index of the HBM stack on its device
-        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # returns the path of the file
+        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # returns the path of the log file
 
     def allocate(self, category: Category, nbytes: int) -> None:
-        """Counts bytes as used. Raises OutOfDeviceMemory, and changes nothing, if the core has too few left."""
+        """Counts bytes as used. If too few bytes are free, raises OutOfDeviceMemory and changes nothing."""
         total = self.total_bytes + nbytes
         if total > self.limit_bytes:
             raise self.refusal(category, nbytes)
@@ -241,13 +242,13 @@ class CoreMemory:
         self.levels[target] += nbytes
 
     def by_field(self) -> dict[str, int]:
-        """Returns the levels under the field names of neurontools.model.device.DeviceMemory."""
+        """Returns the bytes in use by category, under the field names of neurontools.model.device.DeviceMemory."""
         return {field: self.levels[category] for category, field in MEMORY_FIELDS.items()}
 
     def refusal(self, category: Category, nbytes: int) -> OutOfDeviceMemory:
         """Returns the error for an allocation that does not fit: its size, the core, and the use by category.
 
-        Calls `write_log` if it is set, and names the file in the error.
+        Calls `write_log` if it is set, and names the log file in the error.
         """
         usage = dict(_TABLE_ROWS)[category]
         lines = [
@@ -288,7 +289,7 @@ class BufferTable:
     """All device storages of the process, by address.
 
     `lock` is the only lock of the runtime. A thread holds it to record, execute, allocate or free. `write_graphs` ends
-    the replay of a trace, which adds the buffers of its temporaries to this table.
+    the replay of a trace, and so adds the buffers of the trace's temporaries to this table.
     """
 
     def __init__(self) -> None:
@@ -299,7 +300,7 @@ class BufferTable:
         storages.taken_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
     def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
-        """Creates a device tensor of this layout and its buffer. The caller counts the bytes of `value`."""
+        """Creates a device tensor of this layout and its buffer. The caller accounts for the bytes of `value`."""
         buffer = Buffer()
         tensor, slot, address = storages.tensor(layout, core.local_index)
         buffer.slot = slot
@@ -314,7 +315,7 @@ class BufferTable:
         return tensor, buffer
 
     def know(self, buffer: Buffer) -> None:
-        """Adds the buffer of a storage that was created without one. Ignores a storage that is no longer alive.
+        """Adds the buffer of a storage that the replay of a trace created. Ignores a storage that is no longer alive.
 
         Sets category, value and failure as for a new buffer.
         """
@@ -333,7 +334,7 @@ class BufferTable:
         return buffer
 
     def at(self, address: int) -> Buffer | None:
-        """Returns the buffer of the storage at an address, or None if the runtime has none there."""
+        """Returns the buffer of the storage at an address, or None if no device storage has this address."""
         buffer = self.by_address.get(address)
         if buffer is None:
             self.write_graphs()
@@ -372,7 +373,7 @@ class BufferTable:
 
 
 def _nothing() -> None:
-    """The default of `write_graphs`: there is no replay."""
+    """The default of `BufferTable.write_graphs`: does nothing, because no trace is being replayed."""
 
 
 def release(buffer: Buffer) -> None:
@@ -384,7 +385,7 @@ def release(buffer: Buffer) -> None:
 
 
 def alias(buffer: Buffer, layout: TensorLayout, offset: int) -> Tensor:
-    """Returns a CPU view of a buffer's value with this layout; it shares the bytes. Raises if there is no value."""
+    """Returns a CPU view of a buffer's value with this layout. Raises RuntimeError if the buffer has no value."""
     value = buffer.value
     if value is None:
         raise missing(buffer)
@@ -399,7 +400,7 @@ def alias(buffer: Buffer, layout: TensorLayout, offset: int) -> Tensor:
 def reinterpreted(
     value: Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> Tensor:
-    """Returns a view of the same bytes with another element type."""
+    """Returns a view of a tensor's bytes with another element type and layout."""
     return torch.empty(0, dtype=dtype, device="cpu").set_(value.untyped_storage(), offset, size, stride)
 
 

@@ -1,4 +1,4 @@
-"""Takes the cores of this process, reports what they do to the daemon, and logs exhausted memory."""
+"""Acquires the cores of this process, reports their executions to the daemon, and logs exhausted HBM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.buffers import GIB, Category, Core, CoreMemory, buffers, log_stamp
 from neurontools.util.directory import Directory
 
-# Without a daemon the hardware is unknown. A core then counts as one of a trn1, as in the examples of the SDK.
+# Without a daemon the hardware is unknown. The runtime then assumes a trn1, as the SDK's examples do.
 UNMONITORED_HBM_BYTES = 16 * GIB
 UNMONITORED_CORES_PER_DEVICE = 2
 LOCAL_RANK = "LOCAL_RANK"
@@ -29,14 +29,14 @@ LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 
 
 class ImpossibleRank(RuntimeError):
-    """The given range of cores has no core for this worker of torchrun."""
+    """NEURON_RT_VISIBLE_CORES has too few cores for the local rank of this worker."""
 
 
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns a copy of the environment that names one core for this worker of torchrun, chosen by local rank.
 
-    Local ranks share a range in NEURON_RT_VISIBLE_CORES; raises ImpossibleRank if it is too short. Without LOCAL_RANK,
-    or with such a range and a LOCAL_WORLD_SIZE of 1, the copy is unchanged.
+    Local ranks divide the range in NEURON_RT_VISIBLE_CORES among themselves; raises ImpossibleRank if that range is too
+    short. Without LOCAL_RANK, or with such a range and a LOCAL_WORLD_SIZE of 1, the copy is unchanged.
     """
     changed = dict(environment)
     rank = environment.get(LOCAL_RANK, "")
@@ -59,7 +59,10 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None = None) -> tuple[list[Core], Monitor]:
-    """Attaches to the daemon, if there is one. Returns the cores of this process and their monitor."""
+    """Attaches to the daemon, if there is one.
+
+    Returns the cores of this process, and the monitor that receives their executions.
+    """
     reporter = Reporter.attach(rank_environment(environment), faults=ArmedFaults(), captures=captures)
     monitor = Reported(reporter)
     cores = []
@@ -77,7 +80,7 @@ def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None 
         memory.write_log = write_memory_log
         core = Core(index, number, memory)
         core.generator.manual_seed(seed)
-        # The runtime itself keeps the state of the random generator on the core.
+        # The state of the random generator is in the core's HBM and counts as runtime memory.
         memory.allocate(Category.RUNTIME, core.generator.get_state().numel())
         cores.append(core)
     return cores, monitor
@@ -158,11 +161,11 @@ class Reported:
         self.reporter = reporter
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> tuple[LoadedModel, int]:
-        """Reports a loaded model. Its code counts towards the core's memory until it is unloaded.
+        """Reports a loaded model. Its code counts towards the core's memory until the model is unloaded.
 
-        The host also keeps the instructions that it copied to the core. The Neuron SDK counts them as DMA buffers.
+        The host also keeps the code that it copied to the core. The Neuron SDK counts this copy as DMA buffers.
         """
-        del scratchpad_bytes  # shared by the models of the core, so it is reported with the core's memory
+        del scratchpad_bytes  # the models of a core share its scratchpad, so it is reported with the core's memory
         memory = {core.local_index: DeviceMemory(model_code_bytes=code_bytes)}
         host_memory = HostMemory(dma_buffers_bytes=code_bytes)
         return self.reporter.load_model(name, memory=memory, host_memory=host_memory), core.local_index
@@ -200,8 +203,8 @@ _MOST_LINES = 200
 def write_memory_log(memory: CoreMemory, text: str) -> str | None:
     """Writes the memory table of a core after a refused allocation. Returns the file's path, or None on failure.
 
-    `text` is the message of the refusal. The caller holds the runtime's lock. All users can write to the directory, so
-    a file that another user placed there is not written to.
+    `text` is the message of the refusal. The caller holds the runtime's lock. All users can write to the temporary
+    directory, so a file that another user placed there is left unchanged.
     """
     name = f"neuron_mem_table_device_{memory.device_index}_hbm_{memory.hbm_index}.log"
     with suppress(OSError, ValueError):

@@ -18,16 +18,17 @@ from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
 from neurontools.util.version import __version__
 
-# A training step of a large transformer has some thousand operators. A script that records this many without
-# a mark_step never calls it, and its graph would grow without a bound.
+# A training step of a large transformer has some thousand operators. A script that records 20,000 operators without
+# mark_step probably never calls mark_step; without this bound, its pending graph would grow forever.
 DEFAULT_PENDING_BOUND = 20_000
 
 
 class Device:
     """The cores of this process as devices of torch under one name. `cores[N]` is `xla:N`.
 
-    `taken` has the cores, but is empty until the process takes them; a process that only loads data never does. `eager`
-    executes each operator as a graph of its own, as NEURON_USE_EAGER_DEBUG_MODE asks and as the native device does.
+    `taken` has the acquired cores. It is empty until the first use of the device; a process that only loads data never
+    acquires cores. With `eager`, each operator is executed as a graph of its own, as NEURON_USE_EAGER_DEBUG_MODE
+    requests and as the native device does.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class Device:
 
     @property
     def cores(self) -> list[Core]:
-        """The cores of this process. Takes them at the first use, which may raise CoresUnavailable."""
+        """The cores of this process. The first access acquires the cores, which may raise CoresUnavailable."""
         if not self.taken:
             self.taken = self.take()
         return self.taken
@@ -71,7 +72,7 @@ class Device:
         return torch.device(self.name, core.local_index)
 
     def recorded(self, core: Core) -> None:
-        """Executes the pending graph if it is too long, or if the device is eager.
+        """Executes the pending graph if it has `pending_bound` operators, or if the device is eager.
 
         The recorder calls this after each operator.
         """
@@ -115,7 +116,7 @@ _MADE_UP_STEP = 1 << 48
 
 
 class Worker:
-    """This process in a profile.
+    """Describes this process in profiles.
 
     `instance_type` and the logical NeuronCore configuration are None until the process has its cores and a daemon.
     """
@@ -150,9 +151,9 @@ class Worker:
         )
 
     def living(self) -> list[LiveBlock]:
-        """Returns the storages that have bytes.
+        """Returns the live storages with a value.
 
-        Adds invented blocks for the model code, the scratchpad and the runtime memory of each core.
+        Adds blocks with invented addresses for the model code, the scratchpad and the runtime memory of each core.
         """
         with buffers.lock:
             buffers.drain()
@@ -174,7 +175,10 @@ class Worker:
 
 
 def _script() -> str:
-    """Returns the script that runs. The launcher sets sys.argv to the script's own only after it takes cores."""
+    """Returns the path of the training script. Skips the launcher's own path and `-m` in sys.argv.
+
+    The launcher acquires cores before it sets sys.argv to the arguments of the script.
+    """
     ours = Path(__file__).parents[1] / "__main__.py"
     given = sys.argv[1:] if Path(sys.argv[0]) == ours else sys.argv
     return next((each for each in given if each != "-m"), "")

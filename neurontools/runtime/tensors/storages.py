@@ -1,10 +1,11 @@
-"""Storages of device tensors as torch sees them: an unreadable address, and a word that shows that they are alive.
+"""Storages of device tensors: each has an address that can't be read, and a memory word that shows if it is alive.
 
 torch makes a tensor from the structure that a DLPack capsule points at. A structure has eight words. All structures lie
 side by side in memory that is never freed. When the last view of a storage is gone, torch calls its deleter. This is
 the C library's pthread_spin_unlock, which only writes a constant to the lower half of the structure's first word. That
-word is the address of the storage, so a storage is alive while the word is unchanged. This needs no Python object, and
-no Python code runs when a storage dies: in any thread, in a garbage collection, or after the interpreter.
+word is the address of the storage, so a storage is alive while the word is unchanged. No Python object is needed, and
+no Python code runs when a storage dies. A storage may die in any thread, in a garbage collection, or after the
+interpreter has ended.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import torch
 from neurontools.runtime.operators.layout import TensorLayout
 
 _EXTENSION_DEVICE = 12  # kDLExtDev of DLPack, which torch maps to PrivateUse1
-_WORDS = 8  # of 8 bytes: data, device, dimensions and type, sizes, strides, offset, context, deleter
+_WORDS = 8  # words of 8 bytes: data, device, dimensions and type, sizes, strides, offset, context, deleter
 _BYTES = 8 * _WORDS
 _MOST = 1 << 23
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
-# _LIVING_BYTE is the lowest byte of every address, and no deleter writes it. _KNOWN_BYTE marks a processed death.
+# _LIVING_BYTE is the lowest byte of every address; no deleter writes this value. _KNOWN_BYTE marks slots whose dead
+# storage `died` has returned, or that never had a storage.
 _LIVING_BYTE, _KNOWN_BYTE = 0x80, 0x81
 _PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
 NAME = b"dltensor"
@@ -47,7 +49,7 @@ def _mapped(size: int, protection: int) -> int | None:
 
 
 class SlotRange:
-    """Adjacent slots for storages with known layouts. Each slot keeps its address while the range is taken."""
+    """Adjacent slots for storages with known layouts. Each slot has a fixed address until the range is released."""
 
     __slots__ = ("addresses", "end", "living_count", "pointers", "slots", "span_bytes", "start")
 
@@ -105,9 +107,9 @@ class Storages:
         return from_dlpack(capsule_of(self._base + slot * 8, NAME, None)), slot, address
 
     def take_range(self, layouts: Sequence[TensorLayout], local_index: int) -> SlotRange:
-        """Takes a range for storages of these layouts. Raises MemoryError if no slot or no address is left.
+        """Allocates a range for storages of these layouts. Raises MemoryError if no slot or no address is left.
 
-        To create a storage there, the caller first writes its address to its slot.
+        To create a storage in a slot, the caller first writes the storage's address to the slot.
         """
         if self.words is None:
             self._take_memory()
@@ -137,13 +139,13 @@ class Storages:
         return taken
 
     def is_dead(self, taken: SlotRange) -> bool:
-        """Returns whether no storage of a range is alive."""
+        """Returns whether all storages of a range are dead."""
         return bool(self._bytes[taken.start * 8 : taken.end * 8 : _BYTES].tobytes().find(_LIVING_BYTE) < 0)
 
     def give_up_range(self, taken: SlotRange) -> None:
-        """Gives up a range, in which no more storages are created.
+        """Releases a range. The caller creates no more storages in the range.
 
-        `died` returns its storages as they die. The range is free after the last one.
+        `died` returns the storages of the range as they die. Once all are dead, the range can be allocated again.
         """
         first, step = taken.start * 8, _BYTES
         living = self._bytes[first : taken.end * 8 : step].tobytes()
@@ -159,8 +161,8 @@ class Storages:
     def died(self) -> list[int]:
         """Returns the slots of storages that died since the last call.
 
-        Frees these slots, except in a range: it is free once all its storages are dead. Only ranges given up are
-        checked.
+        Frees these slots. The slots of a range become free together, once all storages of the range are dead. Ranges
+        that are not released yet are not checked.
         """
         if not self._end:
             return []
@@ -201,7 +203,7 @@ class Storages:
         return slot
 
     def _structure(self, layout: TensorLayout) -> Any:
-        """Returns the words of a storage with this layout, without its address. Caches them in the layout."""
+        """Returns the structure of storages with this layout, with address 0. Caches the structure in the layout."""
         kind = self._types.get(layout.dtype)
         if kind is None:
             seed = torch.empty(1, dtype=layout.dtype, device="cpu")
@@ -229,14 +231,14 @@ class Storages:
         self.words = self._bytes.cast("q")
         unlock = ctypes.CDLL(None).pthread_spin_unlock
         self._deleter = ctypes.cast(unlock, ctypes.c_void_p).value or 0
-        # The constant is 1 or 0, depending on the C library and the processor.
+        # pthread_spin_unlock writes 1 or 0, depending on the C library and the processor.
         unlock(ctypes.c_void_p(base))
         self._dead_byte = self._bytes[0]
 
     def _next_gap(self, size: int) -> int:
-        """Returns the start of a gap of unused addresses of this size; sets its end.
+        """Returns the start of a gap of at least `size` unused addresses. Stores the gap's end in `_gap_end`.
 
-        Searches after the last address taken, then from the beginning.
+        Searches after the latest allocated address, then from the first address.
         """
         taken = sorted([*self.taken_addresses(), *((each.addresses[0], each.span_bytes) for each in self._ranges)])
         for beginning in (self._address, self._first_address + _LIVING_BYTE):

@@ -1,15 +1,16 @@
 """Interrupts and errors in places where PyTorch's C++ code can't raise them.
 
-Ctrl-C: torch's C++ finds the Python function of the device guard with PyObject_Str, which runs signal handlers
-(CPython 3.11). A KeyboardInterrupt there leaves a noexcept C++ function and aborts the process. A training of small
-steps aborted on every tenth to twentieth Ctrl-C. So the SIGINT handler inspects the native stack. If torch is in that
-PyObject_Str call, the handler sends the signal again from a thread. Otherwise it raises KeyboardInterrupt at once. A
-handler that a script sets itself has no such protection.
+Ctrl-C: torch's C++ finds the Python function of the device guard with PyObject_Str, which runs signal handlers (CPython
+3.11). A KeyboardInterrupt there leaves a noexcept C++ function and aborts the process. A training of small steps
+aborted on every tenth to twentieth Ctrl-C. So the SIGINT handler inspects the native stack. If torch is in that
+PyObject_Str call, the handler sends the signal again from a thread. Otherwise it raises KeyboardInterrupt immediately.
+A SIGINT handler of the script itself has no such protection.
 
 Errors in backward hooks: while torch unwinds after a hook raised, it asks the device guard for its type. That is a
-Python call with a pending exception, which ends the process. So hooks of device tensors keep their exception and return
-a value that torch refuses; the kept exception then replaces torch's error. For the same reason, a Ctrl-C during
-backward is raised after the pass. Hooks on a graph node (`tensor.grad_fn.register_hook`) have no such protection.
+Python call with a pending exception, which ends the process. So wrapped hooks of device tensors store their exception
+and return a value that torch rejects; the stored exception then replaces torch's error. For the same reason, a Ctrl-C
+during backward is raised after the pass. Hooks on a graph node (`tensor.grad_fn.register_hook`) have no such
+protection.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _running = _Running()
 
 
 def guard_backward_hooks() -> None:
-    """Patches the registration of backward hooks and the call of the autograd engine. Call once per process."""
+    """Patches backward hooks and the autograd engine, so that a hook may raise. Call once per process."""
     graph: Any = torch.autograd.graph
     run = graph._engine_run_backward
     guarded_run = _guarded_run(run)
@@ -76,18 +77,18 @@ def guard_backward_hooks() -> None:
 
 
 class _GuardedNode:
-    """Wraps an autograd node so that module hooks registered on it are guarded."""
+    """Wraps an autograd node, so that module hooks registered on the node may raise."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
 
     def register_hook(self, hook: Hook) -> Any:
-        """Registers a guarded hook on the node."""
+        """Registers a hook, which may raise, on the node."""
         return self._node.register_hook(_guarded(hook, _refused_gradients))
 
 
 def refusing_hook(hook: Hook) -> Hook:
-    """Returns a guarded hook for an autograd node; the hook may raise."""
+    """Wraps a hook for an autograd node, so that the hook may raise."""
     return _guarded(hook, _refused_gradients)
 
 
@@ -98,7 +99,7 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
         held = None if _running.depth else defer_signals_here()
         _running.depth += 1
         try:
-            # A thread of the autograd engine would start a second OpenMP pool and could use core 0 only.
+            # The autograd engine's threads would start a second OpenMP pool, and could use core 0 only.
             with torch.autograd.set_multithreading_enabled(False):
                 return run(*arguments, **keywords)
         except (RuntimeError, TypeError):
@@ -124,7 +125,10 @@ def _registering(register: Callable[..., Any], refused: Callable[..., Any]) -> C
 
 
 def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
-    """Wraps a hook: keeps its exception in backward and returns `refused(*arguments)`, which torch rejects."""
+    """Wraps a hook. If it raises during backward, stores the exception and returns a value that torch rejects.
+
+    `refused(*arguments)` creates that value.
+    """
 
     def call(*arguments: Any) -> Any:
         try:
@@ -149,7 +153,7 @@ def _refused_saved_tensor(_packed: Any) -> Any:
 
 
 def _refused_gradients(gradients: Any, *_: Any) -> Any:
-    """Returns one gradient too many."""
+    """Returns one gradient too many, so that torch rejects the result."""
     return (None,) * (len(gradients) + 1)
 
 
@@ -159,7 +163,7 @@ _CALLER, _CALLED = b"libtorch_python", b"PyObject_Str"
 
 
 class _Symbol(ctypes.Structure):
-    """Dl_info of dladdr(3)."""
+    """The C struct Dl_info of dladdr(3)."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -176,7 +180,7 @@ class _NativeStack:
         library = ctypes.CDLL(None)
         self._backtrace: Any = library.backtrace
         self._dladdr: Any = library.dladdr
-        self._frames()  # the first call loads the unwinder
+        self._frames()  # loads the unwinder now, which only the first call does
 
     def has_call(self, caller: bytes, called: bytes) -> bool:
         """Returns whether the stack has a direct call of function `called` from a library named like `caller`."""
@@ -186,7 +190,7 @@ class _NativeStack:
         )
 
     def _frames(self) -> list[int | None]:
-        addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # a new array each time: another signal may interrupt
+        addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # new for each call: another signal may interrupt
         return addresses[: self._backtrace(addresses, _MOST_FRAMES)]
 
     def _symbol(self, address: int | None) -> _Symbol:
@@ -196,7 +200,9 @@ class _NativeStack:
 
 
 def resend_lost_interrupts() -> None:
-    """Replaces Python's default SIGINT handler. Call once per process, in the main thread.
+    """Replaces Python's SIGINT handler by one that resends a signal where raising would abort the process.
+
+    Call once per process, in the main thread.
 
     Does nothing in another thread, if the script has its own handler, or if the C library lacks backtrace or dladdr.
     """

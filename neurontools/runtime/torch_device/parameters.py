@@ -3,9 +3,9 @@
 Parameters and buffers of modules count as constants, as the Neuron runtime counts weights. Gradients, optimizer state,
 inputs, results and copies outside modules count as tensors.
 
-torch can't give a parameter new memory on a Python backend. It swaps whole tensors, unless a weak reference or a graph
-holds the parameter, and swaps the attributes too. Here only the values are swapped, as on other devices. A graph from
-before the swap computes with the old values; its backward raises an error when it reaches the parameter.
+On a Python backend, torch can't give a parameter new memory. It swaps whole tensors with their attributes, which fails
+if a weak reference or a graph holds the parameter. This module makes torch swap only the values, as on other devices. A
+graph from before the swap computes with the old values; its backward raises an error when it reaches the parameter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _converting = _Converting()
 
 
 def keep_parameter_identity() -> None:
-    """Patches how modules swap their parameters. Call once per process."""
+    """Patches torch so that converting a module swaps only the values of its parameters. Call once per process."""
     module: Any = torch.nn.Module
     for method in ("_apply", "_load_from_state_dict"):
         setattr(module, method, _noting(getattr(module, method)))
@@ -150,7 +150,7 @@ def _run_after_method(method: str, do: Any) -> None:
 
 
 def _keep_lazy() -> None:
-    """Makes lazy parameters (LazyLinear, …) again on the new device, because they have no bytes to move."""
+    """Recreates lazy parameters (LazyLinear, …) on a module's new device, because they have no bytes to move."""
     original = _Module._apply
 
     @functools.wraps(original)
@@ -172,7 +172,7 @@ def _keep_lazy() -> None:
 
 
 def _follow_data() -> None:
-    """Updates the categories at `parameter.data = tensor`.
+    """Patches the assignment `parameter.data = tensor` to update memory categories.
 
     The new storage counts as constants; the old one, if still alive, as tensors.
     """

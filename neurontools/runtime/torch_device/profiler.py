@@ -1,7 +1,7 @@
 """torch.profiler with NeuronCore tracks, the memory history, and the input wait.
 
-torch 2.13 takes device activities from C++ only. So they are added afterwards: to the written JSON file, and to the
-function events behind the tables.
+torch 2.13 accepts device activities from C++ only. So this module adds them afterwards: to the written JSON file, and
+to the function events from which torch builds its tables.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def profile_of(profiler: Any) -> Profile | None:
 
 
 def patch_torch_profiler() -> None:
-    """Patches torch's profiler. Call once per process."""
+    """Patches torch.profiler to include operators on the NeuronCores. Call once per process."""
     activity: Any = torch.profiler.ProfilerActivity
-    activity.NEURON = activity.PrivateUse1  # as torch_neuronx names it
+    activity.NEURON = activity.PrivateUse1  # the name that torch_neuronx uses
     kind: Any = autograd_profiler.profile
     _wrap(torch.profiler.profiler._KinetoProfile, "__init__", _configure)
     _wrap(kind, "__init__", _init)
@@ -75,7 +75,7 @@ def _wrap(kind: Any, name: str, replacement: Any) -> None:
 
 
 def _init(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
-    """Adds columns for the device if the script names no other device."""
+    """Adds columns for the device to the profiler's tables, unless the script sets `use_device`."""
     if device.taken and len(arguments) < 3 and keywords.get("use_device") is None and keywords.get("use_kineto"):
         keywords["use_device"] = device.name
     original(self, *arguments, **keywords)
@@ -163,7 +163,7 @@ def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]
 def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -> None:
     """Adds each operator's device time to the host call that recorded it.
 
-    Matches operators and calls of the same name in order, and starts over with the first call after the last.
+    Matches operators and calls of the same name in order. After the last call, it starts again with the first.
     """
     windows = [((row.start_ns - start_ns) / 1e3, (row.end_ns - start_ns) / 1e3) for row in profile.executions]
     calls: dict[str, deque[Any]] = defaultdict(deque)
@@ -174,7 +174,7 @@ def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -
         while position < len(windows) and windows[position][1] < event.time_range.start:
             position += 1
         if position < len(windows) and windows[position][0] <= event.time_range.start:
-            continue  # the CPU kernel that executes it, not a call of the script
+            continue  # this event is a CPU kernel in an execution, not a call of the script
         calls[event.name].append(event)
     for each in made:
         waiting = calls.get(each.name.partition(".")[0])
@@ -190,7 +190,7 @@ _open_windows: list[InMemoryProfile] = []
 def _record_memory_history(
     enabled: str | bool | None = "all", *_arguments: Any, clear_history: bool = False, **_keywords: Any
 ) -> None:
-    """Starts recording allocations with their source lines; a false `enabled` stops it.
+    """Starts recording allocations with their source lines; a false `enabled` stops the recording.
 
     Accepts all arguments of torch.cuda's function and ignores the others.
     """
@@ -205,13 +205,13 @@ def _record_memory_history(
 
 
 def _snapshot(device: Any = None) -> dict[str, Any]:
-    """Returns the current allocations, and the history since recording began."""
+    """Returns the current allocations, and the history of allocations since recording began."""
     del device  # accepted for torch.cuda's signature; the snapshot has all cores
     return snapshot(_current_profile())
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
-    """Writes a snapshot to a pickle file."""
+    """Writes a memory snapshot to a pickle file."""
     write_snapshot(_current_profile(), Path(filename))
 
 
@@ -250,9 +250,9 @@ def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
 
 
 def measure_input_wait() -> None:
-    """Charges the wait for each DataLoader batch to the input. Call once per process.
+    """Patches DataLoader to count the wait for each batch as input wait. Call once per process.
 
-    Skips background threads: nobody waits for the batches that they prefetch.
+    Skips background threads, because the script does not wait while they prefetch batches.
     """
     iterator: Any = dataloader._BaseDataLoaderIter
     original = iterator.__next__

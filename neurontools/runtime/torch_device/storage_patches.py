@@ -1,7 +1,8 @@
 """Saving, sharing and resizing storages of the device.
 
 FSDP2 frees unused parameters with `storage.resize_(0)` and later resizes them back. The storage keeps its address and
-tensors; its HBM is freed and allocated again, without content. Other sizes need an allocator in C++.
+tensors; its HBM is freed and allocated again, without the old content. Resizing to other sizes would need an allocator
+in C++.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from neurontools.runtime.tensors.device import device
 
 
 def patch_serialization(name: str) -> None:
-    """Patches torch's serialization and storages for the device of this name. Call once per process."""
+    """Lets torch save, load, copy and pickle storages of the device with this name. Call once per process."""
     torch.serialization.register_package(5, _tag, _restore)
     _patch_storage()
     _patch_pin_memory()
-    if name != "xla":  # stock torch already has these paths for xla
+    if name != "xla":  # stock torch already pickles xla tensors this way
         _patch_pickle(name)
 
 
@@ -192,7 +193,7 @@ def patch_storage_resize() -> None:
     """Lets `resize_` free a device storage (0 bytes) and allocate it again (full size). Call once per process."""
     kind: Any = torch.UntypedStorage
     resize, sizes = kind.resize_, {name: getattr(kind, name) for name in ("size", "nbytes", "__len__")}
-    full_size = sizes["nbytes"]  # unpatched: has the full size of a freed storage too
+    full_size = sizes["nbytes"]  # the unpatched method, which returns the full size even of a freed storage
 
     @functools.wraps(resize)
     def resize_(self: Any, size: int) -> Any:

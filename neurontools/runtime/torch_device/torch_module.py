@@ -16,7 +16,7 @@ from neurontools.runtime.tensors.device import device
 def core_of(which: Any) -> Core:
     """Returns the core of an index or a torch device; None means the current core.
 
-    Raises RuntimeError if the process lacks the core.
+    Raises RuntimeError if the process does not have this core.
     """
     if which is None:
         return device.current
@@ -52,7 +52,10 @@ def current_device() -> int:
 
 
 def set_device(which: Any) -> None:
-    """Accepts core 0 only and raises RuntimeError for others: torch does not ask a Python device which is current."""
+    """Accepts core 0 and raises RuntimeError for other cores.
+
+    torch does not ask a Python device for its current core, so that core is always 0.
+    """
     if core_of(which).local_index:
         raise RuntimeError(
             f"{device.name}:{core_of(which).local_index} can't be made current; name it at each tensor, or give the "
@@ -67,12 +70,12 @@ def synchronize(device_: Any = None) -> None:
 
 def manual_seed(seed: int) -> None:
     """Seeds the generators of all cores."""
-    for core in device.taken:  # cores taken later begin with torch's seed
+    for core in device.taken:  # cores that are acquired later start with torch's seed
         core.generator.manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of all cores; same as manual_seed."""
+    """Seeds the generators of all cores, like manual_seed."""
     manual_seed(seed)
 
 
@@ -163,12 +166,12 @@ def mem_get_info(which: Any = None) -> tuple[int, int]:
 
 
 def reset_accumulated_memory_stats(which: Any = None) -> None:
-    """Does nothing: no statistics accumulate. Raises RuntimeError if the process lacks the core."""
+    """Does nothing: no statistics accumulate. Raises RuntimeError if the process does not have this core."""
     core_of(which)
 
 
 def empty_cache() -> None:
-    """Does nothing: freed HBM is free at once."""
+    """Does nothing: freed HBM is available immediately."""
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -178,7 +181,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def get_device_name(which: Any = None) -> str:
-    """Returns the name of a core, as `NeuronCore 3`; the number counts on the host."""
+    """Returns the name of a core, such as `NeuronCore 3`, with its index on the host."""
     return f"NeuronCore {core_of(which).global_index}"
 
 
@@ -198,7 +201,7 @@ def get_device_properties(which: Any = None) -> SimpleNamespace:
 
 
 class Stream:
-    """The only queue of a core, which executes operators in the order of recording."""
+    """The only stream of a core, which executes operators in the order of recording."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         del priority
@@ -220,7 +223,7 @@ class Stream:
         """Does nothing: a core executes in the order of recording."""
 
     def record_event(self, event: Any = None) -> Any:
-        """Records an event, new if None, after all operators so far, and returns it."""
+        """Records an event after all operators so far and returns the event. Creates it if `event` is None."""
         made = Event(enable_timing=True) if event is None else event
         made.record(self)
         return made
@@ -233,7 +236,7 @@ class Stream:
 
 
 class Event:
-    """A point in time of a core, taken after all operators recorded before it have executed."""
+    """A timestamp of a core, taken after all previously recorded operators have executed."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         del blocking
@@ -243,7 +246,7 @@ class Event:
         self._seconds: float | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Executes the pending graphs and stores the time."""
+        """Executes the pending graph of the stream's core, or of all cores, and stores the time."""
         synchronize(None if stream is None else getattr(stream, "device", None))
         self._seconds = time.perf_counter()
 
@@ -260,7 +263,7 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         """Returns the milliseconds from this event to `end`.
 
-        Raises RuntimeError unless both have enable_timing and were recorded.
+        Raises RuntimeError unless both events have enable_timing and were recorded.
         """
         if self._seconds is None or end._seconds is None or not (self.is_timed and end.is_timed):
             raise RuntimeError("both events must be made with enable_timing=True and recorded")
@@ -268,7 +271,7 @@ class Event:
 
 
 def current_stream(which: Any = None) -> Stream:
-    """Returns the only queue of a core."""
+    """Returns the only stream of a core."""
     return Stream(which)
 
 
@@ -276,11 +279,11 @@ default_stream = current_stream
 
 
 def set_stream(stream: Any) -> None:
-    """Does nothing: a core has one queue."""
+    """Does nothing: a core has one stream."""
 
 
 def stream(which: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context that does nothing: a core has one queue."""
+    """Returns a context manager that does nothing: a core has one stream."""
     return contextlib.nullcontext(which)
 
 
@@ -289,7 +292,7 @@ def _device_name() -> str:
 
 
 class DeviceContext:
-    """The context `torch.neuron.device(0)`; like set_device, it accepts core 0 only."""
+    """The context manager `torch.neuron.device(0)`; like set_device, it accepts core 0 only."""
 
     def __init__(self, which: Any) -> None:
         self.which = which
@@ -303,7 +306,7 @@ class DeviceContext:
 
 
 class DeviceOf(DeviceContext):
-    """The context `torch.neuron.device_of(tensor)`; of device tensors, it accepts those on core 0 only."""
+    """The context manager `torch.neuron.device_of(tensor)`; for a device tensor, it accepts core 0 only."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor.device if tensor.device.type == device.name else None)

@@ -3,7 +3,7 @@
 torch.distributed.fsdp and torch.distributed.tensor take long to import and few scripts use them, so they are patched
 when a script imports them. FullyShardedDataParallel resizes storages in C++, which a Python backend can't follow.
 `fully_shard` resizes in Python, which works, but needs a DeviceMesh; under the name `xla` torch leaves that to
-torch_xla's SPMD. Unsupported uses raise an error at once, rather than abort in backward.
+torch_xla's SPMD. Unsupported uses raise an error immediately, rather than abort in backward.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _generators() -> None:
 
         @property
         def device(self) -> torch.device:
-            """Returns the device of its core."""
+            """Returns the torch device of the core for which this generator was created."""
             return self._where
 
     torch.Generator = Generator  # type: ignore[misc]
@@ -74,7 +74,7 @@ def _name() -> str:
 
 
 def _data_parallel() -> None:
-    """Makes nn.DataParallel run on one device, as on the CPU: torch copies modules between devices in C++."""
+    """Makes nn.DataParallel use one device, as on the CPU, because torch copies modules to devices in C++."""
     kind: Any = torch.nn.DataParallel
     original = kind.__init__
 
@@ -98,7 +98,8 @@ def _data_parallel() -> None:
 def _optimizers() -> None:
     """Turns the default of `foreach` off for ASGD, NAdam and RAdam.
 
-    On accelerators torch defaults to foreach, but for these three its results differ in bits from the plain loop.
+    On accelerators torch defaults to foreach. For these three optimizers, its results are not bitwise equal to those of
+    the plain loop.
     """
     for module in (asgd, nadam, radam):
         original = module._default_to_fused_or_foreach
@@ -114,7 +115,7 @@ def _optimizers() -> None:
 def _legacy_save() -> None:
     """Makes torch.save refuse device tensors in the format before torch 1.6.
 
-    That format has the bytes after the tensors, so loading would copy bytes that are not read yet.
+    That format stores the bytes after the tensors, so loading a tensor would copy bytes that are not read yet.
     """
     serialization: Any = torch.serialization
     original = serialization._legacy_save
@@ -147,7 +148,7 @@ BACKENDS = ("neuron", "openxla")
 def compile_backend(graph_module: Any, _example_inputs: Any, **_options: Any) -> Callable[..., Any]:
     """Compiles a graph captured by torch.compile: its operators are recorded and executed as one graph.
 
-    Decomposes and functionalises nothing, so results equal those without torch.compile bit for bit.
+    Does not decompose or functionalise operators, so results are bitwise equal to those without torch.compile.
     """
 
     def run(*arguments: Any) -> Any:
@@ -176,9 +177,9 @@ def _by_device(mode: Any, options: Any, keywords: dict[str, Any]) -> Callable[..
 
 
 def patch_torch_compile() -> None:
-    """Adds the backends to torch.compile. Call once per process.
+    """Adds the backends of this device to torch.compile. Call once per process.
 
-    Patches torch.compile itself, because registering them would import torch._dynamo, which takes a second.
+    Patches torch.compile itself, because registering backends would import torch._dynamo, which takes a second.
     """
     original = torch.compile
 
@@ -199,7 +200,7 @@ _EMPTY_OPERATOR = torch.ops.aten.empty.memory_format
 
 
 class _MapOnHost(TorchDispatchMode):
-    """Makes the reducer's int32 tensor (map of used parameters) on the CPU, not on the parameters' device."""
+    """Creates DDP's int32 tensor, its map of used parameters, on the CPU instead of the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
@@ -247,7 +248,7 @@ def _forward(name: str) -> Any:
 
 
 def empty_cache() -> None:
-    """Does nothing: freed HBM is free at once."""
+    """Does nothing: freed HBM is available immediately."""
 
 
 def get_device_capability(which: Any = None) -> dict[str, Any]:
@@ -311,7 +312,7 @@ class _HookedFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the package's own spec with the patching loader."""
+        """Returns the package's own spec, with a loader that also patches the package."""
         change = _import_hooks.get(fullname)
         if change is None:
             return None
@@ -322,7 +323,7 @@ class _HookedFinder(MetaPathFinder):
 
 
 def on_import(package: str, change: Callable[[Any], None]) -> None:
-    """Calls `change` with a package: now if it is loaded, else after its import. Keeps one hook per package."""
+    """Calls `change` with a package: now if it is loaded, otherwise after its import. A package has one hook."""
     loaded = sys.modules.get(package)
     if loaded is not None:
         change(loaded)
@@ -333,7 +334,7 @@ def on_import(package: str, change: Callable[[Any], None]) -> None:
 
 
 def patch_dtensor_linear() -> None:
-    """Gives DTensor a handler for linear_backward when a script imports it. Call once per process."""
+    """Adds a handler for linear_backward to DTensor, now or when a script imports DTensor. Call once per process."""
     on_import("torch.distributed.tensor", _patch_dispatcher)
 
 
@@ -354,12 +355,12 @@ def _linear_backward(_operator: Any, arguments: tuple[Any, ...], _keywords: Any)
 
 
 def guard_fsdp() -> None:
-    """Makes FSDP raise an error for unsupported uses, now or when a script imports it. Call once per process."""
+    """Makes FSDP raise an error for unsupported uses, now or when a script imports FSDP. Call once per process."""
     on_import("torch.distributed.fsdp", _guard_fsdp_package)
 
 
 def _guard_fsdp_package(package: Any) -> None:
-    """Makes FullyShardedDataParallel, and fully_shard under the name xla, refuse this device."""
+    """Makes FullyShardedDataParallel refuse this device; under the device name xla, fully_shard too."""
     kind = package.FullyShardedDataParallel
     kind.__init__ = _refusing(
         kind.__init__,
@@ -385,7 +386,7 @@ def _refusing(original: Callable[..., Any], text: str, chosen: Callable[[dict[st
     @functools.wraps(original)
     def guarded(*arguments: Any, **keywords: Any) -> Any:
         where = chosen(keywords)
-        # If the script names no device, FSDP takes the accelerator, which is this device.
+        # If the script names no device, FSDP uses the accelerator, which is this device.
         if where is None or isinstance(where, int) or torch.device(where).type == device.name:
             raise NotImplementedError(text)
         return original(*arguments, **keywords)

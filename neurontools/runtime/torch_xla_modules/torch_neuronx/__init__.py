@@ -1,4 +1,4 @@
-"""torch_neuronx on simulated NeuronCores: importing it prepares torch_xla, as the original does."""
+"""torch_neuronx on simulated NeuronCores: importing it also imports torch_xla, as the original does."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from neurontools.runtime.torch_device.profiler import profile_of
 
 
 class ProfileMode(Enum):
-    """The subject of a profile. DEVICE and RUNTIME are in every profile here; the other modes have no effect."""
+    """What a profile records. Here every profile records DEVICE and RUNTIME; the other modes have no effect."""
 
     DEVICE = "device"
     RUNTIME = "runtime"
@@ -34,18 +34,18 @@ class NeuronConfig:
 
     @property
     def neuron_modes(self) -> Sequence[ProfileMode]:
-        """The modes; by this attribute our torch.profiler tells this class from a configuration of Kineto."""
+        """The profile modes. The patched torch.profiler recognizes this class by this attribute."""
         return self.modes
 
 
 class NeuronProfiler:
-    """`on_trace_ready=NeuronProfiler(config).export_trace` writes a profile when one is ready."""
+    """Writes profiles: pass `on_trace_ready=NeuronProfiler(config).export_trace` to torch.profiler.profile."""
 
     def __init__(self, config: NeuronConfig | None = None) -> None:
         self.config = NeuronConfig() if config is None else config
 
     def export_trace(self, profiler: Any) -> None:
-        """Writes the trace, XSpace and memory snapshot of a torch.profiler.profile into the directory."""
+        """Writes the trace, XSpace and memory snapshot of a torch.profiler.profile to `profile_output_dir`."""
         profile = profile_of(profiler)
         if profile is None:
             return

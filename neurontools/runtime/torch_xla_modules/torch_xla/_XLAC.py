@@ -6,5 +6,5 @@ import torch
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
-    """Returns the address of a tensor's storage, by which callers find tied parameters."""
+    """Returns the address of a tensor's storage, which callers compare to find tied parameters."""
     return tensor.untyped_storage().data_ptr()

@@ -24,7 +24,7 @@ __version__ = _VERSIONS["torch_xla"]
 
 
 def device(index: int | None = None) -> torch.device:
-    """Returns the first XLA device of this process, or the one with this index."""
+    """Returns the first XLA device of this process, or the device with this index."""
     return _xm.xla_device(index)
 
 

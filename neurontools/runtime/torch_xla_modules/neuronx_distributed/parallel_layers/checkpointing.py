@@ -1,4 +1,4 @@
-"""neuronx_distributed.parallel_layers.checkpointing: a file for each tensor-parallel rank."""
+"""neuronx_distributed.parallel_layers.checkpointing: checkpoints with a file for each tensor-parallel rank."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from . import parallel_state
 def save(
     state_dict: dict[str, Any], output_dir: str, save_serially: bool = True, save_xser: bool = False, **unknown: Any
 ) -> None:
-    """Saves a state dictionary and waits for all ranks. Of ranks with the same weights, the first one writes."""
-    del save_serially  # each rank has its own file
+    """Saves a state dictionary and waits for all ranks. Among ranks with the same weights, only the first writes."""
+    del save_serially  # unused, because each rank has its own file
     if unknown:
         raise NotImplementedError(f"checkpointing.save({next(iter(unknown))}=…) is not part of the simulated runtime")
     xm.mark_step()
@@ -33,7 +33,10 @@ def save(
 def load(
     output_dir: str, model: Any = None, model_key: str = "model", load_xser: bool = False, sharded: bool = True
 ) -> Any:
-    """Returns this rank's state with CPU tensors, and loads it into `model`. `sharded=False` reads one file for all."""
+    """Returns this rank's state with CPU tensors, and loads it into `model`.
+
+    `sharded=False` reads one file for all ranks.
+    """
     path = _path(output_dir) if sharded else Path(output_dir)
     state = serialization.load(path) if load_xser else torch.load(path, map_location="cpu")
     if model is not None:

@@ -25,7 +25,10 @@ def bucket_allreduce_gradients(grads_list: Iterable[Tensor], **hints: Any) -> No
 
 
 def allreduce_sequence_parallel_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """Sums over the ranks the gradients of parameters with `sequence_parallel_enabled`: each rank saw a part only."""
+    """Sums the gradients of parameters with `sequence_parallel_enabled` over the tensor-parallel ranks.
+
+    Each of these ranks has computed the gradients from its part of the sequence.
+    """
     found = [
         parameter.grad.data
         for group in optimizer.param_groups
@@ -38,7 +41,7 @@ def allreduce_sequence_parallel_gradients(optimizer: torch.optim.Optimizer) -> N
 
 @torch.no_grad()
 def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2, **hints: Any) -> Tensor:
-    """Scales the gradients to a norm over the whole model of at most `max_norm`, and returns the norm before."""
+    """Scales gradients so that their norm over the whole model is at most `max_norm`. Returns the unscaled norm."""
     del hints
     listed: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with_gradient = [parameter for parameter in listed if parameter.grad is not None]

@@ -1,7 +1,7 @@
 """neuronx_distributed.parallel_layers.layers: linear layers and embeddings that are sharded among ranks.
 
-The full weight is initialized as in torch's layer and then sharded. With the same seed on all ranks, the shards are
-those of the layer without parallelism.
+The full weight is initialized as in torch's layer and then sharded. With the same seed on all ranks, the shards
+together equal the weight of torch's layer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _part(whole: Tensor, dim: int, device: Any) -> nn.Parameter:
 
 
 class _ParallelLinear(nn.Module):
-    """The base of both linear layers; `input_size` and `output_size` are those of the full layer."""
+    """The base of the two linear layers. `input_size` and `output_size` are the sizes of the full layer."""
 
     cut_dim: int
     bias: nn.Parameter | None

@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 def parallel_cross_entropy(
     vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0, **unknown: Any
 ) -> Tensor:
-    """Returns the loss of each target; the last dimension of the logits is this rank's shard of the vocabulary."""
+    """Returns the cross entropy of each target. Each rank passes the logits of its shard of the vocabulary."""
     if unknown:
         raise NotImplementedError(
             f"parallel_cross_entropy({next(iter(unknown))}=…) is not part of the simulated runtime; leave it out"

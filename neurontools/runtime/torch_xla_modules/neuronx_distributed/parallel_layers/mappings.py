@@ -100,13 +100,13 @@ class _ReduceScattered(Function):
 
 
 def copy_to_tensor_model_parallel_region(value: Tensor) -> Tensor:
-    """Returns the value; its gradient is summed over the ranks."""
+    """Returns the value unchanged. Backward sums its gradient over the tensor-parallel ranks."""
     result: Tensor = _Copied.apply(value)  # type: ignore[no-untyped-call]
     return result
 
 
 def reduce_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
-    """Sums a value over the ranks, in place; the gradient passes unchanged."""
+    """Sums a value over the tensor-parallel ranks, in place. Backward passes the gradient on unchanged."""
     result: Tensor = _Reduced.apply(value)  # type: ignore[no-untyped-call]
     return result
 
@@ -130,7 +130,7 @@ def scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
 
 
 def gather_from_sequence_parallel_region(value: Tensor, to_model_parallel: bool = True) -> Tensor:
-    """Concatenates the shards along the first dimension. `to_model_parallel`: a tensor-parallel layer follows."""
+    """Concatenates the shards along the first dimension. Set `to_model_parallel` if a tensor-parallel layer follows."""
     result: Tensor = _Gathered.apply(value, 0, to_model_parallel)  # type: ignore[no-untyped-call]
     return result
 

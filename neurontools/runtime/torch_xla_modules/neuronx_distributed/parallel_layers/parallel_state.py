@@ -1,7 +1,7 @@
-"""neuronx_distributed.parallel_layers.parallel_state: which ranks share weights, and which share data.
+"""neuronx_distributed.parallel_layers.parallel_state: the tensor-parallel and data-parallel groups of ranks.
 
-Ranks that follow each other share weights: with 8 ranks and `tensor_model_parallel_size=2` the tensor-parallel groups
-are [0, 1], [2, 3], … and the data-parallel ones [0, 2, 4, 6] and [1, 3, 5, 7].
+Consecutive ranks divide the weights among themselves: with 8 ranks and `tensor_model_parallel_size=2` the
+tensor-parallel groups are [0, 1], [2, 3], … and the data-parallel groups [0, 2, 4, 6] and [1, 3, 5, 7].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _Groups = list[list[int]]
 
 
 class _State:
-    """The rank groups of this job, and the torch.distributed groups that were made for them."""
+    """The rank groups of this job, and the torch.distributed groups created for them so far."""
 
     def __init__(self, tensor_size: int, ranks: int) -> None:
         self.tensor: _Groups = [list(range(first, first + tensor_size)) for first in range(0, ranks, tensor_size)]
@@ -33,7 +33,7 @@ def initialize_model_parallel(
     expert_model_parallel_size: int = 1,
     **hints: Any,
 ) -> None:
-    """Makes the groups. Raises ValueError if the ranks can't be divided. Ignores `hints` for the hardware."""
+    """Creates the groups. Raises ValueError if the ranks can't be divided evenly. Ignores `hints` for the hardware."""
     global _state
     del hints
     others = {
@@ -59,12 +59,12 @@ def initialize_model_parallel(
 
 
 def model_parallel_is_initialized() -> bool:
-    """Whether the groups exist."""
+    """Whether `initialize_model_parallel` has created the groups."""
     return _state is not None
 
 
 def destroy_model_parallel() -> None:
-    """Removes the groups."""
+    """Removes the groups that `initialize_model_parallel` created."""
     global _state
     _state = None
 
@@ -81,7 +81,7 @@ def _own(groups: _Groups) -> list[int]:
 
 
 def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
-    """Returns all groups as lists for torch_xla, or this rank's torch.distributed group (None: all ranks)."""
+    """Returns all groups as lists of ranks, as torch_xla expects, or this rank's torch.distributed group."""
     if as_list:
         return groups
     made = _groups().made
@@ -106,12 +106,12 @@ def get_data_parallel_group(as_list: bool = False) -> Any:
 
 
 def get_tensor_model_parallel_replica_groups() -> _Groups:
-    """The tensor-parallel groups as lists."""
+    """Returns all tensor-parallel groups as lists of ranks."""
     return _groups().tensor
 
 
 def get_data_parallel_replica_groups() -> _Groups:
-    """The data-parallel groups as lists."""
+    """Returns all data-parallel groups as lists of ranks."""
     return _groups().data
 
 

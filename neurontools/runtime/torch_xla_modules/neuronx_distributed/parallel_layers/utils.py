@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 
 
 def divide(numerator: int, denominator: int) -> int:
-    """Divides without remainder; raises ValueError otherwise."""
+    """Returns the quotient. Raises ValueError if the division has a remainder."""
     if numerator % denominator:
         raise ValueError(f"{numerator} can't be divided among {denominator} ranks; use a multiple")
     return numerator // denominator
@@ -33,7 +33,7 @@ def set_tensor_model_parallel_attributes(tensor: Tensor, is_parallel: bool, dim:
 
 
 def param_is_not_tensor_parallel_duplicate(parameter: Tensor) -> bool:
-    """Whether the parameter is a shard, or a replicated parameter on the first tensor-parallel rank."""
+    """Whether this is a shard, or a replicated parameter on the first tensor-parallel rank."""
     from . import parallel_state
 
     is_part = getattr(parameter, "tensor_model_parallel", False)

@@ -1,4 +1,4 @@
-"""neuronx_distributed.utils.adamw_fp32_optim_params: AdamW in float32 for parameters of less precision."""
+"""neuronx_distributed.utils.adamw_fp32_optim_params: AdamW in float32 for parameters of lower precision."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Tensor = torch.Tensor
 
 
 class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
-    """AdamW with state and steps in float32; parameters of another type get the rounded result.
+    """AdamW with state and updates in float32; parameters of another type get the rounded result.
 
-    The state of such a parameter has a float32 copy, `fp32_param`.
+    For such a parameter, the state has a float32 copy, `fp32_param`.
     """
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Steps and returns the result of `closure`."""
+        """Updates the parameters and returns the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

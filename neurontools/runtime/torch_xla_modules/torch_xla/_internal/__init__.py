@@ -1,1 +1,1 @@
-"""torch_xla._internal: the part by which Lightning finds the devices."""
+"""torch_xla._internal: the part that Lightning uses to find devices."""

@@ -1,4 +1,4 @@
-"""torch_xla._internal.tpu: the number of devices for Lightning."""
+"""torch_xla._internal.tpu: the number of devices, which Lightning reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ..distributed.xla_multiprocessing import process_count as _process_count
 
 
 def num_available_devices() -> int:
-    """Returns the number of processes of the job on this host, one device each: torchrun's, or those of `xmp.spawn`."""
+    """Returns the number of the job's processes on this host, started by torchrun or `xmp.spawn`.
+
+    Each process has one device.
+    """
     return _process_count()
 
 

@@ -1,4 +1,4 @@
-"""Collectives under torch_xla's names. They are recorded into the graph and run in its order."""
+"""Collectives with the names of torch_xla. They are recorded into the graph and executed in its order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
-    """Reduces over the ranks. Returns a new tensor for a tensor; changes a list of tensors in place and returns it."""
+    """Reduces over the ranks.
+
+    Returns a new tensor for one tensor; changes a list of tensors in place and returns it.
+    """
     del pin_layout
     ensure_world()
     group = join_subgroup(groups)
@@ -73,7 +76,7 @@ def all_gather_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """As `all_gather` of a list. Buckets would gain nothing here, because all collectives are in one graph."""
+    """Like `all_gather` of a list, without buckets, because all collectives are in one graph."""
     del bucket_cap_mb
     return all_gather(_listed(input_list), dim, groups, output, pin_layout)
 
@@ -88,7 +91,7 @@ def reduce_scatter(
     output: Any = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Reduces over the ranks and returns this rank's part along a dimension; a list for a list of tensors."""
+    """Reduces over the ranks and returns this rank's part along a dimension. For a list of tensors, returns a list."""
     del pin_layout
     if not isinstance(input, Tensor):
         results = [reduce_scatter(reduce_type, each, scale, scatter_dim, shard_count, groups) for each in input]
@@ -114,7 +117,7 @@ def reduce_scatter_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """As `reduce_scatter` of a list; buckets would gain nothing here."""
+    """Like `reduce_scatter` of a list, without buckets, because all collectives are in one graph."""
     del bucket_cap_mb
     return reduce_scatter(reduce_type, _listed(input_list), scale, scatter_dim, shard_count, groups, output, pin_layout)
 
@@ -170,7 +173,7 @@ def collective_broadcast(
 def all_reduce_bucketized_gradients(
     gradients: Iterable[Tensor], scale: float, groups: Any, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:
-    """Sums gradients over the ranks in place and scales them; buckets would gain nothing here."""
+    """Sums gradients over the ranks in place and scales them; without buckets, as all collectives are in one graph."""
     del bucket_cap_mb
     all_reduce(REDUCE_SUM, list(gradients), scale, groups, pin_layout)
 
@@ -178,7 +181,7 @@ def all_reduce_bucketized_gradients(
 def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
     """Sends tensors between ranks by `pairs` of (source, target); a rank that is not a target gets zeros.
 
-    Raises ValueError if a rank is twice a source or twice a target.
+    Raises ValueError if a rank is the source or the target of two pairs.
     """
     size = ensure_world()
     sources, targets = [int(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
@@ -197,7 +200,7 @@ def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
 def send(value: Tensor, channel_id: int) -> Tensor:
     """Sends a tensor through a channel and returns it, without waiting for the receiver.
 
-    The calls of `recv` with the same channel receive the tensors in order.
+    Calls of `recv` with the same channel return the tensors in the order of sending.
     """
     ensure_world()
     send_on_channel(channel_id, value.detach().cpu())

@@ -50,7 +50,7 @@ _waiting: list[tuple[Closure, bool]] = []
 
 
 class _Background:
-    """Calls asynchronous step closures in order in one thread; an error is raised at the next step."""
+    """Calls asynchronous step closures in order, in one thread. The next step raises an error of a closure."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Closure | None] = queue.SimpleQueue()
@@ -58,7 +58,7 @@ class _Background:
         self._error: BaseException | None = None
 
     def call(self, closure: Closure) -> None:
-        """Queues a closure; raises the error of an earlier one."""
+        """Queues a closure. Raises the error of an earlier closure."""
         self.raise_error()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="StepClosures", daemon=True)
@@ -100,7 +100,7 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), ru
 
 
 def _run_step_closures() -> None:
-    """Calls the closures of the step that was executed."""
+    """Calls the closures that were added during the executed step."""
     _background.raise_error()
     if not _waiting:
         return
@@ -123,9 +123,10 @@ def set_rng_state(seed: int, device: Any = None) -> None:
 def get_rng_state(device: Any = None) -> int:
     """Returns a seed with which `set_rng_state` reproduces the next random numbers, in another process too.
 
-    Before the first draw it is the seed of the device. Later the state has 20 kbit, which a number can't hold, so this
-    reseeds the device by a hash of its state and returns the new seed. A run that saves the seed and goes on draws the
-    same numbers as a resumed run. `torch.xla.get_rng_state` returns the full state and changes nothing.
+    Before the first random number, this is the device's seed. Later, the generator's state has 20 kbit, which a seed
+    can't hold. So this function reseeds the device with a hash of the state, and returns the new seed. A run that saves
+    the seed and continues draws the same numbers as a run that resumes from the seed. `torch.xla.get_rng_state` returns
+    the full state and changes nothing.
     """
     core = torch_module.core_of(device)
     _device.flush(core, "GeneratorState")
@@ -136,7 +137,7 @@ def get_rng_state(device: Any = None) -> int:
 
 
 def _is_fresh(core: Core) -> bool:
-    """Whether nothing was drawn since the device was last seeded."""
+    """Whether no random number was drawn since the device was last seeded."""
     seeded = torch.Generator().manual_seed(core.generator.initial_seed())
     return torch.equal(seeded.get_state(), core.generator.get_state())
 
@@ -158,7 +159,7 @@ Tensor = torch.Tensor
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """Returns the first device of this process, or its n-th."""
+    """Returns device `n` of this process; by default the first."""
     del devkind
     wanted = torch.device(_device.name, n or 0)
     _device.core(wanted)
@@ -210,7 +211,7 @@ def is_master_ordinal(local: bool = True) -> bool:
 
 
 def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
-    """Prints in rank 0 only."""
+    """Prints in rank 0 only, either of each host (`local`) or of the whole job."""
     if is_master_ordinal(local):
         print(*args, file=fd, flush=flush)
 
@@ -225,13 +226,13 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
-    """Executes the pending operators; execution is synchronous, so nothing is left to wait for."""
+    """Executes the pending operators. Execution is synchronous, so no further wait is needed."""
     del devices
     _device.flush_all("WaitDeviceOps")
 
 
 def unlazy(tensors: Sequence[Tensor]) -> None:
-    """Executes the pending operators of the devices of some tensors."""
+    """Executes the pending operators on the devices of these tensors."""
     for tensor in tensors:
         _device.flush(_device.core_of(tensor), "Unlazy")
 
@@ -257,7 +258,7 @@ def optimizer_step(
     groups: Any = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Averages the gradients over the ranks and steps; with `barrier` also executes the pending operators."""
+    """Averages the gradients over the ranks and calls `optimizer.step`. With `barrier`, then calls mark_step."""
     reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
     loss = optimizer.step(**(optimizer_args or {}))
     if barrier:
@@ -280,7 +281,7 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_l
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Returns the gradients of an optimizer's parameters. accelerate calls this and averages them itself."""
+    """Returns the gradients of an optimizer's parameters. accelerate calls this and averages the gradients itself."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if any(gradient.is_sparse for gradient in gradients):
         raise NotImplementedError(f"sparse gradients are not supported on {_device.name}; use dense ones")
@@ -294,9 +295,9 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """Applies a function to the data of all ranks, with CPU tensors."""
+    """Gathers the data of all ranks, with CPU tensors, and returns `reduce_fn` of the list."""
     payload = pickle.dumps(_maybe_convert_to_cpu(data))
-    # The bytes come from the other ranks of the same job, which run the same script as the same user.
+    # Unpickling is safe here: the bytes come from ranks of the same job, with the same script and user.
     return reduce_fn([pickle.loads(part) for part in rendezvous(tag, payload)])  # noqa: S301
 
 
@@ -305,7 +306,10 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 
 
 def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Returns nested data with `change` applied to each tensor. Other values and attributes of dict subclasses stay."""
+    """Returns nested data with `change` applied to each tensor.
+
+    Keeps other values and attributes of dict subclasses.
+    """
     if isinstance(data, Tensor):
         return change(data)
     if isinstance(data, dict):
@@ -341,7 +345,7 @@ def to_device(data: Any, device: Any) -> Any:
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinals: Sequence[int] = (0,)) -> Any:
-    """Calls a function with CPU values on some ranks, and waits for all ranks. Returns None on the other ranks."""
+    """Calls a function with CPU tensors on the ranks `ordinals`, and waits for all ranks. Other ranks return None."""
     mark_step()
     result = target(*_maybe_convert_to_cpu(list(data))) if get_ordinal() in ordinals else None
     rendezvous("torch_xla.core.xla_model.do_on_ordinals")
@@ -362,7 +366,7 @@ class RateTracker:
         self._count += count
 
     def rate(self) -> float:
-        """Returns samples per second since the last call; `smooth_factor` is the weight of the previous result."""
+        """Returns samples per second since the last call. `smooth_factor` is the weight of the previous result."""
         now = time.monotonic()
         elapsed = now - self._asked_seconds
         if elapsed <= 0:
@@ -374,7 +378,7 @@ class RateTracker:
         return self._rate
 
     def global_rate(self) -> float:
-        """Returns samples per second since the start."""
+        """Returns samples per second since this tracker was created."""
         elapsed = time.monotonic() - self._began_seconds
         return (self._before + self._count) / elapsed if elapsed > 0 else 0.0
 
@@ -384,6 +388,6 @@ def set_replication(device: Any, devices: Any) -> None:
 
 
 def get_stablehlo(tensors: Any = None) -> str:
-    """Raises NotImplementedError."""
+    """Raises NotImplementedError: there is no StableHLO form of graphs."""
     del tensors
     raise NotImplementedError(unsupported_message("torch_xla.stablehlo"))

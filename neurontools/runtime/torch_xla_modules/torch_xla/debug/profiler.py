@@ -23,7 +23,7 @@ _ports: set[int] = set()
 
 
 def start_trace(log_dir: str) -> None:
-    """Starts a profile, which `stop_trace` writes below `log_dir`. Raises RuntimeError if one is running."""
+    """Starts a profile, which `stop_trace` writes below `log_dir`. Raises RuntimeError if a profile is running."""
     if _started:
         raise RuntimeError("a profile has been started already; only one may run at a time: call stop_trace first")
     device.flush_all("ProfileStart")
@@ -31,7 +31,7 @@ def start_trace(log_dir: str) -> None:
 
 
 def stop_trace() -> None:
-    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb; raises RuntimeError if none runs."""
+    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb; raises RuntimeError without one."""
     if not _started:
         raise RuntimeError("no profile has been started; call start_trace first")
     device.flush_all("ProfileStop")
@@ -52,7 +52,7 @@ class Server:
 
 
 def start_server(port: int, only_on_master: bool = True) -> Server:
-    """Enables `trace` and `trace_detached` in this process. Keep the result, as with the original."""
+    """Enables `trace` and `trace_detached` in this process. As in torch_xla, keep a reference to the result."""
     del only_on_master
     return Server(port)
 
@@ -68,9 +68,9 @@ def trace(
     timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
-    """Takes a profile of this process for `duration_ms`; `service_addr` names its own server, localhost:port.
+    """Profiles this process for `duration_ms`; `service_addr` is the address of its own server, localhost:port.
 
-    Raises RuntimeError for another server, because this does not use the network.
+    Raises RuntimeError for the server of another process, because this function does not use the network.
     """
     del num_tracing_attempts, host_tracer_level, device_tracer_level, timeout_s, interval_s
     port = service_addr.rpartition(":")[2]
@@ -86,12 +86,12 @@ def trace(
 
 
 def trace_detached(*arguments: Any, **keywords: Any) -> None:
-    """Runs `trace` in a thread."""
+    """Runs `trace` in a background thread."""
     threading.Thread(target=trace, args=arguments, kwargs=keywords, name="neurontools-trace", daemon=True).start()
 
 
 class Trace(torch.profiler.record_function):
-    """A named span of a script."""
+    """A named span of the script, which profiles show."""
 
     def __init__(self, name: str, **details: Any) -> None:
         super().__init__(name, " ".join(f"{key}={value}" for key, value in details.items()) or None)
@@ -118,5 +118,5 @@ class StepTrace(Trace):
 
 
 def trace_me(scope: str) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context manager for a named span."""
+    """Returns a context manager for a named span, which profiles show."""
     return Trace(scope)

@@ -20,11 +20,11 @@ from neurontools.runtime.tensors.device import device as _device
 from ..core import xla_model as xm
 
 _END = object()
-_LONGEST_END_SECONDS = 30.0  # for a dataset that is slow with the current batch
+_LONGEST_END_SECONDS = 30.0  # the wait for a thread whose dataset is slow with the current batch
 
 
 class _Batches:
-    """The batches of one pass, which a thread fetches; `close` ends the thread."""
+    """The batches of one pass over the loader, which a thread fetches. `close` ends the thread."""
 
     def __init__(self, iterator: Iterator[Any], device: Any, sizes: tuple[int, int], batch_dim: int) -> None:
         self._iterator = iterator
@@ -78,7 +78,7 @@ class _Batches:
 
 
 class _BatchesInStep:
-    """The batches of one pass, each fetched in the script's thread when the script needs it."""
+    """The batches of one pass over the loader. Each is fetched in the script's thread when the script needs it."""
 
     def __init__(self, iterator: Iterator[Any], device: Any, batch_dim: int) -> None:
         self._iterator = iterator
@@ -105,7 +105,10 @@ _open_batches: weakref.WeakSet[_Batches] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Ends the threads before the interpreter ends: a thread in torch's C++ code would then abort the process."""
+    """Ends the loader threads before the interpreter ends.
+
+    Otherwise a thread that is still in torch's C++ code would abort the process.
+    """
     for batches in tuple(_open_batches):
         batches.close()
 
@@ -147,7 +150,7 @@ class PerDeviceLoader:
         return batch
 
     def close(self) -> None:
-        """Stops loading."""
+        """Stops loading batches; ends the threads."""
         self._batches.close()
 
 
@@ -181,10 +184,10 @@ class ParallelLoader:
         return len(self._cpu_loader)
 
     def batches(self, device: Any) -> _Batches | _BatchesInStep:
-        """Starts a pass. Makes the iterator here, so that worker processes are forked from the calling thread.
+        """Starts a pass. Creates the iterator here, so that worker processes are forked from the calling thread.
 
-        A loader of accelerate gets no thread: the script steps by its `end_of_dataloader`, which would be that of a
-        later batch if a thread fetched batches ahead.
+        A loader of accelerate gets no thread: the script reads the loader's `end_of_dataloader` after each batch, and a
+        thread that fetches batches ahead would set that attribute too early.
         """
         iterator = iter(self._cpu_loader)
         made: _Batches | _BatchesInStep
@@ -210,14 +213,14 @@ class ParallelLoader:
         return self._open[-1].next()
 
     def close(self) -> None:
-        """Stops loading."""
+        """Stops loading batches; ends the threads."""
         for batches in self._open:
             batches.close()
         self._open.clear()
 
 
 class MpDeviceLoader:
-    """A DataLoader whose batches are on the device; iterating over it marks the steps."""
+    """A DataLoader whose batches are on the device. Iterating over it calls mark_step."""
 
     def __init__(self, loader: Any, device: Any, **kwargs: Any) -> None:
         self._loader = loader
@@ -231,7 +234,7 @@ class MpDeviceLoader:
         try:
             yield from iterator
         finally:
-            # A script that leaves the loop early still gets its last step executed.
+            # Executes the last step even if the script leaves the loop early.
             iterator.close()
             _device.flush_all("LoaderEnd")
 
@@ -240,12 +243,12 @@ class MpDeviceLoader:
 
     def __getattr__(self, name: str) -> Any:
         """Returns an attribute of the loader, such as its dataset, which accelerate reads when it saves its state."""
-        if name.startswith("_"):  # `_loader` itself is missing while a copy is being made
+        if name.startswith("_"):  # `_loader` does not exist yet while this object is being copied
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     def close(self) -> None:
-        """Stops loading."""
+        """Stops loading batches; ends the threads."""
         if self._parallel is not None:
             self._parallel.close()
             self._parallel = None

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.xla_multiprocessing: a process for each NeuronCore without torchrun."""
+"""torch_xla.distributed.xla_multiprocessing: starts a process for each NeuronCore, without torchrun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.multiprocessing
 
 
 def process_count() -> int:
-    """Returns the number of processes of the job on this host: torchrun's, or the default of `spawn`."""
+    """Returns the number of the job's processes on this host: torchrun's, or the default of `spawn`."""
     if "RANK" in os.environ:
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     return int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
@@ -64,7 +64,7 @@ def _worker(index: int, fn: Callable[..., None], args: tuple[Any, ...], count: i
 
 
 class MpModelWrapper:
-    """Holds a model that every process moves to its device."""
+    """Wraps a model that each process moves to its own device."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model

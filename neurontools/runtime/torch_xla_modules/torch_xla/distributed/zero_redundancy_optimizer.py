@@ -17,12 +17,12 @@ Group = dict[str, Any]
 
 
 class ZeroRedundancyOptimizer(Optimizer):
-    """Wraps an optimizer: each rank steps its shard of each parameter, then all ranks gather the full parameters.
+    """Wraps an optimizer: each rank updates its shard of each parameter, then all ranks gather full parameters.
 
     `step` averages the gradients over the ranks of `sharding_groups`, clips them to `max_norm` (1 by default, as in
-    torch_xla) unless `grad_clipping` is False, and steps. The norm is over all ranks, and also over `grad_norm_groups`,
-    which tensor parallelism needs. Shards are along the first dimension, in `optimizer_dtype` (default float32). Other
-    keywords are passed to the optimizer.
+    torch_xla) unless `grad_clipping` is False, and updates the parameters. The norm is over all ranks, and also over
+    `grad_norm_groups`, which tensor parallelism needs. Shards are along the first dimension, in `optimizer_dtype`
+    (default float32). Other keywords are passed to the optimizer.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             self.init_zero()
 
     def init_zero(self) -> None:
-        """Makes the optimizer of this rank's shards. The constructor calls it unless `lazy_init` is set."""
+        """Creates the optimizer of this rank's shards. The constructor calls it unless `lazy_init` is set."""
         ensure_world()
         group = join_subgroup(self.sharding_groups)
         self.local_world_size = group_size(group)
@@ -74,7 +74,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, **keywords: Any) -> Any:
-        """Steps all parameters with a gradient and returns the result of `closure`."""
+        """Updates all parameters that have a gradient, and returns the result of `closure`."""
         if not self.inited:
             raise RuntimeError("ZeroRedundancyOptimizer(lazy_init=True): call init_zero() before step()")
         loss = None
@@ -96,11 +96,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the settings, and the state of this rank's shards as `base_state`. Each rank saves its own."""
+        """Returns the settings, and the state of this rank's shards as `base_state`. Each rank saves its own state."""
         return {**super().state_dict(), "base_state": self.base_optimizer.state_dict()["state"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads the result of `state_dict` of the same rank, and shards the current parameters."""
+        """Loads what `state_dict` of the same rank returned, and shards the parameters again."""
         settings = {key: value for key, value in state_dict.items() if key != "base_state"}
         super().load_state_dict(settings)
         self.init_zero()
@@ -160,7 +160,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 
 def _share_settings(source: list[Group], target: list[Group], *, only_missing: bool = False) -> None:
-    """Copies settings such as learning rates: schedulers change one optimizer, and the other one uses them."""
+    """Copies settings such as learning rates between the wrapper, which schedulers change, and its optimizer."""
     for given, taken in zip(source, target, strict=True):
         for name, value in given.items():
             if name != "params" and not (only_missing and name in taken):

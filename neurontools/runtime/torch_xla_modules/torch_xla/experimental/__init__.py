@@ -9,7 +9,7 @@ from neurontools.runtime.tensors.device import device as _device
 
 
 def eager_mode(enable: bool) -> None:
-    """Switches eager mode on or off: operators run at once, or are recorded until mark_step."""
+    """Switches eager mode on or off: operators run immediately, or are recorded until mark_step."""
     _device.flush_all("EagerMode")
     _device.eager = bool(enable)
 
@@ -20,7 +20,7 @@ def is_eager_mode() -> bool:
 
 
 def compile(f: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa: A001  (the name of torch_xla)
-    """As torch_xla.compile; it makes one graph in eager mode too."""
+    """Like torch_xla.compile. Creates one graph in eager mode too."""
     import torch_xla
 
     return torch_xla.compile(f, **options)

@@ -1,4 +1,4 @@
-"""torch_xla.experimental.scan: applies a function along the first dimension and carries a value."""
+"""torch_xla.experimental.scan: a loop along the first dimension that carries a value from call to call."""
 
 from __future__ import annotations
 

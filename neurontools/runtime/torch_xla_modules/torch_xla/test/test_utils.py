@@ -66,7 +66,10 @@ def write_to_summary(
     dict_to_write: dict[str, float] | None = None,
     write_xla_metrics: bool = False,
 ) -> None:
-    """Writes numbers to a summary; with `write_xla_metrics` also the runtime's counters. No writer: does nothing."""
+    """Writes numbers to a TensorBoard summary, with `write_xla_metrics` also the runtime's counters.
+
+    Does nothing without a writer.
+    """
     if summary_writer is None:
         return
     written = dict(dict_to_write or {})

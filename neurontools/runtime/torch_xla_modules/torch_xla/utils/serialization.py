@@ -1,4 +1,4 @@
-"""torch_xla.utils.serialization: saves each tensor of a state to its own file, so that the host holds one at a time."""
+"""torch_xla.utils.serialization: stores each tensor in its own file, so that host memory holds one at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core import xla_model as xm
 
 
 class TensorReference:
-    """The reference to a tensor of a saved state: the number of its file, its type and shape."""
+    """The place of a tensor in a saved state: the number of the tensor's file, its type and shape."""
 
     def __init__(self, tid: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self.tid, self.dtype, self.shape = tid, dtype, shape
@@ -22,7 +22,7 @@ class TensorReference:
 def save(data: Any, path: Any, master_only: bool = True, global_master: bool = False) -> None:
     """Saves nested data: its tensors as CPU tensors in the directory `<path>.tensors`, the rest in the file `path`.
 
-    By default one process of each host writes; all processes wait for it.
+    By default one process of each host writes; all processes wait until the data is written.
     """
     xm.mark_step()
     if not master_only or xm.is_master_ordinal(local=not global_master):
@@ -31,7 +31,7 @@ def save(data: Any, path: Any, master_only: bool = True, global_master: bool = F
 
 
 def write(data: Any, path: Any) -> None:
-    """As `save`, in this process and without waiting for other processes."""
+    """Like `save`, but always writes in this process, and does not wait for other processes."""
     directory = _directory(path)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

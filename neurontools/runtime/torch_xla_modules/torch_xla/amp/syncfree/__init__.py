@@ -1,6 +1,7 @@
 """torch_xla.amp.syncfree: optimizers that skip a step whose gradients overflowed, without a synchronisation.
 
-A step is recorded like any other, so torch's optimizers need no synchronisation here. GradScaler passes `found_inf`.
+A step is recorded like other operators, so torch's optimizers need no synchronisation here. GradScaler passes
+`found_inf`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def _with_found_inf(base: type[Any]) -> type[Any]:
 
         @torch.no_grad()
         def step(self, closure: Any = None, found_inf: torch.Tensor | None = None) -> Any:
-            """Steps; keeps the values of the parameters where `found_inf` is greater than 0."""
+            """Updates the parameters, unless `found_inf` is greater than 0."""
             if found_inf is None:
                 return super().step(closure)
             parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]

@@ -1,4 +1,4 @@
-"""torch_xla.amp.syncfree.adam."""
+"""torch_xla.amp.syncfree.adam: the class Adam under its second import path."""
 
 from __future__ import annotations
 

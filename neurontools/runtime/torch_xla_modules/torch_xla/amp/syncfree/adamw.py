@@ -1,4 +1,4 @@
-"""torch_xla.amp.syncfree.adamw."""
+"""torch_xla.amp.syncfree.adamw: the class AdamW under its second import path."""
 
 from __future__ import annotations
 

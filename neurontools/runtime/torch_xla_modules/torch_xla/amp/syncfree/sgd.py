@@ -1,4 +1,4 @@
-"""torch_xla.amp.syncfree.sgd."""
+"""torch_xla.amp.syncfree.sgd: the class SGD under its second import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch_xla.distributed.fsdp.state_dict_utils: merges the checkpoints of all ranks into one of the wrapped module."""
+"""torch_xla.distributed.fsdp.state_dict_utils: merges sharded checkpoints of all ranks into one checkpoint."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ Module = torch.nn.Module
 
 
 class ShardingConfig:
-    """The ranks among which parameters are sharded, and the types for gathering them and reducing their gradients.
+    """The ranks among which parameters are sharded, and the dtypes for gathers and gradient reductions.
 
-    `compute_dtype` is the type of gathered parameters; None keeps their type. Gradients are averaged.
+    `compute_dtype` is the dtype of gathered parameters; None keeps the dtype of the shards. Gradients are averaged.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class GatheredParameter:
 
     @property
     def value(self) -> Tensor:
-        """The full parameter: the one held in a forward pass, or else a newly gathered one."""
+        """The full parameter. During a forward pass it is gathered once; otherwise each access gathers it."""
         return self._gathered() if self._whole is None else self._whole
 
     @contextmanager
     def held(self) -> Iterator[Tensor]:
-        """Gathers the parameter once and keeps it for the block."""
+        """Gathers the parameter once and keeps the full parameter until the block ends."""
         if self._whole is not None:
             yield self._whole
             return
@@ -139,7 +139,7 @@ def _getter(parameter: GatheredParameter) -> Callable[[Module], Tensor]:
 
 
 class _SavedView:
-    """A saved view of a gathered parameter, which backward takes from a newly gathered one."""
+    """What autograd saves instead of a view of a gathered parameter. Backward gathers the parameter again."""
 
     def __init__(self, parameter: GatheredParameter, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -147,7 +147,10 @@ class _SavedView:
 
 
 def regather_in_backward(wholes: dict[int, GatheredParameter]) -> Any:
-    """Returns a context in which autograd saves no gathered parameter, but gathers it again. `wholes` is by address."""
+    """Returns a context in which autograd does not save gathered parameters; backward gathers them again.
+
+    `wholes` has the gathered parameters, by the address of their storage.
+    """
 
     def pack(tensor: Tensor) -> Any:
         parameter = wholes.get(tensor.untyped_storage().data_ptr())
@@ -188,11 +191,11 @@ _FOR_THE_COMPILER = frozenset(
 class XlaFullyShardedDataParallel(torch.nn.Module):
     """Wraps a module for fully sharded training; its parameters must be the same on all ranks.
 
-    Each rank keeps a shard of each parameter, and `parameters()` returns the shards: make the optimizer after wrapping
-    and call its own `step`. The full parameters exist during the forward pass; with `reshard_after_forward` they are
-    gathered again in backward. Gradients are averaged over the ranks.
+    Each rank keeps a shard of each parameter, and `parameters()` returns the shards: create the optimizer after
+    wrapping, and call `optimizer.step`. The full parameters exist during the forward pass; with `reshard_after_forward`
+    they are gathered again in backward. Gradients are averaged over the ranks.
 
-    Submodules that are wrapped themselves, by hand or by `auto_wrap_policy`, are gathered separately.
+    Submodules that the script or `auto_wrap_policy` has wrapped are gathered separately.
     """
 
     def __init__(
@@ -326,7 +329,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, groups: Any = None) -> Tensor:
-        """Scales the gradients to a norm over all ranks of at most `max_norm`, and returns the norm before."""
+        """Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the unscaled norm."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if not gradients:
             return torch.zeros((), device=xm.xla_device())
