@@ -1,4 +1,4 @@
-"""Unary calls to the monitor daemon, with errors worded for users."""
+"""Unary gRPC calls to the monitor daemon, with error messages for users."""
 
 from time import monotonic
 
@@ -14,13 +14,13 @@ from neurontools.util.errors import (
     UserError,
 )
 
-# gRPC status: exit code and message.
+# The exit code and message for each gRPC status.
 _TOLD = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
     Status.INVALID_ARGUMENT: (EXIT_USAGE, "{details}"),
     Status.FAILED_PRECONDITION: (EXIT_FAILURE, "the monitor daemon at {at} can't do that: {details}"),
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
-    # The daemon is ending, the caller has too many calls open, or the connection broke: `details` says which.
+    # `details` says whether the daemon is ending, the caller has too many open calls, or the connection broke.
     Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} can't answer ({details}); retry, or see its log"),
     Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} cancelled the call ({details}); retry"),
     Status.RESOURCE_EXHAUSTED: (EXIT_FAILURE, "the monitor daemon at {at} is at a limit: {details}"),
@@ -33,7 +33,7 @@ _OTHERWISE = (EXIT_FAILURE, "the monitor daemon at {at} failed ({status}: {detai
 
 
 class NoDaemon(UserError):
-    """No daemon answers at the socket. `is_absent`: none is running there, so access is not the problem."""
+    """No daemon answers at the socket. `is_absent`: whether no daemon is running there at all."""
 
     def __init__(self, text: str, exit_code: int, *, is_absent: bool) -> None:
         super().__init__(text, exit_code)
@@ -45,7 +45,7 @@ class TimedOut(UserError):
 
 
 def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -> bytes:
-    """Makes a unary call and returns the reply. NoDaemon, TimedOut or UserError, worded for the user."""
+    """Makes a unary call and returns the reply. Raises NoDaemon, TimedOut or UserError with a message for the user."""
     deadline = monotonic() + timeout_seconds
     try:
         try:
@@ -69,7 +69,7 @@ def _call_with_grpcio(socket_path: str, method: str, request: bytes, timeout_sec
 
 
 def ask_error(socket_path: str, error: CallError) -> UserError:
-    """Converts a failed call into an error worded for the user; NoDaemon if no daemon answers."""
+    """Returns an error with a message for the user for a failed call; NoDaemon if no daemon answers."""
     if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):

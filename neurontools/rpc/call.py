@@ -4,7 +4,8 @@
 client speaks real gRPC to the same server, one call at a time. If the server sends something unsupported, the client
 raises `UnexpectedReply`, so that the caller can use grpcio instead.
 
-Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md. Without TLS, compression, metadata and retries.
+It supports no TLS, compression, metadata or retries. Source:
+https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 """
 
 from time import monotonic
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 MAX_REPLY_BYTES = 64 * 2**20
 
 MAX_TIMEOUT_SECONDS = 99_999.0  # grpc-timeout has at most 8 digits
-_PREFIX_BYTES = 5  # the compression flag and the length of the message
+_PREFIX_BYTES = 5  # size of a message's prefix: its compression flag and length
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
 _NEEDED_HEADERS = frozenset((b":status", b"content-type", b"grpc-status", b"grpc-message"))
 
@@ -47,7 +48,7 @@ class Status:
 
 STATUS_NAMES = {code: name for name, code in vars(Status).items() if name.isupper()}
 
-# gRPC status for HTTP/2 error codes of a reset stream ("Errors" in PROTOCOL-HTTP2.md); INTERNAL for all others.
+# The gRPC status for the HTTP/2 error code of a reset stream ("Errors" in PROTOCOL-HTTP2.md); INTERNAL for others.
 _RESET_STATUS = {
     http2.REFUSED_STREAM: Status.UNAVAILABLE,
     http2.CANCEL: Status.CANCELLED,
@@ -57,11 +58,11 @@ _RESET_STATUS = {
 
 
 class CallError(Exception):
-    """A call failed. Base class of all errors of calls."""
+    """Base class of the errors of a gRPC call."""
 
 
 class RpcError(CallError):
-    """A gRPC status other than OK, from the server or made by the client (deadline exceeded, connection lost).
+    """A call ended with a gRPC status other than OK, from the server or the client (deadline, lost connection).
 
     `code` is one of `Status` or an unknown number. `details` is text from the server and may contain anything.
     """
@@ -76,9 +77,9 @@ class RpcError(CallError):
 
 
 class Unreachable(CallError):
-    """No connection: the socket is missing, refuses, or is not permitted. The cause is the OSError.
+    """No connection: the socket does not exist, refuses, or denies access. `__cause__` is the OSError.
 
-    `errno` is that of the OSError; None if it has none (a path too long for a unix socket).
+    `errno` is the number of the OSError; None if the path is too long for a unix socket.
     """
 
     def __init__(self, errno: int | None, reason: str) -> None:
@@ -112,7 +113,7 @@ class Reply(http2.Http2Stream):
         self._headers.update((name, value) for name, value in headers if name in _NEEDED_HEADERS)
 
     def take_data(self, data: bytes) -> None:
-        """Parses a part of the body. Raises as soon as a message is too large, or a unary call gets a second one."""
+        """Parses a part of the body. Raises if a message is too large, or if a unary call gets a second message."""
         body = self._partial
         body += data
         start = 0
@@ -139,7 +140,7 @@ class Reply(http2.Http2Stream):
         return complete
 
     def check_end(self) -> None:
-        """Raises the error of an ended reply: RpcError for a status, otherwise UnexpectedReply."""
+        """Checks an ended reply. Raises RpcError for a status other than OK, UnexpectedReply for an invalid reply."""
         http_status = self._headers.get(b":status", b"")
         content_type = self._headers.get(b"content-type", b"")
         status = self._headers.get(b"grpc-status", b"")
@@ -156,9 +157,9 @@ class Reply(http2.Http2Stream):
 
 
 class CallConnection:
-    """Base class of the connections; connects when it is made.
+    """Base class of the connections for gRPC calls. Connects when it is created.
 
-    `timeout_seconds` is for connecting; `window_bytes` is that of `Http2Connection`. Raises Unreachable, or RpcError
+    `timeout_seconds` is for connecting; `window_bytes` is the flow-control window. Raises Unreachable, or RpcError
     after the timeout.
     """
 
@@ -183,7 +184,7 @@ class CallConnection:
         self._http2.close()
 
     def _begin(self, reply: Reply, method: str, request: bytes, timeout_seconds: float | None) -> None:
-        """Sends a request. With None, neither side has a deadline."""
+        """Sends a request. If `timeout_seconds` is None, the call has no deadline."""
         if not self._http2.takes_streams:
             raise RpcError(Status.UNAVAILABLE, "the connection is closed")
         if timeout_seconds is not None:
@@ -206,10 +207,10 @@ def call(
 
 
 class UnaryConnection(CallConnection):
-    """A connection for unary calls, one after the other; connects when it is made. For one thread of one process.
+    """A connection for unary calls, one after the other. Connects when it is created. For one thread of one process.
 
-    After a lost connection, a deadline or a malformed reply it is closed, and further calls raise RpcError
-    (UNAVAILABLE). The caller decides whether to reconnect. A status from the server leaves it open, even
+    After a lost connection, a deadline or a malformed reply the connection is closed, and further calls raise RpcError
+    (UNAVAILABLE). The caller decides whether to reconnect. A status from the server leaves the connection open, even
     DEADLINE_EXCEEDED: the server knows the deadline and may report it first.
 
     `timeout_seconds` is for connecting, and for each call. Raises Unreachable, or RpcError after the timeout.
@@ -233,7 +234,7 @@ class UnaryConnection(CallConnection):
             while not reply.is_ended:
                 self._http2.receive()
         except BaseException as error:
-            self.close()  # the stream is incomplete; the next call would read its frames
+            self.close()  # otherwise the next call would read the rest of this reply
             failure = call_error(error)
             if failure is None:
                 raise
@@ -247,7 +248,7 @@ class UnaryConnection(CallConnection):
 
 
 def call_error(error: BaseException) -> CallError | None:
-    """Converts an error of the connection into the error of the call; None if it is unrelated to calls."""
+    """Returns the CallError for an exception of the HTTP/2 connection; None for any other exception."""
     if isinstance(error, TimeoutError):
         return RpcError(Status.DEADLINE_EXCEEDED, "no complete answer in time")
     if isinstance(error, OSError):
@@ -263,7 +264,7 @@ def call_error(error: BaseException) -> CallError | None:
 
 
 def _request_headers(method: str, timeout_seconds: float | None) -> list[tuple[bytes, bytes]]:
-    """The headers of a request ("Requests" in PROTOCOL-HTTP2.md)."""
+    """Returns the HTTP/2 headers of a request ("Requests" in PROTOCOL-HTTP2.md)."""
     headers = [
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -274,13 +275,13 @@ def _request_headers(method: str, timeout_seconds: float | None) -> list[tuple[b
         (b"grpc-accept-encoding", b"identity"),
     ]
     if timeout_seconds is not None:
-        timeout_milliseconds = max(1, -int(-timeout_seconds * 1000 // 1))  # rounded up: 0 is not allowed
+        timeout_milliseconds = max(1, -int(-timeout_seconds * 1000 // 1))  # rounded up, because gRPC forbids 0
         headers.append((b"grpc-timeout", b"%dm" % timeout_milliseconds))
     return headers
 
 
 def _decode_percent(text: bytes) -> str:
-    """Decodes grpc-message. Invalid percent encoding or UTF-8 is kept as text, as gRPC requires."""
+    """Decodes the header grpc-message. Invalid percent encoding or UTF-8 is kept as text, as gRPC requires."""
     first, *rest = text.split(b"%")
     decoded = bytearray(first)
     for part in rest:
@@ -297,10 +298,9 @@ class StreamConnection(CallConnection):
     """A connection for one streaming call. `abort` may be called from any thread."""
 
     def messages(self, method: str, request: bytes, *, timeout_seconds: float | None = None) -> "Iterator[bytes]":
-        """Yields the messages of the reply as they come. Raises as `UnaryConnection.call`. Closes the connection at the
-        end.
+        """Makes the call, yields the messages of the reply as they arrive, and closes the connection.
 
-        `timeout_seconds` is for the whole call; None: no limit.
+        `timeout_seconds` is for the whole call; None: no limit. Raises RpcError or UnexpectedReply.
         """
         reply = Reply(self._max_reply_bytes, is_unary=False)
         try:
@@ -323,13 +323,13 @@ class StreamConnection(CallConnection):
         self._http2.shut_down()
 
 
-_CONNECT_SECONDS = 0.001  # a unix socket connects at once, unless the backlog of the server is full
+_CONNECT_SECONDS = 0.001  # a unix socket connects immediately, unless the server's backlog is full
 
 
 class PolledStream(CallConnection):
-    """A streaming call to be polled with a selector; for one thread. Connects and sends the request when it is made.
+    """A streaming call that one thread polls with a selector. Connects and sends the request when it is created.
 
-    Raises as `StreamConnection`.
+    Raises Unreachable, RpcError or UnexpectedReply.
     """
 
     def __init__(self, socket_path: str, method: str, request: bytes, *, max_reply_bytes: int) -> None:
@@ -348,11 +348,14 @@ class PolledStream(CallConnection):
             raise failure from error
 
     def fileno(self) -> int:
-        """The descriptor for a selector: readable when `messages` has something to read."""
+        """Returns the descriptor for a selector. It is readable when `messages` has something to read."""
         return self._http2.fileno()
 
     def messages(self) -> list[bytes]:
-        """Returns the messages that have come, without waiting. Raises at the end of the call, even after status OK."""
+        """Returns the messages that have arrived, without waiting.
+
+        At the end of the call, raises its error, or EOFError after status OK.
+        """
         try:
             self._http2.receive_available()
             found = self._reply.messages()

@@ -19,19 +19,21 @@ from neurontools import model
 from neurontools.rpc import neuron_pb2
 
 _READS_UNTIL_COMPILED = 300
-"""Number of messages read before a reader is compiled: it pays off for a live view, not for one snapshot of neuron-ls.
+"""Number of messages of a type that are read before its reader is compiled.
+
+Compiling pays off for a live view, but not for the one snapshot of neuron-ls.
 """
 
 _MOST_REMEMBERED = 1024
 _LONGEST_REMEMBERED_BYTES = 200
 _MISSES_AT_FIRST, _MISSES_RATIO = 160, 0.125
-"""Unchanged parts of a snapshot are reused from the one before. Which kinds rarely change depends on the host. So a
-kind with more new parts than this is no longer cached.
+"""Parts of a snapshot that did not change are taken from a cache. Which types of parts rarely change depends on the
+host. So a type with more cache misses than this is no longer cached.
 """
 
 
 class _Plan:
-    """Maps the fields of one dataclass to those of its message."""
+    """Converts one dataclass to its protobuf message and back, field by field."""
 
     __slots__ = (
         "_late",
@@ -52,12 +54,12 @@ class _Plan:
     )
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
-        """`late`: dataclasses that a `_LatePlan` reads when they are parts of this one."""
+        """`late`: the dataclasses whose parts are decoded only on access, by a `_LatePlan`."""
         self.kind = kind
         self._late = late
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
         self.read: Callable[[Any], Any] = self._read
-        self.take: Callable[[Any], Any] = self._take  # reads a part of a message, or returns a cached one
+        self.take: Callable[[Any], Any] = self._take  # decodes a part of a message, or takes it from the cache
         self._reads = 0
         self._recalls = self._misses = 0
         self._recalled: dict[bytes, Any] = {}
@@ -91,7 +93,7 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            # A field that may be None in the model may be always set in the message.
+            # A field that may be None in the model may be without presence (always set) in the message.
             is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
             (self.optional if is_absent_sometimes else self.scalars).append(name)
 
@@ -148,7 +150,7 @@ class _Plan:
         return found
 
     def _cached(self, message: Any) -> Any:
-        """Returns a cached equal part, or this one. Parts are frozen, so snapshots can share them."""
+        """Returns the part from the cache, or decodes and caches it. Parts are frozen, so snapshots can share them."""
         content = message.SerializeToString()
         self._recalls += 1
         found = self._recalled.get(content)
@@ -165,7 +167,7 @@ class _Plan:
         return found
 
     def _compiled(self) -> Callable[[Any], Any]:
-        """Compiles source code that does the same as `_read`."""
+        """Compiles a function for this dataclass that does the same as `_read`."""
         names, values = self._expressions()
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
@@ -178,8 +180,9 @@ class _Plan:
         return _compile_function(f"    return kind({arguments})\n", names)
 
     def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """For each field that is not a part: the expression that reads it from a message `m`. And the names used in
-        them.
+        """Returns names for the generated code, and for each field the expression that reads it from a message `m`.
+
+        Fields that are parts have no expression here.
         """
         names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
         values = {name: f"m.{name}" for name in self.scalars}
@@ -192,7 +195,7 @@ class _Plan:
 
 
 class _LatePlan(_Plan):
-    """Makes the parts of a dataclass when they are first read. Keeps the whole message until then."""
+    """Decodes the parts of a dataclass on first access. The object keeps its message for this."""
 
     __slots__ = ()
 
@@ -206,7 +209,7 @@ class _LatePlan(_Plan):
         repeated = dict(self.repeated_parts)
 
         def late(part: Any, name: str) -> Any:
-            """Called when a field is not set yet."""
+            """Decodes a part on first access, and stores it in its field. Is `__getattr__` of the object."""
             message = part._message  # noqa: SLF001
             if name in parts:
                 value = parts[name].take(getattr(message, name))
@@ -217,7 +220,7 @@ class _LatePlan(_Plan):
             object.__setattr__(part, name, value)
             return value
 
-        # `__class__` is the dataclass, so that it equals an object read at once, and `replace` makes a plain one.
+        # `__class__` is the dataclass, so that the object equals a completely decoded one, and `replace` works.
         own = {"__slots__": ("_message",), "__getattr__": late, "__class__": property(lambda _self: kind)}
         made = type(kind.__name__, (kind,), own)
         names, values = self._expressions()
@@ -234,14 +237,14 @@ class _LatePlan(_Plan):
 
 
 def _compile_function(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
-    """Source code of a function of a message `m` that reads the dataclass."""
-    # The source contains only field names of our own dataclasses.
+    """Compiles a function with this body. It decodes a dataclass from a message `m`."""
+    # exec is safe here: the source contains only field names of our own dataclasses.
     exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102
     return cast(Callable[[Any], Any], names["read"])
 
 
 def _prefix(enum: type[Enum]) -> str:
-    """The prefix of enum values in neuron.proto: SOURCE_KIND_ for SourceKind."""
+    """Returns the prefix of an enum's values in neuron.proto, such as SOURCE_KIND_ for SourceKind."""
     return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.__name__)[1:] + "_"
 
 
@@ -263,7 +266,7 @@ def _plan(kind: type) -> _Plan:
 
 
 def to_message(part: Any) -> Any:
-    """Converts a part of the model to the message of the same name."""
+    """Converts an object of the model to the protobuf message of the same name."""
     plan = _plan(type(part))
     message = plan.message()
     plan.fill(message, part)
@@ -274,14 +277,17 @@ T = TypeVar("T")
 
 
 def from_message(kind: type[T], message: Message) -> T:
-    """Converts a message to the part of the model with the same name. ValueError for values unknown to this version."""
+    """Converts a protobuf message to an object of the dataclass with the same name.
+
+    Raises ValueError for enum values that this version does not have.
+    """
     return cast(T, _plan(kind).read(message))
 
 
 def snapshot_on_demand(message: neuron_pb2.Snapshot) -> model.Snapshot:
-    """Converts like `from_message`, but reads the processes' parts only on access. Keeps the message.
+    """Converts the message of a snapshot, but decodes the parts of its processes only on access. Keeps the message.
 
-    For views of the latest snapshot: most of a snapshot is in these parts, and a view shows few of them.
+    This suits views of the latest snapshot: most of a snapshot is in these parts, and a view shows few of them.
     """
     return cast(model.Snapshot, _on_demand().read(message))
 
@@ -291,4 +297,4 @@ def _on_demand() -> _Plan:
     return _Plan(model.Snapshot, frozenset((model.Process, model.LoadedModel)))
 
 
-_plan(model.Snapshot)  # at import, so that a mismatch of model and proto is found at once
+_plan(model.Snapshot)  # runs at import, so that a mismatch of model and proto is found early

@@ -8,7 +8,7 @@ from __future__ import annotations
 from neurontools.model.finding import Finding, Health, Severity
 from neurontools.rpc import wire
 
-TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING, without the import
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, to avoid the import
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,13 +21,13 @@ _DEVICE_INDICES, _UNKNOWN_DEVICE_INDICES, _FINDINGS = 1, 2, 3
 _KIND, _SEVERITY, _REASON, _ACTION, _BEGAN, _DEVICES, _PID, _PIDS = range(1, 9)
 _CORE, _PART, _JOB, _SYNTHETIC, _INJECTED = range(9, 14)
 LAST_FIELD = _INJECTED
-"""The highest field number of Finding known here."""
+"""The highest field number of Finding that this module reads."""
 
 
 def read_health(reply: bytes) -> tuple[Health | None, float, str]:
-    """Returns the findings in a reply of METHOD, their Unix time, and the daemon's version.
+    """Decodes a GetSnapshot reply. Returns the host's health, the snapshot's Unix time, and the daemon's version.
 
-    None if the daemon does not judge the host. ValueError for a malformed reply.
+    The health is None if the daemon does not evaluate it. Raises ValueError for a malformed reply.
     """
     snapshot = wire.decode(_bytes(wire.decode(reply), _SNAPSHOT))
     message = snapshot.get(_HEALTH)
@@ -49,7 +49,7 @@ def _finding(fields: _Fields) -> Finding:
     severity = _optional_uint(fields, _SEVERITY) or 0
     return Finding(
         _text(fields, _KIND),
-        # a newer daemon may have a graver severity; show it as the gravest known here
+        # A newer daemon may send a higher severity than this version has; this shows the highest that it has.
         Severity(min(severity, max(Severity))),
         _text(fields, _REASON),
         _text(fields, _ACTION),
@@ -89,7 +89,7 @@ def _signed(value: int) -> int:
 
 
 def _uints(fields: _Fields, number: int) -> tuple[int, ...]:
-    """Decodes a repeated field, packed or not."""
+    """Decodes a repeated field of unsigned integers, packed or not."""
     values: list[int] = []
     for value in fields.get(number, []):
         values += wire.decode_packed(value) if isinstance(value, bytes) else [value]

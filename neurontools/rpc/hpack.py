@@ -1,13 +1,13 @@
 """HPACK header compression (RFC 7541) for a client without a dynamic table.
 
-The client announces SETTINGS_HEADER_TABLE_SIZE 0, so decoding is a pure function of one header block. It sends its own
-fields as plain literals, which every decoder must accept. The imports are minimal because `neuron-ls` loads this
-module.
+The client announces SETTINGS_HEADER_TABLE_SIZE 0, so decoding is a pure function of one header block. The client sends
+its own fields as plain literals, which every decoder must accept. The imports are minimal because `neuron-ls` loads
+this module.
 """
 
 from neurontools.rpc.wire import append_varint
 
-# RFC 7541, Appendix A; index 1 is the first.
+# The static table of RFC 7541, Appendix A. Its first entry has index 1.
 STATIC_TABLE = (
     (b":authority", b""),
     (b":method", b"GET"),
@@ -89,12 +89,14 @@ _huffman_symbols: dict[tuple[int, int], int] | None = None  # {(bit length, code
 
 
 def encode(headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Encodes a header block with literals only: no indexing, no Huffman code (section 6.2.2)."""
+    """Encodes a header block with literals only: no indexing, no Huffman code (RFC 7541, section 6.2.2)."""
     return b"".join(b"\0" + _encode_string(name) + _encode_string(value) for name, value in headers)
 
 
 def decode(block: bytes) -> list[tuple[bytes, bytes]]:
-    """Decodes a complete header block into its fields, in order. ValueError if it is malformed (section 6).
+    """Decodes a complete header block (RFC 7541, section 6). Returns its fields, in order.
+
+    Raises ValueError if the block is malformed.
 
     A reference to the dynamic table is an error, because the table size is always 0.
     """
@@ -105,11 +107,11 @@ def decode(block: bytes) -> list[tuple[bytes, bytes]]:
         if first & 0x80:  # 6.1 indexed field
             index, position = _decode_integer(block, position, 7)
             headers.append(_static_entry(index))
-        elif first & 0xE0 == 0x20:  # 6.3 dynamic table size update
+        elif first & 0xE0 == 0x20:  # RFC 7541, section 6.3: dynamic table size update
             size, position = _decode_integer(block, position, 5)
             if size:
                 raise ValueError(f"dynamic table of {size} bytes where none was allowed")
-        else:  # 6.2 literal field; "with incremental indexing" (0x40) has no effect on a table of size 0
+        else:  # section 6.2: literal field; "incremental indexing" (0x40) has no effect on a table of size 0
             index, position = _decode_integer(block, position, 6 if first & 0x40 else 4)
             if index:
                 name = _static_entry(index)[0]
@@ -121,7 +123,7 @@ def decode(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def decode_huffman(coded: bytes) -> bytes:
-    """Decodes a Huffman-coded string literal (section 5.2). ValueError if the code or its padding is invalid."""
+    """Decodes a Huffman-coded string (RFC 7541, section 5.2). Raises ValueError if code or padding is invalid."""
     symbols = _huffman_symbols or _make_huffman_symbols()
     octets = bytearray()
     length = code = 0
@@ -148,7 +150,7 @@ def _static_entry(index: int) -> tuple[bytes, bytes]:
 
 
 def _encode_string(octets: bytes) -> bytes:
-    """Encodes a string literal (section 5.2): its length with a 7-bit prefix (section 5.1), then its octets."""
+    """Encodes a string: its length with a 7-bit prefix (RFC 7541, section 5.1), then its octets (section 5.2)."""
     remainder = len(octets) - 127
     if remainder < 0:
         return bytes((len(octets),)) + octets
@@ -158,7 +160,7 @@ def _encode_string(octets: bytes) -> bytes:
 
 
 def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int, int]:
-    """Decodes an integer; returns it and the position behind it (section 5.1)."""
+    """Decodes an integer (RFC 7541, section 5.1). Returns it and the position behind it."""
     mask = (1 << prefix_bits) - 1
     value = _octet(block, position) & mask
     position += 1
@@ -177,7 +179,7 @@ def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int,
 
 
 def _decode_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """Decodes a string literal; returns it and the position behind it (section 5.2)."""
+    """Decodes a string literal (RFC 7541, section 5.2). Returns it and the position behind it."""
     is_huffman = _octet(block, position) & 0x80
     length, start = _decode_integer(block, position, 7)
     end = start + length
@@ -194,7 +196,7 @@ def _octet(block: bytes, position: int) -> int:
 
 
 def _make_huffman_symbols() -> dict[tuple[int, int], int]:
-    """Assigns the codes in canonical order. Other threads only ever see a complete table."""
+    """Makes the table of the Huffman codes, in canonical order. Other threads see it only when it is complete."""
     global _huffman_symbols
     symbols = {}
     code = previous_length = 0

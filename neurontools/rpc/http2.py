@@ -1,8 +1,8 @@
 """An HTTP/2 client connection over a unix socket (RFC 9113), with one open stream at a time.
 
 Implements frames, settings and flow control; a subclass of `Http2Stream` handles the contents. No TLS, push, priorities
-or dynamic header table: a peer that uses them causes ProtocolError. Imports only C modules and its own HPACK, because
-`neuron-ls` loads it. Safe to fork.
+or dynamic header table: a peer that uses them causes ProtocolError. Imports only C modules and `hpack`, because
+`neuron-ls` loads this module. A process with such a connection can fork safely.
 """
 
 import _socket
@@ -11,24 +11,24 @@ from time import monotonic
 
 from neurontools.rpc import hpack
 
-# Frame types (section 6).
+# Frame types (RFC 9113, section 6).
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE = 0, 1, 3, 4, 5
 _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 6, 7, 8, 9
-# Frame flags; ACK is for SETTINGS and PING.
+# Frame flags (RFC 9113, section 6). ACK is a flag of SETTINGS and PING only.
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-# Settings (section 6.5.2).
+# Settings (RFC 9113, section 6.5.2).
 _HEADER_TABLE_SIZE, _ENABLE_PUSH, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 2, 4, 5
-# Error codes (section 7).
+# Error codes (RFC 9113, section 7).
 REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY = 7, 8, 11, 12
 
 MAX_WINDOW_BYTES = 2**31 - 1
-DEFAULT_WINDOW_BYTES = 2**16 - 1  # of each connection and stream until a WINDOW_UPDATE
+DEFAULT_WINDOW_BYTES = 2**16 - 1  # window of each connection and stream until a WINDOW_UPDATE
 _FRAME_HEADER_BYTES = 9
-_DEFAULT_FRAME_BYTES = 2**14  # SETTINGS_MAX_FRAME_SIZE until the peer changes it; always this for frames to us
+_DEFAULT_FRAME_BYTES = 2**14  # limit for received frames; for sent ones until the peer changes it
 _MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
-_RECEIVE_BYTES = 2**16  # below the mmap threshold of malloc: mapping costs more than a second read
+_RECEIVE_BYTES = 2**16  # below malloc's mmap threshold, because mapping costs more than a second read
 _MAX_CONNECT_SECONDS = 1e6
 _MOST_UNSENT_BYTES = 2**16  # limit for acknowledgements that a server requests but does not read
 
@@ -46,29 +46,29 @@ class StreamReset(Exception):
 
 
 class ConnectionEnded(Exception):
-    """The peer closed the connection or accepts no more streams (GOAWAY). The text is its reason."""
+    """The peer closed the connection, or accepts no more streams (GOAWAY). The text is the peer's reason."""
 
 
 class Http2Stream:
-    """One request and its reply, with the window for the request. Subclasses handle headers and data."""
+    """One HTTP/2 stream: a request and its reply. Subclasses handle the headers and data of the reply."""
 
     __slots__ = ("id", "is_ended", "received_bytes", "send_window_bytes")
 
     def __init__(self) -> None:
-        self.id = 0  # 0 until the stream is opened
+        self.id = 0  # stream ID; 0 until the stream is opened
         self.is_ended = False
         self.send_window_bytes = 0
-        self.received_bytes = 0  # not yet returned to the peer by WINDOW_UPDATE
+        self.received_bytes = 0  # bytes for which no WINDOW_UPDATE was sent yet
 
     def take_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Handles a header block: the headers or the trailers."""
+        """Handles a header block of the reply: its headers or trailers."""
 
     def take_data(self, data: bytes) -> None:
-        """Handles a part of the body."""
+        """Handles a part of the reply's body."""
 
 
 class Http2Connection:
-    """A connection to the server at a socket; connects when it is made. For one thread of one process.
+    """A connection to the server at a socket. Connects when it is created. For one thread of one process.
 
     `deadline` is a time.monotonic() value; after it, sending and receiving raise TimeoutError. None: no deadline. After
     any error, only `close` is allowed.
@@ -92,7 +92,7 @@ class Http2Connection:
         self._farewell = ""
         self._next_stream_id = 1
         self._stream = Http2Stream()
-        # stream ID, whether it ends the stream, the bytes so far
+        # The incomplete header block: stream ID, whether it ends the stream, its bytes so far.
         self._header_block: tuple[int, bool, bytearray] | None = None
         settings = ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, window_bytes))
         self._unsent = bytearray(
@@ -110,7 +110,7 @@ class Http2Connection:
 
     @property
     def takes_streams(self) -> bool:
-        """Whether another stream can be opened, as far as is known."""
+        """Whether another stream can be opened, unless the server has closed the connection unnoticed."""
         return not self._is_closed and not self._is_going_away and self._next_stream_id <= _MAX_STREAM_ID
 
     def open(self, stream: Http2Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
@@ -124,7 +124,7 @@ class Http2Connection:
         self._send_body(stream, body)
 
     def receive(self) -> None:
-        """Receives one frame and handles it (section 4.1). Drops frames of unknown types and of other streams."""
+        """Receives and handles one frame (RFC 9113, section 4.1). Drops frames of unknown types and other streams."""
         header = self._take(_FRAME_HEADER_BYTES)
         length, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
         stream_id = int.from_bytes(header[5:]) & _MAX_STREAM_ID
@@ -141,13 +141,13 @@ class Http2Connection:
             handler(self, flags, stream_id, payload)
 
     def fileno(self) -> int:
-        """The descriptor of the socket, for a selector."""
+        """Returns the descriptor of the socket, for a selector."""
         return self._sock.fileno()
 
     def receive_available(self) -> None:
-        """Handles the frames that have come and sends what can be sent, without waiting.
+        """Handles the frames that have arrived and sends queued data, without waiting.
 
-        Reads once, so that a peer that sends without end does not starve others.
+        Reads the socket once, so that a peer that sends without end does not starve other connections.
         """
         self._sock.settimeout(0.0)
         try:
@@ -166,14 +166,14 @@ class Http2Connection:
                 raise ProtocolError("the server takes nothing of what it asks for") from None
 
     def _has_frame(self) -> bool:
-        """Whether the next frame is complete, or already known to be one that `receive` refuses."""
+        """Whether `receive` can handle the next frame without waiting: it is complete, or longer than allowed."""
         if len(self._received) < _FRAME_HEADER_BYTES:
             return False
         length = int.from_bytes(self._received[:3])
         return length > _DEFAULT_FRAME_BYTES or len(self._received) >= _FRAME_HEADER_BYTES + length
 
     def flush(self) -> None:
-        """Sends queued acknowledgements. While it receives, the connection does so by itself."""
+        """Sends queued data, such as acknowledgements. `receive` calls this before it waits."""
         if self._unsent:
             self._ready_socket().sendall(self._unsent)
             self._unsent.clear()
@@ -191,7 +191,7 @@ class Http2Connection:
         self._sock.close()
 
     def _send_body(self, stream: Http2Stream, body: bytes) -> None:
-        """Sends DATA frames as far as the peer's windows allow; receives while they are full (section 5.2)."""
+        """Sends a body as DATA frames. While the peer's windows are full, receives (RFC 9113, section 5.2)."""
         sent = 0
         while sent < len(body) and not stream.is_ended:
             room = min(self._peer_settings[_MAX_FRAME_SIZE], self._send_window_bytes, stream.send_window_bytes)
@@ -207,7 +207,7 @@ class Http2Connection:
             self._unsent += _frame(_RST_STREAM, 0, stream.id, CANCEL.to_bytes(4))
 
     def _take(self, size: int) -> bytes:
-        """Reads the next bytes from the server. Sends queued data first."""
+        """Returns the next `size` bytes from the server. Sends queued data before it waits."""
         while len(self._received) < size:
             self.flush()
             chunk = self._ready_socket().recv(_RECEIVE_BYTES)
@@ -219,7 +219,7 @@ class Http2Connection:
         return taken
 
     def _ready_socket(self) -> _socket.socket:
-        """Returns the socket with its timeout set to the time left. TimeoutError if none is left."""
+        """Returns the socket with its timeout set to the time until the deadline. Raises TimeoutError after that."""
         remaining_seconds = None if self.deadline is None else self.deadline - monotonic()
         if remaining_seconds is not None and remaining_seconds <= 0:
             raise TimeoutError
@@ -227,7 +227,7 @@ class Http2Connection:
         return self._sock
 
     def _return_window(self) -> None:
-        """Returns received bytes to the peer's window (section 5.2)."""
+        """Lets the peer send as many bytes as were received since the last WINDOW_UPDATE (RFC 9113, section 5.2)."""
         self._widen_window(0, self._received_bytes)
         self._received_bytes = 0
         stream = self._stream
@@ -241,7 +241,7 @@ class Http2Connection:
             self._unsent += _frame(_WINDOW_UPDATE, 0, stream_id, increment_bytes.to_bytes(4))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Section 6.1. Padding counts for flow control, and so do frames of closed streams."""
+        """Handles DATA (RFC 9113, section 6.1). Padding and frames of closed streams count for flow control too."""
         stream = self._stream
         self._received_bytes += len(payload)
         if stream_id == stream.id:
@@ -252,7 +252,7 @@ class Http2Connection:
             self._return_window()
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Section 6.2."""
+        """Handles HEADERS (RFC 9113, section 6.2)."""
         fragment = _unpadded(flags, payload)
         if flags & _PRIORITY:
             if len(fragment) < 5:
@@ -262,7 +262,7 @@ class Http2Connection:
         self._on_continuation(flags, stream_id, fragment)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Section 6.10."""
+        """Handles CONTINUATION (RFC 9113, section 6.10)."""
         if self._header_block is None or self._header_block[0] != stream_id:
             raise ProtocolError("CONTINUATION frame without its HEADERS")
         _, ends_stream, octets = self._header_block
@@ -280,12 +280,15 @@ class Http2Connection:
                 self._stream.is_ended = ends_stream
 
     def _on_rst_stream(self, _flags: int, stream_id: int, payload: bytes) -> None:
-        """Section 6.4."""
+        """Handles RST_STREAM (RFC 9113, section 6.4)."""
         if stream_id == self._stream.id:
             raise StreamReset(int.from_bytes(payload[:4]))
 
     def _on_settings(self, flags: int, _stream_id: int, payload: bytes) -> None:
-        """Section 6.5. A new initial window also changes that of the open stream (6.9.2)."""
+        """Handles SETTINGS (RFC 9113, section 6.5).
+
+        A new initial window size also changes the window of the open stream (section 6.9.2).
+        """
         if flags & _ACK:
             return
         if len(payload) % 6:
@@ -302,18 +305,21 @@ class Http2Connection:
         self._unsent += _frame(_SETTINGS, _ACK, 0, b"")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        """Section 6.6. The client's SETTINGS forbid it."""
+        """Refuses PUSH_PROMISE (RFC 9113, section 6.6), because the client's SETTINGS forbid it."""
         raise ProtocolError("PUSH_PROMISE frame")
 
     def _on_ping(self, flags: int, _stream_id: int, payload: bytes) -> None:
-        """Section 6.7."""
+        """Handles PING (RFC 9113, section 6.7)."""
         if len(payload) != 8:
             raise ProtocolError("PING frame of a wrong size")
         if not flags & _ACK:
             self._unsent += _frame(_PING, _ACK, 0, payload)
 
     def _on_goaway(self, _flags: int, _stream_id: int, payload: bytes) -> None:
-        """Section 6.8. A stream up to the last stream ID is still answered; later ones need a new connection."""
+        """Handles GOAWAY (RFC 9113, section 6.8).
+
+        The peer still answers streams up to the last stream ID; later ones need a new connection.
+        """
         self._is_going_away = True
         last_stream_id = int.from_bytes(payload[:4]) & _MAX_STREAM_ID
         self._farewell = payload[8:].decode(errors="replace")
@@ -321,7 +327,7 @@ class Http2Connection:
             raise ConnectionEnded(self._farewell or "the server is shutting down")
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
-        """Section 6.9."""
+        """Handles WINDOW_UPDATE (RFC 9113, section 6.9)."""
         increment = int.from_bytes(payload) & MAX_WINDOW_BYTES
         if len(payload) != 4 or not increment:
             raise ProtocolError("WINDOW_UPDATE frame without an increment")
@@ -344,11 +350,11 @@ class Http2Connection:
 
 
 def connect(sock: _socket.socket, socket_path: str, timeout_seconds: float) -> None:
-    """Connects to a unix socket. TimeoutError if the server does not accept in time. The socket has no timeout
-    afterwards.
+    """Connects to a unix socket. Raises TimeoutError if the server does not accept in time.
 
-    A non-blocking connect to a unix socket fails at once while the server's backlog is full, and there is nothing to
-    wait for. So this uses a blocking connect with SO_SNDTIMEO as its timeout (unix(7), socket(7)).
+    While the server's backlog is full, a non-blocking connect to a unix socket fails immediately, and no event reports
+    when it can succeed. So this uses a blocking connect with SO_SNDTIMEO as its timeout (unix(7), socket(7)).
+    Afterwards the socket has no timeout in Python.
     """
     microseconds = int(min(timeout_seconds, _MAX_CONNECT_SECONDS) * 1e6)
     if microseconds <= 0:
@@ -367,7 +373,7 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:
-    """Removes the padding of DATA and HEADERS (section 6.1)."""
+    """Removes the padding of DATA and HEADERS frames (RFC 9113, section 6.1)."""
     if not flags & _PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

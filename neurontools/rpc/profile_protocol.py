@@ -25,14 +25,14 @@ _MOST_PID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """How long to profile: until `seconds` have passed, or until `steps` are done if that is sooner."""
+    """How long to profile: for `seconds`, or until `steps` training steps are done if that is sooner."""
 
     seconds: float
     steps: int | None
 
 
 def request_of(pid: int, wanted: ProfileOptions) -> bytes:
-    """Encodes a request from a client to the daemon."""
+    """Encodes a profile request from a client to the daemon."""
     return b"%s %d %s\n" % (PROFILE, pid, _numbers(wanted))
 
 
@@ -42,7 +42,7 @@ def is_request(line: bytes) -> bool:
 
 
 def read_request(line: bytes) -> tuple[int, ProfileOptions]:
-    """Decodes a request; returns the PID and the options. ValueError if it is malformed."""
+    """Decodes a client's profile request to PID and options. Raises ValueError if it is malformed."""
     if len(line) > _LONGEST_BYTES:
         raise ValueError(f"{len(line)} bytes")
     word, number, seconds, steps = line.split(b" ")
@@ -53,12 +53,12 @@ def read_request(line: bytes) -> tuple[int, ProfileOptions]:
 
 
 def forward_request(wanted: ProfileOptions) -> bytes:
-    """Encodes a request from the daemon to the process."""
+    """Encodes the profile request that the daemon forwards to the process."""
     return b"%s %s\n" % (PROFILE, _numbers(wanted))
 
 
 def read_passed_on(value: bytes) -> ProfileOptions:
-    """Decodes a forwarded request, without its first word. ValueError if it is malformed."""
+    """Decodes a forwarded profile request, given without its first word. Raises ValueError if it is malformed."""
     if len(value) > _LONGEST_BYTES:
         raise ValueError(f"{len(value)} bytes")
     seconds, steps = value.split(b" ")
@@ -66,12 +66,12 @@ def read_passed_on(value: bytes) -> ProfileOptions:
 
 
 def refusal_of(reason: str, text: str) -> bytes:
-    """Encodes a refusal by the daemon."""
+    """Encodes the daemon's refusal of a profile request."""
     return b"%s %s %s\n" % (_REFUSED, reason.encode(), text.encode())
 
 
 def read_refusal(line: bytes) -> tuple[str, str]:
-    """Decodes a refusal into reason and text. If it is malformed, the whole line is the text."""
+    """Decodes the daemon's refusal to reason and text. If it is malformed, the whole line is the text."""
     word, _, rest = line.partition(b" ")
     reason, _, text = rest.partition(b" ")
     said = text if word == _REFUSED and text else line
@@ -84,12 +84,12 @@ def decode_failure(why: str) -> bytes:
 
 
 def is_failure(said: bytes) -> bool:
-    """Whether a process starts its reply with a failure message."""
+    """Whether the reply of a process starts with a failure message."""
     return said.startswith(_FAILED + b" ")
 
 
 def read_failure(line: bytes) -> str:
-    """Decodes a failure message; any other line is returned as it is."""
+    """Returns the text of a failure message. Returns any other line unchanged."""
     return line.removeprefix(_FAILED + b" ").decode("utf-8", "replace")
 
 

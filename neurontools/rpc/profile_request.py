@@ -1,7 +1,7 @@
 """Requests a profile of a running process through the daemon.
 
-The daemon checks the peer credentials of the client and passes one end of a socket pair to the process. The process
-sends the profile directly to the client, even if the daemon ends meanwhile.
+The daemon checks the peer credentials of the client, and passes one end of the client's socket pair to the process. The
+process sends the profile directly to the client, even if the daemon ends meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EXIT_CODES = {
 
 
 class RequestedProfile:
-    """A requested profile. Close it, or use it as a context manager. For one thread."""
+    """The connection over which a process sends its profile. A context manager, for one thread."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self.pid = pid
@@ -47,7 +47,7 @@ class RequestedProfile:
 
     @classmethod
     def ask(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> RequestedProfile:
-        """Sends the request to the daemon at a socket. UserError if the daemon refuses or cannot forward it."""
+        """Sends the request to the daemon at a socket. Raises UserError if the daemon refuses or can't forward it."""
         ours, theirs = socket.socketpair()
         asked = cls(pid, ours)
         try:
@@ -59,7 +59,7 @@ class RequestedProfile:
                     raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
                 request = profile_protocol.request_of(pid, profile_protocol.ProfileOptions(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
-                theirs.close()  # the process has its own copy of this end
+                theirs.close()  # the daemon has its own copy of this end
                 asked._await_answer(connection, socket_path, deadline)
         except BaseException as error:
             asked.close()
@@ -70,7 +70,10 @@ class RequestedProfile:
         return asked
 
     def taken(self, timeout_seconds: float) -> None:
-        """Waits until the process has acknowledged. UserError if it does not, cannot, or has ended."""
+        """Waits until the process has accepted the request.
+
+        Raises UserError if the process does not answer, can't make a profile, or has ended.
+        """
         deadline = monotonic() + timeout_seconds
         while b"\n" not in self._read:
             left = deadline - monotonic()
@@ -87,7 +90,10 @@ class RequestedProfile:
             self._fail(line)
 
     def read(self, timeout_seconds: float) -> bytes:
-        """Returns the next part of the profile; b"" at its end. TimeoutError if nothing comes, UserError on failure."""
+        """Returns the next part of the profile; b"" at its end.
+
+        Raises TimeoutError if no data arrives in time, UserError if the process reports a failure.
+        """
         if not self._read and not self._has_ended:
             if not _is_readable(self.channel, timeout_seconds):
                 raise TimeoutError
@@ -115,7 +121,7 @@ class RequestedProfile:
     def _await_answer(self, connection: socket.socket, socket_path: str, deadline: float) -> None:
         """Waits for the daemon's answer, or for the first data from the process.
 
-        An older daemon without profile requests sends nothing and closes the passed descriptor.
+        An older daemon, which has no profile requests, sends nothing and closes the passed descriptor.
         """
         poll = select.poll()
         poll.register(connection, select.POLLIN)
@@ -166,7 +172,10 @@ def _refusal(socket_path: str, line: bytes | None) -> str:
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes | None:
-    """Returns the next line from the daemon; None at the end. TimeoutError."""
+    """Returns the next line from the daemon; None if the connection ends or the line is too long.
+
+    Raises TimeoutError after the deadline.
+    """
     line = b""
     while not line.endswith(b"\n"):
         connection.settimeout(max(deadline - monotonic(), 0.001))

@@ -26,7 +26,7 @@ class RemoteAddress:
 
 
 def remote_address(text: str) -> RemoteAddress:
-    """Parses `grpcs://HOST:PORT`. ValueError says what is wrong."""
+    """Parses `grpcs://HOST:PORT`. Raises ValueError with a message for the user."""
     host, colon, port = text.removeprefix(SCHEME).rstrip("/").rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
     if not text.startswith(SCHEME) or not colon or not is_port or not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):

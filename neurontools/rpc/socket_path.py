@@ -17,22 +17,22 @@ _stands_for: "dict[str, str]" = {}
 
 
 def attach_socket(socket: str) -> str:
-    """The path of the attach socket next to an API socket."""
+    """Returns the path of the attach socket that belongs to an API socket."""
     return socket + _ATTACH_SUFFIX
 
 
 def set_display_address(path: str, address: str) -> None:
-    """Sets the address that messages show for a socket, if the socket is only a tunnel."""
+    """Sets the address that messages show instead of the path of a tunnel's socket."""
     _stands_for[path] = address
 
 
 def display_address(path: str) -> str:
-    """The address of the daemon at a socket, for messages."""
+    """Returns the address of a daemon for messages: the remote one if the socket is a tunnel's, else the path."""
     return _stands_for.get(path) or f"unix:{path}"
 
 
 def validate_socket_path(path: str, given_by: str) -> str:
-    """Returns a socket path without `unix:`. UserError if no socket can have this path."""
+    """Returns a socket path without `unix:`. Raises UserError if no socket can have this path."""
     if path.startswith(REMOTE_SCHEME):
         raise UserError(
             f"{given_by}: {path[:60]} is an address that monitors read from; give the path of a socket of this host",
@@ -54,14 +54,14 @@ def validate_socket_path(path: str, given_by: str) -> str:
 
 
 def grpc_target(path: str) -> str:
-    """The gRPC target of a socket path. It is a URI, so %, ? and # are quoted."""
+    """Returns the gRPC target for a socket path. It is a URI, so %, ? and # are quoted."""
     from urllib.parse import quote
 
     return f"unix:{quote(os.fsencode(path))}"
 
 
 def configured_socket(option: str | None, environment: "Mapping[str, str]") -> str | None:
-    """The socket from --socket or NEURONTOOLS_SOCKET; None if neither is given."""
+    """Returns the socket path from --socket or NEURONTOOLS_SOCKET; None if neither is given."""
     if option is not None:
         return validate_socket_path(option, "--socket")
     text = environment.get(VARIABLE, "")
@@ -69,7 +69,7 @@ def configured_socket(option: str | None, environment: "Mapping[str, str]") -> s
 
 
 def default_socket(environment: "Mapping[str, str]") -> str:
-    """The default socket of a daemon started by this user."""
+    """Returns the default socket path of a daemon that this user starts."""
     runtime_directory = environment.get("XDG_RUNTIME_DIR", "")
     if runtime_directory.startswith("/"):
         return f"{runtime_directory}/neurontools/neurond.sock"
@@ -80,7 +80,7 @@ def default_socket(environment: "Mapping[str, str]") -> str:
 
 
 def candidate_sockets(environment: "Mapping[str, str]") -> tuple[str, ...]:
-    """The sockets that a client tries by default: first the user's own daemon, then the system's."""
+    """Returns the socket paths that a client tries by default: the user's own daemon, then the system's."""
     own = default_socket(environment)
     if own == SYSTEM_SOCKET or not _is_trustworthy(own):
         return (SYSTEM_SOCKET,)
@@ -88,12 +88,12 @@ def candidate_sockets(environment: "Mapping[str, str]") -> tuple[str, ...]:
 
 
 def _is_trustworthy(path: str) -> bool:
-    """Whether a directory below /tmp belongs to the user. A missing one is harmless."""
+    """Whether a client may use a socket path. Below /tmp, its directory must belong to the user or be missing."""
     if not path.startswith("/tmp/"):  # noqa: S108
         return True
     try:
         found = os.lstat(os.path.dirname(path))  # noqa: PTH120
     except OSError:
         return True
-    # a directory that only its owner can change
+    # True for a directory of this user that only its owner can change.
     return found.st_uid == os.geteuid() and found.st_mode & 0o170022 == 0o040000

@@ -1,7 +1,7 @@
 """TLS tunnels: local unix sockets that lead to daemons on other hosts, so that clients need no TLS.
 
-Each connection to such a socket becomes a TLS connection to the remote daemon. One thread per connection connects,
-because name lookups block. One thread moves the data of all connections.
+Each connection to such a socket becomes a TLS connection to the remote daemon. Each of these is opened in a thread of
+its own, because name lookups block. One thread moves the data of all connections.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STOP_SECONDS = 2.0
 
 @dataclass(slots=True, eq=False)
 class _Door:
-    """A local socket that leads to a remote daemon."""
+    """The listening local socket of a tunnel, and the address of its remote daemon."""
 
     address: RemoteAddress
     listener: socket.socket
@@ -41,7 +41,7 @@ class _Door:
 
 @dataclass(slots=True)
 class _Connected:
-    """The result of an attempt to connect."""
+    """A local client, and the TLS connection that was opened for it, or the reason why that failed."""
 
     door: _Door
     local: socket.socket
@@ -49,14 +49,14 @@ class _Connected:
     why_not: str = field(default="")
 
     def close(self) -> None:
-        """Closes both ends if nothing else will. May be called again."""
+        """Closes the local and the remote socket. May be called again."""
         self.local.close()
         if self.remote is not None:
             self.remote.close()
 
 
 class TunnelSet:
-    """A context manager with tunnel sockets in a private directory. `open` may be called from any thread."""
+    """A context manager for tunnels. Their sockets are in a private directory. Any thread may call `open`."""
 
     def __init__(self, tls: ClientTls) -> None:
         self._tls = tls
@@ -107,8 +107,8 @@ class TunnelSet:
         self.close()
 
     def _wake(self) -> bool:
-        """Wakes the thread; returns whether it still runs."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes it anyway
+        """Wakes the thread that moves data. Returns whether that thread still runs."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread anyway
             if not self._has_ended:
                 os.write(self._waker, b"x")
             return not self._has_ended
@@ -172,7 +172,7 @@ class TunnelSet:
         threading.Thread(target=self._connect, args=(door, local), name="connecting", daemon=True).start()
 
     def _connect(self, door: _Door, local: socket.socket) -> None:
-        """Runs in its own thread."""
+        """Opens the TLS connection for a local client. Runs in its own thread."""
         try:
             done = _Connected(door, local, _connect_tls(door.address, self._tls.context()))
         except (OSError, ValueError) as error:
@@ -182,7 +182,7 @@ class TunnelSet:
             done.close()
 
     def _move(self, pipe: TunnelPipe) -> bool:
-        """Moves data; returns whether decrypted data remains that no selector reports."""
+        """Moves data through a tunnel. Returns whether its TLS socket holds more data that no selector reports."""
         remote_number = pipe.remote.fileno()
         if not pipe.move():
             self._pipes.discard(pipe)
@@ -195,7 +195,7 @@ class TunnelSet:
         return pipe.is_unfinished
 
     def _drain(self, local: socket.socket) -> None:
-        """Reads until a refused client closes: closing first would drop the GOAWAY it was sent."""
+        """Discards data until a refused client closes. If the tunnel closed first, the GOAWAY frame could be lost."""
         try:
             if local.recv(2**14):
                 return
@@ -208,7 +208,10 @@ class TunnelSet:
 
 
 def _connect_tls(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Connects with TLS; returns a non-blocking socket. OSError, or ValueError if the server does not speak gRPC."""
+    """Connects with TLS and returns a non-blocking socket.
+
+    Raises OSError, or ValueError if the server does not speak gRPC.
+    """
     with contextlib.ExitStack() as closing:
         connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
         closing.callback(connection.close)
@@ -227,13 +230,13 @@ def _connect_tls(address: RemoteAddress, context: ssl.SSLContext) -> ssl.SSLSock
 
 
 def _short_directory() -> str:
-    """A directory for sockets, whose paths must be short."""
+    """Returns a temporary directory with a short path, because paths of sockets must be short."""
     base = tempfile.gettempdir()
     return base if len(os.fsencode(base)) <= 64 else "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
 
 
 _PIECE_BYTES = 2**14  # one full TLS record
-_MOST_ROUNDS = 16  # before other connections get their turn
+_MOST_ROUNDS = 16  # reads of one connection before other connections get their turn
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 # HTTP/2 frames (RFC 9113, section 6): an empty SETTINGS frame, and the type of GOAWAY.
 _SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -241,7 +244,7 @@ _GOAWAY = 7
 
 
 class TunnelPipe:
-    """Connects a local and a remote socket, both non-blocking. Owns both. For one thread."""
+    """Moves data between a local and a remote socket, both non-blocking. Owns both. For one thread."""
 
     def __init__(self, local: socket.socket, remote: ssl.SSLSocket) -> None:
         self.local = local
@@ -252,15 +255,16 @@ class TunnelPipe:
 
     @property
     def wants(self) -> tuple[int, int]:
-        """The selector events in which `move` can make progress, for the local and the remote socket."""
+        """The selector events to wait for before `move`: those of the local and those of the remote socket."""
         read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
         local = (0 if self._up else read) | (write if self._down else 0)
         return local, (0 if self._down else read) | (write if self._up else 0)
 
     def move(self) -> bool:
-        """Moves the data that is there. Returns False at the end; the remote socket is closed then.
+        """Moves the available data. If a side has closed or failed, closes the remote socket and returns False.
 
-        If the remote never answered, the local client gets a GOAWAY with the reason and stays open to read it.
+        If the remote daemon never answered, sends a GOAWAY frame with the reason to the local client. The local socket
+        stays open, so that the client can read it.
         """
         try:
             for _ in range(_MOST_ROUNDS):
@@ -275,7 +279,7 @@ class TunnelPipe:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether decrypted data is left that no selector reports."""
+        """Whether the TLS socket holds decrypted data that no selector reports."""
         return not self._down and self.remote.pending() > 0
 
     def close(self) -> None:
@@ -284,7 +288,7 @@ class TunnelPipe:
         self.local.close()
 
     def _move_once(self) -> bool | None:
-        """Whether data came from either end; None if one end has closed."""
+        """Moves data once in each direction. Returns whether data came from either side; None if one has closed."""
         moved = False
         if not self._up:
             data = _receive(self.local)
@@ -316,7 +320,7 @@ class TunnelPipe:
 
 
 def send_goaway(local: socket.socket, why: str) -> None:
-    """Sends an HTTP/2 client a GOAWAY frame with the reason, and closes our side."""
+    """Sends an HTTP/2 client a GOAWAY frame with the reason, and shuts down our side for writing."""
     payload = bytes(8) + why.encode("utf-8", "replace")  # last stream ID 0, error code 0
     with contextlib.suppress(OSError):
         local.send(_SETTINGS + len(payload).to_bytes(3) + bytes((_GOAWAY, 0)) + bytes(4) + payload)
@@ -337,7 +341,7 @@ def _send(end: socket.socket, data: bytes) -> bytes:
         return data
 
 
-# X509_V_ERR_* of OpenSSL (x509_vfy.h), for the certificate of the server.
+# OpenSSL's verification errors (X509_V_ERR_* in x509_vfy.h) of the server's certificate.
 _NOT_VALID_YET, _EXPIRED, _HOST_NAME, _ADDRESS = 9, 10, 62, 64
 _NOT_TRUSTED = frozenset((18, 19, 20, 21, 24))
 _OF_ITS_CERTIFICATE = {
@@ -346,7 +350,7 @@ _OF_ITS_CERTIFICATE = {
     _HOST_NAME: "its certificate is for other names; use one of them, or have this one added",
     _ADDRESS: "its certificate is for other names and addresses; use one of them, or have this one added",
 }
-# TLS alerts of the server: how the reason given by OpenSSL ends.
+# Messages for TLS alerts of the server, by the end of the reason that OpenSSL gives.
 _ALERTS = (
     (
         "ALERT_UNKNOWN_CA",
@@ -364,7 +368,7 @@ NOT_GRPC = "it speaks TLS but not gRPC; is this the port of neurond --listen?"
 
 
 def connection_failure_text(error: Exception) -> str:
-    """Why connecting failed, and what to check next."""
+    """Describes why connecting failed, and what to check next."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _NOT_TRUSTED:
             return "the authority that signed its certificate is not trusted here; give that authority with --tls-ca"
@@ -398,14 +402,14 @@ def _tls_failure_text(name: str) -> str:
 
 OPTIONS = ("tls-cert", "tls-key", "tls-ca")
 VARIABLES = ("NEURONTOOLS_TLS_CERT", "NEURONTOOLS_TLS_KEY", "NEURONTOOLS_TLS_CA")
-_NAMES = ("tls.crt", "tls.key", "ca.crt")  # as in a Kubernetes TLS secret
+_NAMES = ("tls.crt", "tls.key", "ca.crt")  # the names that a Kubernetes TLS secret has
 
 
 def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> ClientTls:
-    """Finds the client certificate: from options, else from the environment, else from the user's directory. UserError
-    if none.
+    """Returns TLS with the client certificate from the options, the environment or the user's directory, in this order.
 
-    Certificate and key come from the same source; the authorities come from the first source that has them.
+    Certificate and key come from the same source; the CA certificates come from the first source that has them. Raises
+    UserError if no source has a certificate.
     """
     directory = configuration_directory(environment)
     found = tuple(
@@ -431,7 +435,7 @@ def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> Clie
 
 
 def configuration_directory(environment: Mapping[str, str]) -> str:
-    """The directory of the user's certificates."""
+    """Returns the directory of the user's TLS certificates."""
     home = environment.get("XDG_CONFIG_HOME", "")
     if not home.startswith("/"):
         home = f"{environment.get('HOME') or '/'}/.config"
@@ -442,7 +446,7 @@ _standing: list[TunnelSet] = []
 
 
 def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Opens a tunnel to `grpcs://HOST:PORT` until the command ends. Returns the socket path. UserError."""
+    """Opens a tunnel to `grpcs://HOST:PORT` for the rest of the command. Returns its socket path. Raises UserError."""
     try:
         address = remote_address(text)
     except ValueError as error:

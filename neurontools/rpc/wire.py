@@ -10,7 +10,7 @@ _FIXED_SIZES_BYTES = {FIXED64: 8, FIXED32: 4}
 
 
 def append_varint(encoded: bytearray, value: int) -> None:
-    """Appends an integer of any size, at least 0, as a varint (LEB128): seven bits per byte, the lowest first."""
+    """Appends a non-negative integer of any size as a varint (LEB128): seven bits per byte, the lowest first."""
     while value > 127:
         encoded.append(value & 127 | 128)
         value >>= 7
@@ -27,7 +27,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tuple[int, int]:
-    """Decodes a varint; returns it and the position behind it. ValueError if it is cut off or too long."""
+    """Decodes a varint. Returns it and the position behind it. Raises ValueError if it is cut off or too long."""
     value = shift = 0
     while position < len(message):
         byte = message[position]
@@ -54,7 +54,7 @@ def encode_bool(number: int, value: bool) -> bytes:
 
 
 def encode_bytes(number: int, value: bytes) -> bytes:
-    """Encodes a field of type bytes, or an encoded message."""
+    """Encodes a field of type bytes, or a field with an encoded message."""
     return _tag(number, LENGTH_DELIMITED) + encode_varint(len(value)) + value
 
 
@@ -69,7 +69,7 @@ def encode_packed(number: int, values: list[int]) -> bytes:
 
 
 def decode(message: bytes) -> dict[int, list[int | bytes]]:
-    """Decodes a message to {field number: [values in the order of arrival]}. ValueError if it is malformed.
+    """Decodes a message to {field number: [its values, in order]}. Raises ValueError if it is malformed.
 
     A varint is an int (a negative int32 or int64 as its two's complement in 64 bits). Every other value is bytes:
     strings, messages and packed fields as they are; fixed32 and fixed64 (float, double) as 4 and 8 little-endian bytes.
@@ -101,7 +101,7 @@ def decode(message: bytes) -> dict[int, list[int | bytes]]:
 
 
 def decode_packed(values: bytes) -> list[int]:
-    """Decodes one packed repeated field of unsigned integers. ValueError if it ends inside a value."""
+    """Decodes one packed repeated field of unsigned integers. Raises ValueError if it ends inside a value."""
     decoded = []
     position = 0
     while position < len(values):
