@@ -1,7 +1,8 @@
-"""Estimates of the memory, time and cost of a training script on a real instance; public.
+"""Public API that estimates the memory, time and cost of a training script on a real instance.
 
 `estimate(run, instance_type)` returns an `Estimate` of a run that neuron-run counted (`CountedRun.from_summary`). The
-estimate keeps counted, listed and estimated values apart. No torch, no clock, no I/O except the given files.
+estimate keeps counted values, list prices and estimated values apart. The package imports no torch, reads no clock and
+does no I/O except on the given files.
 """
 
 from neurontools.estimate.calibration import Calibration, CalibrationRow, Interval, read_rows

@@ -50,15 +50,15 @@ class Interval:
 
 
 ETA = Interval(0.297 / 1.8, 0.297 * 1.8)
-"""The share of the peak FLOPS that training reaches. Seven families of published rows reach 0.15 to 0.70; the interval
-is their geometric mean, 0.297, with a factor of 1.8 in both directions."""
+"""The share of the peak FLOPS that training reaches. Seven families of published training runs reach 0.15 to 0.70; the
+interval is their geometric mean, 0.297, divided and multiplied by 1.8."""
 
 LAUNCH_SECONDS = 0.27e-3
-"""The time to launch a small graph, fitted on AWS's published inference rows."""
+"""The time to launch a small graph, fitted to AWS's published inference benchmarks."""
 
 TENSOR_SECONDS = 67e-6
-"""The most time that a tensor adds to the launch of a training graph: 611 tensors took 28 to 41 ms in the ViT article.
-No measurement is published for other models, so the low end of an estimate assumes 0."""
+"""The most time that a tensor adds to the launch of a training graph: in published runs of a ViT-B/16 on inf2.xlarge,
+611 tensors took 28 to 41 ms. No measurement is published for other models, so the low end of an estimate assumes 0."""
 
 BUS_BYTES_PER_SECOND = Interval(52.8e9, 103.9e9)
 """Bus bandwidth of an all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
@@ -71,7 +71,7 @@ FAMILIES_HELD, FAMILIES = 5, 7
 `scripts/estimate-errors` computes."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
-_LEAST_SPREAD = 0.10  # mean error of fits on held-out rows of the ViT article, all measured on one model
+_LEAST_SPREAD = 0.10  # mean error of fits on held-out published runs of one model, a ViT-B/16
 _MOST_SPREAD = 0.5  # a larger mean error means that the rows come from different models
 _MAX_FILE_BYTES = 2**20
 
@@ -274,8 +274,7 @@ def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
     if determinant <= 1e-9 * aa * bb:
-        # Equal ratios of executions to compute time can't separate host from device: assume the fastest published
-        # compute.
+        # Rows with equal ratios of executions to compute can't separate both: assume the fastest published compute.
         slowdown = min(a1 / aa, 1 / ETA.high)
         return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
     slowdown, host = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant

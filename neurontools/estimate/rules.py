@@ -13,7 +13,7 @@ from neurontools.estimate.calibration import LAUNCH_SECONDS
 from neurontools.util.units import bytes_text, duration_text
 
 LEAST_STEPS = 10
-"""A run with fewer steps gets no advice: too short to show a steady state."""
+"""A run with fewer steps gets no advice, because it is too short to show a steady state."""
 
 _HALF_OF_STEPS = 0.5  # evaluations cause events in fewer steps than this share; more frequent events belong to training
 
@@ -417,7 +417,7 @@ _RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
     "deprecated-variable": _deprecated_variable,
 }
 RULES = tuple(_RULES)
-"""The names of all rules."""
+"""The names of all rules of advice."""
 
 
 def find_advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> list[Advice]:

@@ -24,7 +24,7 @@ from neurontools.views.processes_page import process_rows
 from neurontools.views.screen import page_named
 from neurontools.views.time_cursor import TimeCursor
 
-# Errors while drawing a corrupt moment of a recording; callers skip that moment and keep the others.
+# Errors that corrupt data in a recording can cause; callers report the error and can still show other moments.
 SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
 DEVICE_PAGES = ("topology", "history")
 JOB_PAGES = ("overview", "processes")
@@ -54,7 +54,7 @@ class AuxiliaryData:
         self._own_at_seconds = float("-inf")
 
     def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
-        """Returns the processes that ended before a snapshot. Fetches earlier ones from the daemon once."""
+        """Returns the processes that ended before a snapshot. Asks the daemon once for the processes that it knows."""
         if self._fetch is None and isinstance(self._feed, LiveFeed):
             self._fetch = EndedProcessFetch(self._feed.socket_path)
         if self._fetch is not None:
@@ -136,11 +136,11 @@ class DashboardSettings:
 
     @property
     def first_page(self) -> str:
-        """Name of the page to start with: that of the command line, else `start_page`, else the last one."""
+        """The page to start with: from the command line, else `start_page`, else the last page of the previous run."""
         return self.page if "page" in self.__dict__.get("_stored", {}) else self.start_page or self.page
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Assigns a setting, and forgets the stored value that `show` set aside, so that the new value is saved."""
+        """Assigns a setting and ends its override by `show`, so that the new value is saved."""
         object.__setattr__(self, name, value)
         self.__dict__.get("_stored", {}).pop(name, None)
 
@@ -151,7 +151,7 @@ class DashboardSettings:
         object.__setattr__(self, name, value)
 
     def sort_by(self, key: str) -> None:
-        """Makes a column the primary sort column; reverses its order if it already is."""
+        """Makes a column the primary sort column. A second call for the same column reverses the order."""
         if self.sort == key:
             self.is_descending = not self.is_descending
             return
@@ -160,7 +160,7 @@ class DashboardSettings:
             self.then_sort = ""
 
     def then_sort_by(self, key: str) -> None:
-        """Makes a column the secondary sort column. A second call reverses its order, a third call removes it."""
+        """Makes a column the secondary sort column. A second call reverses its order, a third removes the column."""
         if self.then_sort != key:
             self.then_sort, self.is_then_descending = key, _starts_descending(key)
         elif self.is_then_descending is _starts_descending(key):

@@ -94,7 +94,7 @@ def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: i
 
 
 def _condition(cell: DeviceCell) -> str:
-    """Returns the condition of a device, such as "free" or "severity 2"; hosts with equal conditions share a group."""
+    """Returns the condition of a device, such as "free" or "missing"; hosts with equal conditions share a group."""
     if not cell.is_present:
         return "missing"
     if cell.severity is not None and cell.severity >= Severity.WARNING:
@@ -128,7 +128,7 @@ class HostRow:
     """A row of the host table: a host, or a group of hosts with combined values."""
 
     state: HostState
-    name: str  # as displayed
+    name: str  # text in the column of names
     group: HostGroup | None = None
 
     @property

@@ -69,17 +69,17 @@ SORTS: dict[str, Callable[[Iterable[HostState]], list[HostState]]] = {
 class FleetContext:
     """All input for drawing the view of many hosts."""
 
-    rows: Sequence[HostRow]  # sorted and filtered
+    rows: Sequence[HostRow]  # rows of the host table, sorted and filtered
     all_states: tuple[HostState, ...]
     jobs: tuple[FleetJob, ...]
-    now_seconds: float  # time.monotonic()
+    now_seconds: float  # current time.monotonic()
     now_unix_seconds: float
     interval_seconds: float
     sort: str = "worst first"
     group_by: str = ""
     filter_text: str = ""
     is_filter_edited: bool = False
-    cursor: int = -1  # -1: no selection
+    cursor: int = -1  # selected row of the host table; -1: none
     top: int = 0
     is_grid_shown: bool = True
     message: str = ""
@@ -187,7 +187,7 @@ def _totals_line(context: FleetContext, width: int) -> Line:
     live = [state.summary for state in context.all_states if state.link is HostLink.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
-        """Sums a field over the hosts that report it; None if no live host reports it."""
+        """Sums a field over the live hosts that report it; None if there are live hosts, but none reports the field."""
         known = [count for found in live if (count := getattr(found, name)) is not None]
         return sum(known) if known or not live else None
 

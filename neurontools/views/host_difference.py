@@ -328,7 +328,7 @@ class ComparedPair:
 class SubjectDifference:
     """A host, job or device on both sides. `a` and `b` are its names on these sides; None if missing there."""
 
-    kind: str  # host, job or device
+    kind: str  # "host", "job" or "device"
     a: str | None
     b: str | None
     quantities: tuple[ComparedPair, ...]

@@ -28,7 +28,7 @@ _FACT_LABEL_CELLS = 12
 _LEAST_TABLE_LINES = 4
 _POWER_CELLS = 30  # width of an entry such as "ND15 ########.... 45.0% (40-51)"
 _VCPU_BAR_CELLS = 24  # width of a vCPU such as "  12 ########....  34% "
-_VCPU_NARROW_CELLS = 10  # "  12  34% "
+_VCPU_NARROW_CELLS = 10  # width of a vCPU without bar, such as "  12  34% "
 _VCPU_LABEL_CELLS, _VCPU_FIGURE_CELLS = 5, 6
 _ALL_PORTS = "all"
 
@@ -203,7 +203,7 @@ def _vcpu_levels(context: RenderContext, vcpus: tuple[VcpuUsage, ...], width: in
 class TrafficRow:
     """Traffic of one network interface, disk or EFA port. None means unknown or not applicable."""
 
-    kind: str  # net, disk or EFA
+    kind: str  # "net", "disk" or "EFA"
     name: str
     state: str | None
     in_bytes_per_second: float | None  # received from the network, or read from the disk

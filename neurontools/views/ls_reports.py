@@ -121,7 +121,7 @@ def _row_text(cells: Sequence[str]) -> str:
 
 
 def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """Returns the text of `--health`: per finding "device 3: critical: REASON; ACTION" or alike, then a summary."""
+    """Returns the text of `--health`: lines such as "device 3: critical: REASON; ACTION", then a summary."""
     lines = [
         f"{_devices_text(finding)}: {finding.severity.name.lower()}: {sentence(finding, snapshot)}; {finding.action}"
         for finding in _unique_findings(verdicts)

@@ -218,7 +218,7 @@ def fitting_process_columns(
     for training steps.
     """
     kept: list[ProcessColumn] = []
-    used = 2  # cells of the tag mark
+    used = 2  # width of the mark of tagged rows
     for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
     offered = [*PROCESS_COLUMNS, *([WHERE] if with_place else []), COMMAND]
     for column in sorted((column for column in offered if column.offered), key=lambda column: column.rank):
@@ -341,7 +341,7 @@ class ShownStraggler:
     """
 
     rank: Rank
-    part: str | None  # a name from STEP_PARTS
+    part: str | None  # name of a part of the step, from STEP_PARTS
 
 
 def reported_straggler(job: RunningJob) -> ShownStraggler | None:

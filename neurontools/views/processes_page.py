@@ -1,4 +1,4 @@
-"""The process page: all jobs and processes that hold NeuronCores, with their figures."""
+"""The process page: jobs and processes that hold NeuronCores or use the Neuron runtime, with their figures."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def colour_key(names: Sequence[str]) -> Markup:
 def _outline(
     across: Sequence[float], above: Sequence[float], below: Sequence[float], place: Callable[[float], float]
 ) -> str:
-    """Returns the SVG path around an area of a stacked chart. The path has steps, because values change at once."""
+    """Returns the SVG path around an area of a stacked chart, stepped because values are constant between two times."""
     last = len(across) - 1
     there = (f"H{across[position]:.1f}V{place(above[position]):.1f}" for position in range(1, last + 1))
     back = (f"V{place(below[position - 1]):.1f}H{across[position - 1]:.1f}" for position in range(last, 0, -1))

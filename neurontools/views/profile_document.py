@@ -67,7 +67,10 @@ class ShareOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class PeakPart:
-    """HBM use at the highest level whose details the profile retained; `highest_bytes` is the peak of the whole run."""
+    """HBM use at the highest level whose details the profile retained.
+
+    `highest_bytes` is the peak of the whole profile.
+    """
 
     core: int
     at: str | None

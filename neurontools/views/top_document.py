@@ -401,7 +401,7 @@ class TopTraining:
 
 
 def training_part(process: Process, now_seconds: float) -> TopTraining | None:
-    """Converts the training counters of a process to their form in the document; None if it reports none.
+    """Converts the training counters of a process to their form in the document; None if it reports no counters.
 
     `now_seconds` is the CLOCK_MONOTONIC time of the host.
     """

@@ -51,7 +51,10 @@ def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def ended_rows(context: RenderContext) -> list[EndedProcess]:
-    """Returns the processes that ended by the shown moment, newest first; on a process's tab, only its PID."""
+    """Returns the processes that ended by the shown moment, newest first.
+
+    If the current tab is that of one process, returns only ended processes with the same PID.
+    """
     ended = [process for process in context.ended if context.pid is None or process.pid == context.pid]
     return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)
 

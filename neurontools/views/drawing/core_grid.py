@@ -22,10 +22,10 @@ from neurontools.views.drawing.lines import (
 )
 from neurontools.views.drawing.render_context import RenderContext, heading
 
-_LABEL_CELLS = 5  # "ND15 "
+_LABEL_CELLS = 5  # width of a device label such as "ND15 "
 _BAR_CELL = 14  # terminal cells per core; with fewer, a core has a number but no bar
-_TEXT_CELL = 5  # "100% "
-_FIGURE_CELLS = 7  # "100.00%"
+_TEXT_CELL = 5  # width of a core that shows a text such as "100% "
+_FIGURE_CELLS = 7  # width of a number such as "100.00%"
 _SPARK_CELL = 40  # terminal cells per core; with fewer, a core has no sparkline
 _LEAST_SPARK = 8
 _HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # (least terminal cells of a device, cells of its memory bar), widest first

@@ -18,11 +18,12 @@ _LEAST_CELLS = 24
 class Glyphs:
     """A character set for drawing pages; `levels` and `fractions` are ordered from empty to full.
 
-    Compares by identity: the cache of bars has it in its key, and hashing all fields took longer than drawing a bar.
+    Compares by identity: the cache of bars uses character sets as keys, and hashing all fields took longer than drawing
+    a bar.
     """
 
     full: str
-    track: str  # the empty part of a bar
+    track: str  # character of the empty part of a bar
     fractions: str  # characters for the last cell of a bar, from 1/8 to 7/8 full; "": bars have whole cells only
     levels: str  # characters of a sparkline, from lowest to highest value
     thin_full: str  # filled part of a thin bar, which shows memory
@@ -90,7 +91,7 @@ UNICODE = Glyphs(
 
 
 BLOCKS = replace(UNICODE, is_dotted=False)
-"""For terminals whose fonts lack braille, such as the Linux console."""
+"""Character set for terminals whose fonts lack braille, such as the Linux console."""
 
 
 ASCII = Glyphs(

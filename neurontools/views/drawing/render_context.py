@@ -160,7 +160,7 @@ def shown_events(context: RenderContext, pid: int | None) -> tuple[HostEvent, ..
 
 @dataclass(frozen=True, slots=True)
 class SearchEntry:
-    """A searchable row of a list. A search matches the text of the row, or is a filter that matches a process of it."""
+    """A searchable row of a list. It matches a text that it contains, or a filter that any of its processes passes."""
 
     key: str  # identifies the row; unique in the list and stable between snapshots
     text: str = ""
