@@ -60,11 +60,14 @@ from neurontools.runtime.tensors.storages import storages
 
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
-_TOUCH_EVERY = 64  # executions; a replayed program then counts as used in the LRU cache
+_TOUCH_EVERY = 64  # a replayed program refreshes its LRU cache entry once per this many executions
 
 
 class Executor:
-    """Holds the programs of all cores. Callers hold the lock of the buffers, except where a method says otherwise."""
+    """Executes graphs and holds the loaded programs of all cores.
+
+    Callers hold the lock of the buffers, except where a method says otherwise.
+    """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.monitor: Monitor = NotMonitored()
@@ -87,7 +90,7 @@ class Executor:
 
     @property
     def policy(self) -> ExecutionPolicy:
-        """Returns the settings of all executions. Reads them at the first use, because scripts set variables late."""
+        """Returns the execution settings. Reads the environment at first use, because scripts set variables late."""
         if self._policy is None:
             self._policy = ExecutionPolicy.from_environment(self.environment)
         return self._policy
@@ -102,7 +105,7 @@ class Executor:
         return self._flags
 
     def flush(self, core: Core, reason: str) -> None:
-        """Executes the pending graph of a core, or the finished trace that replaces it. Takes the lock itself."""
+        """Executes the pending graph of a core, or the finished trace that replaces it. Takes `buffers.lock` itself."""
         with buffers.lock:
             buffers.drain()
             trace = replayer.take_finished_trace(core)
@@ -126,7 +129,7 @@ class Executor:
                 ring.end_flush()
 
     def _execute(self, core: Core, graph: Graph, observed: list[ObservedCall] | None) -> None:
-        """Executes a recorded graph. `observed` lists its calls if the replayer observed them, else it is None."""
+        """Executes a recorded graph. `observed` has its calls if the replayer observed them, otherwise None."""
         queued = time.perf_counter()
         words = storages.words
         alive = bytes([words[buffer.slot] == buffer.address for buffer in graph.buffers])
@@ -146,7 +149,7 @@ class Executor:
         replayer.expect_next(core, loaded.cache_entry)
 
     def _execute_again(self, core: Core, trace: Trace) -> None:
-        """Executes a replayed trace; no graph was recorded for it."""
+        """Executes the program of a replayed trace. For such a step, no graph was recorded."""
         loaded: LoadedProgram = trace.program
         metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
@@ -184,13 +187,13 @@ class Executor:
             deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
         started = part = None
         try:
-            # The script's default device and other modes apply to its own calls only.
+            # The script's default device and other torch modes must not affect the operators of the program.
             with (
                 torch._C._AutoDispatchBelowAutograd(),
                 torch._C._DisableAutocast(),
                 torch._C.DisableTorchFunction(),
             ):
-                # The core counts as busy for the sum of its operators; a profile lists them one by one.
+                # The monitor gets one busy interval per execution; only a profile lists single operators.
                 begun = time.perf_counter()
                 started = self.monitor.begin(loaded.handle, begun)
                 part = step_clock.open(COMPUTE, begun)
@@ -243,7 +246,7 @@ class Executor:
     def _note(
         self, core: Core, loaded: LoadedProgram, entry: GraphEntry, known: Any, queued_ns: int, times: Any
     ) -> None:
-        """Adds an execution to the profile, before its buffers are released."""
+        """Adds an execution to the profile. Callers release the buffers of the graph afterwards."""
         index = core.global_index
         ring.record_memory_levels(index, core.memory.levels)
         ring.record_output_allocations(
@@ -252,7 +255,7 @@ class Executor:
         ring.record_execution(entry, index, loaded.flops, queued_ns, times)
 
     def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool, ended: float) -> None:
-        """Reports the outcome. Raises ExecutionFailed on NaN if NEURON_FAIL_ON_NAN is set."""
+        """Reports the outcome of an execution. Raises ExecutionFailed on NaN if NEURON_FAIL_ON_NAN is set."""
         status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if bad else NrtStatus.SUCCESS
         if bad:
             core.statistics.numerical_errors_total += 1
@@ -264,7 +267,7 @@ class Executor:
             )
 
     def _extract(self, core: Core, graph: Graph, alive: bytes) -> None:
-        """Compiles a graph into the cache instead of executing it; its results are zeros."""
+        """Compiles a graph into the compile cache instead of executing it, and sets the graph's results to zeros."""
         key = (core.local_index, tuple(graph.key), alive)
         compiled = self.extracted.get(key)
         if compiled is None:
@@ -284,7 +287,7 @@ class Executor:
         _forget(graph.buffers)
 
     def _program(self, core: Core, graph: Graph, alive: bytes) -> LoadedProgram:
-        # Changed compiler flags apply only to graphs compiled later, as with the SDK.
+        # The key has no compiler flags: as with the SDK, changed flags apply only to graphs compiled later.
         key = (core.local_index, tuple(graph.key), alive)
         loaded = self.programs.get(key)
         if loaded is not None:
@@ -365,7 +368,7 @@ class Executor:
         return loaded
 
     def _grow_scratchpad(self, core: Core, nbytes: int) -> None:
-        """Grows the scratchpad, which all models of a core share, to the largest need."""
+        """Grows the scratchpad of a core, which all its models share, to at least `nbytes`."""
         missing = nbytes - core.memory.levels[Category.SCRATCHPAD]
         if missing > 0:
             core.memory.allocate(Category.SCRATCHPAD, missing)
@@ -399,7 +402,7 @@ class Executor:
 
 
 def _forget(listed: Sequence[Buffer | None]) -> None:
-    """Detaches buffers from an executed graph and frees the storages that are no longer alive."""
+    """Detaches buffers from an executed graph and releases the buffers whose storages are dead."""
     words = storages.words
     for buffer in listed:
         if buffer is not None:
@@ -409,14 +412,14 @@ def _forget(listed: Sequence[Buffer | None]) -> None:
 
 
 def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
-    """Detaches buffers from a graph that failed; its results keep the error instead of a value."""
+    """Detaches buffers from a failed graph. Buffers without a value store the error instead."""
     for buffer in listed:
         if buffer is not None and buffer.value is None:
             buffer.failure = error
     _forget(listed)
 
 
-_MOST_PREPARED = 16  # a training repeats few programs
+_MOST_PREPARED = 16  # programs; enough, because a training repeats few programs
 
 
 class LoadedProgram:
@@ -450,7 +453,7 @@ class LoadedProgram:
     ) -> None:
         compiled = program.compiled
         self.program = program
-        self.native = native  # may become machine code later
+        self.native = native  # the program's machine code, once it is built
         self.run = program.run if native is None else native.run
         self.code_bytes = code_bytes
         self.handle = handle
@@ -463,15 +466,15 @@ class LoadedProgram:
         self.cache_entry = TraceCacheEntry()
         self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
-        self.entry: GraphEntry | None = None  # its graph in the profile
+        self.entry: GraphEntry | None = None  # the program's graph in the profile
 
     @property
     def may_sample(self) -> bool:
-        """Returns whether its operators can be timed one by one; native machine code cannot."""
+        """Returns whether the program's operators can be timed one by one, which native machine code does not allow."""
         return self.native is None or not self.native.is_native
 
 
 def prepare_profile(programs: Iterable[LoadedProgram]) -> None:
-    """Prepares the timed form of the last 16 programs, so that no profiled step includes that time."""
+    """Prepares the timing of single operators for the last 16 programs, before the first profiled step needs it."""
     for loaded in list(programs)[-_MOST_PREPARED:]:
         loaded.program.prepare_timed()

@@ -1,11 +1,12 @@
 """Process groups over gloo: ranks, channels, collectives, and the wait for other ranks.
 
-Group 0 has all ranks. A sent tensor waits in the rendezvous store, so a sender never waits for a receiver. A channel
-keeps the order of its tensors.
+Group 0 has all ranks. A channel passes tensors from rank to rank in order. A sent tensor stays in the rendezvous store
+until a rank receives it, so senders never wait.
 
-gloo does not report waiting time. So the ranks sometimes meet before a collective: the time until they meet is the
-wait, and the rest is the collective's own work. They meet before one of 61 collectives, and before the 1st, 2nd, 3rd,
-5th, 9th and so on, counted by kind and group. For the other collectives, the wait is the time beyond the known work.
+gloo does not report how long a collective waits for other ranks. So before some collectives, the ranks synchronize with
+a tiny all-reduce. Its time is the wait, and the rest is the collective's own work. The ranks synchronize before every
+61st collective, and before the 1st, 2nd, 3rd, 5th, 9th and so on, counted by kind and group. For all other collectives,
+the wait is the time beyond the work measured before.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _REDUCE_OPS: dict[str, Any] = {
 
 
 class CollectiveFailed(ExecutionFailed):
-    """A collective failed: a peer died, or the ranks ran different collectives or another order of them."""
+    """A collective failed because a peer died, or because the ranks ran different collectives."""
 
     def __init__(self, kind: str, cause: BaseException) -> None:
         super().__init__(
@@ -51,7 +52,7 @@ class CollectiveFailed(ExecutionFailed):
 def run_collective(
     kind: str, number: int, nbytes: int, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str, root: int
 ) -> float:
-    """Runs one collective in a group and returns its wait for other ranks, in seconds.
+    """Runs one collective in a group and returns the seconds that it waited for other ranks.
 
     `number` is the number of the group. The collective is complete on return. Raises CollectiveFailed if gloo fails,
     and ExecutionFailed after the deadline.
@@ -155,7 +156,7 @@ def _receive(group: Any, outputs: list[Tensor], _inputs: list[Tensor], _reductio
 
 
 def _permute(group: Any, outputs: list[Tensor], inputs: list[Tensor], routes: str, _root: int) -> None:
-    """Sends tensors along the routes `source>target`. A rank that receives nothing keeps its output unchanged."""
+    """Sends a tensor along each route, such as "0>1" from rank 0 to rank 1. Other outputs are unchanged."""
     rank = group.rank()
     works, received = [], None
     for route in routes.split():
@@ -189,16 +190,16 @@ _FUNCTIONS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None
 
 _TIMEOUT = timedelta(minutes=30)
 _groups: list[Any] = []
-_sizes: list[int] = []  # group sizes as plain numbers: Dynamo can't call a group's size()
+_sizes: list[int] = []  # sizes of the groups as plain numbers, because Dynamo can't call a group's size()
 _own_rank: list[int] = []  # rank of this process in group 0; at most one item
 _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
 
 def prefix_store_of_start(store: Any) -> Any:
-    """Returns a view of a store that is separate for each start of the ranks.
+    """Returns a rendezvous store with a key prefix for the current start of the ranks.
 
-    torchrun keeps its store when it restarts the ranks, so the store still has the addresses of the ended ones.
+    When torchrun restarts the ranks, it keeps its store, which still has the addresses of the ended ranks.
     """
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
@@ -225,7 +226,7 @@ def _destroy_groups() -> None:
 
 
 def rendezvous_store() -> Any:
-    """Returns the rendezvous store; None before the ranks met, or if the job has one rank."""
+    """Returns the rendezvous store. None if the group of all ranks does not exist yet, or if the job has one rank."""
     return _stores[0] if _stores and _sizes and _sizes[0] > 1 else None
 
 
@@ -235,7 +236,7 @@ def has_joined_world() -> bool:
 
 
 def own_rank() -> int | None:
-    """Returns the rank of this process among all ranks; None before they met."""
+    """Returns the rank of this process in the job; None before the group of all ranks exists."""
     return _own_rank[0] if _sizes else None
 
 
@@ -245,7 +246,7 @@ def group_of(number: int) -> Any:
 
 
 def ensure_world() -> int:
-    """Returns the number of ranks. Joins torchrun's ranks in a gloo group if the script made no process group."""
+    """Returns the number of ranks. If the script has no process group, creates a gloo group of torchrun's ranks."""
     if _sizes:
         return _sizes[0]
     size = int(os.environ.get("WORLD_SIZE", "1") or 1)
@@ -257,10 +258,10 @@ def ensure_world() -> int:
 
 
 def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
-    """Returns the number of this rank's group, and makes the group at the first call.
+    """Returns the number of the group that contains this rank. The first call creates the group.
 
-    `groups` lists ranks as in torch_xla: `groups=[[0, 1], [2, 3]]`. Returns 0, the group of all ranks, without groups.
-    Raises ValueError if no group has this rank.
+    `groups` lists the ranks of each group, as in torch_xla: `groups=[[0, 1], [2, 3]]`. Without groups, returns 0, the
+    group of all ranks. Raises ValueError if no group has this rank.
     """
     if not groups or ensure_world() == 1:
         return 0
@@ -279,7 +280,7 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
 
 
 def rank_in_group(rank: int, groups: Sequence[Sequence[int]] | None) -> int:
-    """Returns the rank within its group for a rank of the job; `groups` is as in `join_subgroup`."""
+    """Converts a rank of the job to the rank within its group. `groups` lists the ranks by group: [[0, 1], [2, 3]]."""
     members = next((tuple(g) for g in groups or () if rank in g), None)
     return rank if members is None or len(members) == _sizes[0] else members.index(rank)
 
@@ -295,7 +296,7 @@ _here: dict[str, bytes] = {}
 
 
 def send_on_channel(channel: int, value: Tensor) -> None:
-    """Puts a CPU tensor into a channel; never waits for the receiver."""
+    """Sends a CPU tensor through a channel. Never waits for the receiver."""
     number = _sent[channel] = _sent.get(channel, 0) + 1
     payload = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     store = rendezvous_store()
@@ -337,9 +338,9 @@ def _channel_key(channel: int, number: int) -> str:
     return f"neuron-channel-{channel}-{number}"
 
 
-_MEASURE_EVERY = 61  # collectives; a prime, so that each collective of a step is measured in turn
-_LATEST = 5  # measurements; their median ignores a short moment of load on the host
-_PAIRWISE = frozenset({"send", "receive", "permute"})  # not all ranks of the group take part
+_MEASURE_EVERY = 61  # collectives per measurement; a prime, so that each collective of a step gets its turn
+_LATEST = 5  # number of measurements in the median, which ignores short load peaks of the host
+_PAIRWISE = frozenset({"send", "receive", "permute"})  # kinds in which only some ranks of the group take part
 
 CollectiveKey = tuple[str, int, int]
 """(kind, group number, bit length of the size in bytes)"""
@@ -348,7 +349,8 @@ CollectiveKey = tuple[str, int, int]
 class CollectiveWait:
     """Measures how long collectives wait for other ranks.
 
-    The ranks must run the same collectives in the same order, because each rank counts them to know when to meet.
+    The ranks must run the same collectives in the same order: each rank decides by its own count before which
+    collectives to synchronize.
     """
 
     def __init__(self) -> None:
@@ -357,7 +359,7 @@ class CollectiveWait:
         self._work_seconds: dict[CollectiveKey, float] = {}
 
     def carry_out(self, kind: str, number: int, group: Any, nbytes: int, work: Callable[[], None]) -> float:
-        """Runs one collective and returns its wait, in seconds. Passes on the exceptions of `work`."""
+        """Runs one collective. Returns the seconds that it waited for other ranks. Exceptions of `work` propagate."""
         count = self._counts.get((kind, number), 0)
         self._counts[kind, number] = count + 1
         began = time.perf_counter()
@@ -376,21 +378,21 @@ class CollectiveWait:
             self._work_seconds[key] = sorted(latest)[len(latest) // 2]
             return met - began
         if kind in _PAIRWISE:
-            # The start of the peer is unknown, so the shortest time so far counts as one without waiting.
+            # The start of the peer is unknown, so the shortest time so far counts as a collective without waiting.
             known = self._work_seconds[key] = seconds if known is None else min(known, seconds)
         elif known is None:
             known = self._like(kind, number, nbytes)
         return max(0.0, seconds - known)
 
     def _like(self, kind: str, number: int, nbytes: int) -> float:
-        """Estimates the work in seconds from the nearest known size.
+        """Estimates the seconds of a collective without waiting, from the measured collective of the nearest size.
 
-        Returns the same time for fewer bytes, and a proportionally longer time for more bytes.
+        Fewer bytes take the same time as measured, more bytes proportionally longer.
         """
         bits = nbytes.bit_length()
         sizes = [key[2] for key in self._work_seconds if key[:2] == (kind, number)]
         if not sizes:
-            return inf  # the first collective failed, so no size is known
+            return inf  # the first collective failed, so there is no measurement
         nearest = min(sizes, key=lambda size: abs(size - bits))
         return self._work_seconds[kind, number, nearest] * 2.0 ** max(0, bits - nearest)
 

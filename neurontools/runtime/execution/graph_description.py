@@ -1,4 +1,4 @@
-"""Description of graphs for profiles: operators, engines, origins, and why a graph is new."""
+"""Describes graphs for profiles: their operators and engines, their origin, and why a graph is new."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST_GRAPH = "the first one"
 
 @dataclass(frozen=True, slots=True)
 class GraphOrigin:
-    """The origin of a program: compile time in ns, whether the cache had it, and why the graph is new."""
+    """The origin of a program: compile time in ns, whether the compile cache had it, and why its graph is new."""
 
     compile_ns: int
     was_cached: bool
@@ -30,7 +30,7 @@ class GraphOrigin:
 
 
 def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin) -> GraphEntry:
-    """Adds a program and its operators to the ring and returns the entry. The caller holds the runtime's lock."""
+    """Adds a program and its operators to the profile ring and returns the entry. Callers hold the runtime's lock."""
     compiled = program.compiled
     kept = kept_operators(graph, alive)
     number = len(ring.graphs)
@@ -77,7 +77,8 @@ def profile_operators(
 ) -> list[OperatorDefinition]:
     """Returns the operators of a program in execution order.
 
-    `flops` has the FLOPs of each operator. `origins` maps a position to a stack number and whether it is in backward.
+    `flops` has the FLOPs of each operator. `origins` maps an operator's position to the number of its call stack and
+    to whether it belongs to backward.
     """
     described = []
     for position, instruction in enumerate(compiled.instructions):
@@ -104,7 +105,7 @@ def profile_operators(
 
 
 def operator_label(instruction: Instruction) -> str:
-    """Returns the name of an operator; for a collective the name of its kind, as neuron::all_reduce."""
+    """Returns the name of an operator. For a collective, it has the kind, such as neuron::all_reduce."""
     name = instruction.operator.name
     if name == COLLECTIVE:
         kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[_KIND_ARGUMENT])
@@ -113,7 +114,7 @@ def operator_label(instruction: Instruction) -> str:
 
 
 def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefinition]) -> list[int]:
-    """Returns for each output the stack number of its operator; -1 if unknown."""
+    """Returns, for each output, the call stack number of the operator that computes it; -1 if unknown."""
     made: dict[int, int] = {}
     for instruction, operator in zip(compiled.instructions, described, strict=True):
         for number in flattened(instruction.results):
@@ -124,7 +125,7 @@ def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefiniti
 def _instruction_layouts(
     instruction: Instruction, compiled: CompiledGraph
 ) -> tuple[list[TensorLayout], TensorLayout | None]:
-    """Returns all layouts read and written, and the first written one: a result, or a value changed in place."""
+    """Returns the layouts of all values that an instruction reads or writes, and that of the first written value."""
     layouts = compiled.layouts
     read = [
         use.layout or layouts[use.value]
@@ -149,14 +150,14 @@ _INPUT = " = input "
 
 @dataclass(frozen=True, slots=True)
 class _SeenGraph:
-    """The inputs of a graph, and its operator names without shapes."""
+    """The inputs of an earlier graph, and its operator names without shapes."""
 
     inputs: tuple[str, ...]
     operators: tuple[str, ...]
 
 
 class GraphChanges:
-    """Compares each new graph with the last 8 and keeps the last 8 differences in `latest`.
+    """Compares each new graph with the previous 8 graphs. `latest` has the last 8 differences as text.
 
     Callers hold the runtime's lock.
     """
@@ -166,7 +167,7 @@ class GraphChanges:
         self._seen: deque[_SeenGraph] = deque(maxlen=_KEPT)
 
     def note(self, text: str) -> None:
-        """Compares a new graph, given as text of `compiler.graph_text`, and stores the difference."""
+        """Compares a new graph with earlier graphs and stores the difference. `text` is from `compiler.graph_text`."""
         lines = text.splitlines()
         inputs = tuple(line.partition(_INPUT)[2] for line in lines if _INPUT in line)
         operators = tuple(line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line)
@@ -187,6 +188,6 @@ class GraphChanges:
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:
-    """Returns both layouts as text; without strides, unless only the strides differ."""
+    """Returns both layouts as text, without strides unless only the strides differ."""
     short = old.partition("{")[0], now.partition("{")[0]
     return (old, now) if short[0] == short[1] else short

@@ -1,4 +1,4 @@
-"""Injected faults: executions and collectives that fail, hang or are late."""
+"""Applies injected faults: executions and collectives fail, hang, are late or have wrong results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.
 
 
 def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> ProgramRun | None:
-    """Returns the function that runs the next execution with its injected faults; None if no fault applies."""
+    """Returns a function that runs the next execution with its injected faults. None if no fault applies."""
     striking = faults.faults_for_execution(core.local_index)
     if not striking:
         return None
@@ -52,9 +52,9 @@ class _FaultyRun:
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> list[Tensor]:
-        """Runs the program with its faults.
+        """Runs the program with its injected faults.
 
-        Raises ExecutionFailed if a fault ends it: before the program starts, or at the start of a collective.
+        Raises ExecutionFailed if a fault ends the execution, before the program or at the start of a collective.
         """
         for fault in self._striking:
             if fault.kind.effect in _IN_COLLECTIVES:
@@ -91,7 +91,7 @@ class _FaultyRun:
             raise self._failure(fault)
 
     def _flip(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
-        """Flips random bits of a random result; the same seed gives the same bits."""
+        """Flips random bits of a random result. The same seed flips the same bits."""
         possible = [value for value in results if value.numel() and value.is_contiguous()]
         if possible:
             value = fault.random.choice(possible)
@@ -102,7 +102,7 @@ class _FaultyRun:
         self._faults.acknowledge(fault, self._core)
 
     def _spoil(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
-        """Puts NaN into the first result that can hold it, and logs the error as hardware does."""
+        """Writes NaN into the first result that can represent NaN, and logs the error as real hardware does."""
         for value in results:
             if value.is_floating_point() and value.numel() and value.dtype.itemsize > 1:
                 value.view(-1)[:1].fill_(float("nan")) if value.is_contiguous() else value.fill_(float("nan"))
@@ -148,7 +148,7 @@ class _FaultyRun:
 
 
 class CollectiveFaults:
-    """Functions to call before each collective, usually none. Callers hold the runtime's lock."""
+    """Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
 
     __slots__ = ("meets",)
 

@@ -1,7 +1,7 @@
 """Execution time by operator, measured by sampling.
 
-A few executions are timed instruction by instruction; the others cost one comparison. The operators' shares come from
-the timed executions of a program, its total time from all executions.
+A few executions of a program are timed instruction by instruction; all others only cost one comparison. The timed
+executions give the share of each operator, and all executions give the total time.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import Protocol
 from neurontools.model import OperatorTime
 from neurontools.rpc.report_limits import MOST_OPERATORS
 
-_FIRST_SAMPLE = 16  # executions; earlier ones are slower: cold, checked and not replayed yet
-_SAMPLE_EVERY = 61  # executions; a prime, so that samples reach every position of a periodic training loop
-_MAKING_SECONDS = 100e-6  # per instruction, to prepare the timed form of a program
-_MAKING_RATIO = 0.004  # largest share of a program's time so far for that preparation
+_FIRST_SAMPLE = 16  # executions before the first sample; early executions are slower
+_SAMPLE_EVERY = 61  # executions per sample; a prime, so that samples reach every position of a periodic loop
+_MAKING_SECONDS = 100e-6  # estimated seconds per instruction to prepare a timed execution
+_MAKING_RATIO = 0.004  # largest share of a program's time so far that the preparation may take
 
 
 class OperatorSamples:
-    """The timed executions of one program, and the number of the next one. Callers hold the runtime's lock.
+    """The timed executions of one program, and which execution to time next. Callers hold the runtime's lock.
 
-    `names` has each operator of the program once. `seconds` is the time of all executions, timed or not.
+    `names` has each operator of the program once. `seconds` is the total time of all executions, also of those not
+    timed by operator.
     """
 
     __slots__ = ("counts", "kind_of", "names", "nanoseconds", "next_at", "seconds", "told_seconds", "told_times")
@@ -39,15 +40,15 @@ class OperatorSamples:
         self.told_times = 0
 
     def is_due(self) -> bool:
-        """Returns whether to time execution `next_at`, and advances `next_at`.
+        """Returns whether to time the operators of this execution, and advances `next_at`, the next execution to time.
 
-        Returns False while preparing the timed form would cost too much of the program's time so far.
+        Returns False while the preparation would take too large a share of the program's time so far.
         """
         self.next_at += _SAMPLE_EVERY
         return len(self.kind_of) * _MAKING_SECONDS <= _MAKING_RATIO * self.seconds
 
     def note(self, times_ns: tuple[int, ...]) -> None:
-        """Adds a timed execution: the time before its first instruction and after each one, in ns."""
+        """Adds a timed execution. `times_ns` has the clock before the first instruction and after each instruction."""
         nanoseconds, before = self.nanoseconds, times_ns[0]
         for number, after in zip(self.kind_of, times_ns[1:], strict=True):
             nanoseconds[number] += after - before
@@ -55,7 +56,7 @@ class OperatorSamples:
 
 
 class SampledProgram(Protocol):
-    """A program on a core, as OperatorTimes reads it."""
+    """The attributes of a loaded program that OperatorTimes reads."""
 
     executions: int
     samples: OperatorSamples
@@ -70,7 +71,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def settle(self, program: SampledProgram) -> None:
-        """Adds the executions of a program since the last call for it; without samples, under an empty name."""
+        """Adds a program's executions since its previous call, under an empty operator name if none was timed."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions
@@ -89,9 +90,9 @@ class OperatorTimes:
         self._executions[name] = self._executions.get(name, 0) + executions
 
     def so_far(self, programs: Iterable[SampledProgram]) -> tuple[OperatorTime, ...]:
-        """Returns the most expensive operators, at most MOST_OPERATORS rows.
+        """Returns the operators with the largest total times, at most MOST_OPERATORS rows.
 
-        If operators remain, the last row sums them and has an empty name.
+        The last row has an empty name and sums all remaining operators, if any.
         """
         for program in programs:
             self.settle(program)

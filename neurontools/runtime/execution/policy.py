@@ -1,9 +1,9 @@
 """Rules for executions: environment settings, deadline, target check, NaN check, and the errors they raise.
 
-NEURON_RT_EXEC_TIMEOUT sets the deadline. A CPU kernel can't be interrupted, so a timeout is noticed between two
-kernels, or at once in a collective, where executions hang. A wrong --target fails when the NEFF is loaded, not when it
-is compiled. inf2, trn1 and trn1n load each other's NEFFs, since they have the same NeuronCores; this is inferred, not
-documented.
+NEURON_RT_EXEC_TIMEOUT sets the deadline. A CPU kernel can't be interrupted, so the deadline is checked between two
+kernels. A collective, where executions usually hang, ends at its deadline. A wrong --target fails when the NEFF is
+loaded, not when it is compiled. inf2, trn1 and trn1n load each other's NEFFs, because they have the same NeuronCores;
+this is inferred, not documented.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
 class ExecutionPolicy:
     """Settings of executions from environment variables.
 
-    `stochastic` is the generator for stochastic rounding; None when that is off. `extracts_only` compiles graphs into
-    the cache without executing them, for neuron_parallel_compile.
+    `stochastic` is the generator for stochastic rounding, or None without such rounding. With `extracts_only`, for
+    neuron_parallel_compile, graphs are compiled into the cache and not executed.
     """
 
     fail_on_nan: bool
@@ -44,7 +44,7 @@ class ExecutionPolicy:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ExecutionPolicy:
-        """Reads the variables. A time-out of 0, or one that is not a whole number, means no time-out."""
+        """Reads the settings from environment variables. A time-out other than a positive integer means none."""
         timeout = environment.get(EXEC_TIMEOUT, "")
         stochastic = None
         if stochastic_rounding(environment):
@@ -64,7 +64,7 @@ _NEURONCORE_VERSIONS = {"inf1": 1, "inf2": 2, "trn1": 2, "trn2": 3, "trn3": 4}
 
 
 def neuroncore_version(name: str) -> int | None:
-    """Returns the NeuronCore version of an instance type or a --target; None if unknown."""
+    """Returns the NeuronCore version of an instance type or of a --target value; None if unknown."""
     family = re.match(r"(inf|trn)\d", name)
     return _NEURONCORE_VERSIONS.get(family[0]) if family else None
 
@@ -78,8 +78,8 @@ def check_load(
 ) -> None:
     """Raises ExecutionFailed if a model compiled with these flags can't run on this host.
 
-    Skips each comparison where one side is unknown (None). NEURON_RT_ALLOW_LEGACY_NEFF=1 lets newer cores run NEFFs of
-    older ones.
+    A setting that is None, on either side, matches any value. NEURON_RT_ALLOW_LEGACY_NEFF=1 lets newer cores run NEFFs
+    for older cores.
     """
     if flags.target is not None and instance_type is not None:
         wanted, own = neuroncore_version(flags.target), neuroncore_version(instance_type)
@@ -101,7 +101,7 @@ def check_load(
 
 
 EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
-_CLOCK_SLACK_SECONDS = 0.01  # gloo uses another clock and whole milliseconds
+_CLOCK_SLACK_SECONDS = 0.01  # gloo's deadlines use another clock and whole milliseconds
 
 
 class Deadline:
@@ -129,7 +129,7 @@ class Deadline:
             raise self._exceeded(self._timeout_seconds)
 
     def wait(self, group: Any, work: Any) -> None:
-        """Waits for a work of a gloo group. Raises ExecutionFailed if the deadline passes first."""
+        """Waits until a gloo group completes `work`. Raises ExecutionFailed if the deadline passes first."""
         if self._timeout_seconds is None:
             work.wait()
             return
@@ -139,7 +139,7 @@ class Deadline:
         except RuntimeError:
             if self.clock() < self._ends_at_seconds - _CLOCK_SLACK_SECONDS:
                 raise
-            # The group's threads still wait for the peers, and destroying the group would wait for them: leak it.
+            # The group leaks: its threads still wait for the peers, and its destructor would wait for the threads.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
             raise self._exceeded(self._timeout_seconds) from None
 
@@ -164,7 +164,7 @@ class ExecutionFailed(RuntimeError):
 
 
 class CompilationFailed(RuntimeError):
-    """An earlier compilation of the graph failed; only --retry_failed_compilation tries again."""
+    """An earlier compilation of the graph failed. Only --retry_failed_compilation compiles it again."""
 
     def __init__(self, module: str, reason: str) -> None:
         super().__init__(
@@ -174,7 +174,7 @@ class CompilationFailed(RuntimeError):
 
 
 def nrt_status_of(error: BaseException) -> NrtStatus:
-    """Returns the NRT status of an execution that ended with this error."""
+    """Returns the NRT status for an execution that raised this error."""
     if isinstance(error, ExecutionFailed):
         return error.status
     if isinstance(error, OutOfDeviceMemory):
@@ -184,18 +184,18 @@ def nrt_status_of(error: BaseException) -> NrtStatus:
     return NrtStatus.EXEC_COMPLETED_WITH_ERR
 
 
-_REST = 99  # pause after a check, as a multiple of its duration
+_REST = 99  # pause after a check, as a multiple of the check's duration
 
 
 class NanCheck:
     """Looks for NaN in the results of one compiled graph and in the tensors that it updates in place.
 
-    If a graph updates parameters, the check reads only the parameters among the updated tensors. Optimizer state is
-    twice their size, and a NaN in it reaches the parameter in the same step.
+    If a graph updates parameters, the check does not read other updated tensors. Optimizer state is twice the size of
+    the parameters, and a NaN in optimizer state reaches the parameter in the same step.
 
-    Each check reads the results of one element, such as a loss. Reading all others takes up to a tenth of a step. So
-    the first check reads everything, and later ones spend a hundredth of the time on it. After a NaN among the others,
-    each check reads them until none has NaN.
+    Each check reads the results that have one element, such as a loss. Reading the larger tensors takes up to a tenth
+    of a step, so checks spend only a hundredth of the time on them; the first check always reads them. After a NaN in
+    a larger tensor, each check reads all larger tensors until none has NaN.
     """
 
     __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")
@@ -215,7 +215,7 @@ class NanCheck:
     def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer], *, is_exact: bool) -> bool:
         """Returns whether the outputs, or the updated buffers of the graph, contain NaN.
 
-        `is_exact` reads everything at once, without a pause between checks.
+        With `is_exact`, reads all tensors even if a pause after an earlier check is not over.
         """
         for position in self._single:
             value = outputs[position].item()
@@ -237,6 +237,6 @@ class NanCheck:
             values += [buffer.value for buffer in constants or updated if buffer.value is not None]
         if not values:
             return False
-        # A norm is NaN exactly if an element is: infinity and overflow make it infinite. One call, one read of each.
+        # A norm is NaN exactly if an element is NaN. Infinity and overflow give an infinite norm.
         norms: Any = torch._foreach_norm(values)
         return any(norm != norm for norm in (each.item() for each in norms))

@@ -1,4 +1,4 @@
-"""The torch.distributed backend of the device, and collectives as operators of graphs."""
+"""The torch.distributed backend of the device. It records collectives as operators of graphs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _registered: set[str] = set()
 
 
 def register_backend() -> None:
-    """Registers the backend and its operator with torch. Further calls do nothing."""
+    """Registers the torch.distributed backend and its collective operator with torch. Further calls do nothing."""
     register_collective_operators()
     for name in dict.fromkeys((device.name, "xla")):
         if name not in _registered:
             _registered.add(name)
-            # CPU tensors too: gloo supports them, and DistributedDataParallel keeps its map of used parameters there.
+            # gloo supports CPU tensors, and DistributedDataParallel keeps its map of used parameters on the CPU.
             dist.Backend.register_backend(name, _create_process_group, devices=[device.name, "cpu"])
 
 
@@ -47,13 +47,13 @@ def _completed_work(result: Any) -> Any:
     return core._distributed_c10d._create_work_from_future(future)
 
 
-_ProcessGroup: Any = dist.ProcessGroup  # its type stubs forbid what torch's own Python subclasses do
+_ProcessGroup: Any = dist.ProcessGroup  # Any, because its type stubs forbid what torch's own subclasses do
 
 
 class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group that records collectives into graphs.
 
-    Returned works count as complete at once; the results exist after the graph has run.
+    A collective returns a Work that is already complete, but its results exist only after the graph is executed.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
@@ -61,7 +61,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         store = prefix_store_of_start(store)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
-        self.number = add_process_group(gloo, store)  # holds the only reference, dropped at exit
+        self.number = add_process_group(gloo, store)  # the list of groups holds the only reference until exit
 
     def _run(
         self, kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0
@@ -92,7 +92,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Reduces like allreduce: all ranks get the result, not only the root."""
+        """Reduces like allreduce. Not only the root, but all ranks get the result."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
@@ -212,7 +212,7 @@ _NAMES = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mu
 
 
 def register_collective_operators() -> None:
-    """Registers the operator `neuron::collective` with torch. Further calls do nothing."""
+    """Registers the operator `neuron::collective` with torch. Only the first call has an effect."""
     if _libraries:
         return
     library = torch.library.Library("neuron", "FRAGMENT")
@@ -228,7 +228,7 @@ def register_collective_operators() -> None:
 
 
 def reduction_name(op: Any) -> str:
-    """Returns the name of a torch.distributed.ReduceOp. Raises NotImplementedError if the device lacks it."""
+    """Returns the name of a torch.distributed.ReduceOp. Raises NotImplementedError for an unsupported reduction."""
     name = next((text for known, text in _NAMES.items() if op == getattr(dist.ReduceOp, known)), None)
     if name is None:
         raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {', '.join(_NAMES)}")
@@ -243,7 +243,10 @@ def collective(
     root: int = 0,
     group: int = 0,
 ) -> None:
-    """Records a collective of device tensors, or runs it now for CPU tensors. Does nothing without a group."""
+    """Records a collective of device tensors, or runs a collective of CPU tensors immediately.
+
+    Does nothing before the group of all ranks exists.
+    """
     if not has_joined_world():
         return
     tensors = [*outputs, *inputs]
@@ -262,7 +265,7 @@ def collective(
 def _run_in_graph(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], kind: str, reduction: str, root: int, group: int
 ) -> None:
-    """Runs a collective on CPU tensors and counts its time and bytes."""
+    """Runs a collective on CPU tensors, and adds its time and bytes to the statistics."""
     started = time.perf_counter()
     for meet in collective_faults.meets:
         meet()

@@ -1,4 +1,4 @@
-"""Work of executions, and the steady state: the executions of a usual training step."""
+"""The work of executions, and the steady state: executions of usual training steps, without evaluations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.device import device
 
-_MOST_EXECUTIONS = 8192  # between two steps; an interval with more is an evaluation
+_MOST_EXECUTIONS = 8192  # limit between two steps; with more executions, the interval is an evaluation
 _MOST_KINDS = 256
 _MANY_EXECUTIONS = 1.5
 _MORE_FLOPS = 1.02
 
 
 class DeviceCounts(NamedTuple):
-    """Counters kept elsewhere: totals so far, or the growth between two moments."""
+    """Samples, batches and collectives of this process: totals so far, or the increase between two moments."""
 
     samples: int
     batches: int
@@ -29,16 +29,16 @@ class DeviceCounts(NamedTuple):
     collective_bytes: int
 
     def since(self, before: DeviceCounts) -> DeviceCounts:
-        """Returns the growth since an earlier moment."""
+        """Returns the increase since the earlier counts `before`."""
         return DeviceCounts(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 class _Interval(NamedTuple):
-    """One or more steps with executions: from a step to the first later step that has an execution before it."""
+    """One or more optimizer steps. The interval ends at the first step after an execution."""
 
     steps: int
     counts: DeviceCounts
-    work: tuple[int, ...]  # id() of each execution's work
+    work: tuple[int, ...]  # id() of the ExecutionWork of each execution
 
     @property
     def executions_a_step(self) -> float:
@@ -48,25 +48,25 @@ class _Interval(NamedTuple):
 class SteadyState:
     """Counts executions between optimizer steps, and separates usual steps from evaluations.
 
-    Counts equal intervals as one kind, so thousands of steps need little memory. An execution only appends to a list;
-    everything else happens between steps.
+    Equal intervals share one counter, so thousands of steps need little memory. An execution only appends to a list;
+    the counting happens at optimizer steps.
     """
 
     def __init__(self) -> None:
         self._recent: list[ExecutionWork] = []
-        self._kept: dict[int, ExecutionWork] = {}  # by id(); keeps the objects alive, so that ids stay unique
+        self._kept: dict[int, ExecutionWork] = {}  # ExecutionWork by id(); the reference keeps the id unique
         self._work: dict[_Interval, ExecutionWork] = {}
         self._kinds: Counter[_Interval] = Counter()
         self._before: DeviceCounts | None = None
         self._steps = 0
 
     def executed(self, work: ExecutionWork) -> None:
-        """Adds one execution. Any thread may call it."""
+        """Adds the work of one execution. Any thread may call this method."""
         if len(self._recent) < _MOST_EXECUTIONS:
             self._recent.append(work)
 
     def step_done(self, counts: DeviceCounts) -> None:
-        """Ends the interval at an optimizer step. `counts` has the totals so far."""
+        """Ends an interval at an optimizer step. `counts` has the process totals so far."""
         if self._before is None:
             self._recent, self._before = [], counts
             return
@@ -87,10 +87,11 @@ class SteadyState:
         self._kinds[kind] += 1
 
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
-        """Returns the number of usual steps, and their counts, executions and work; None before the second step.
+        """Returns the number of usual steps, their counts, executions and work. None before the second step.
 
-        Leaves out an interval whose executions and FLOPs per step both exceed the median: by over half, and by over 2%.
-        Both must, because variable shapes change the FLOPs only, and an occasional read of a value the executions only.
+        Leaves out an interval whose executions per step exceed the median by over half, and FLOPs per step by over 2%.
+        One of the two is not enough: variable shapes change only the FLOPs, and an occasional read of a value changes
+        only the executions.
         """
         kinds = self._kinds.copy()
         if not kinds:
@@ -125,7 +126,7 @@ steady_state = SteadyState()
 
 
 def current_counts() -> DeviceCounts:
-    """Returns the totals so far, summed over the cores in use."""
+    """Returns this process's totals of samples, batches and collectives so far, over all its cores."""
     collectives_total = collective_bytes = 0
     for core in device.taken:
         collectives_total += core.statistics.collectives_total
@@ -134,7 +135,7 @@ def current_counts() -> DeviceCounts:
 
 
 def watch_steady_state() -> None:
-    """Reports each optimizer step to `steady_state`. Call once per process, after the steps' own counter."""
+    """Registers a hook that reports each optimizer step to `steady_state`. Call once, after count_optimizer_steps."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         steady_state.step_done(current_counts())
@@ -146,8 +147,8 @@ def watch_steady_state() -> None:
 class ExecutionWork:
     """Work of one or more executions.
 
-    `flops_by_dtype` is keyed by torch's name of the dtype in which the device multiplies, so after --auto-cast.
-    `tensors_total` counts inputs and outputs. `moved_bytes` is their size: the least HBM traffic of an execution.
+    The keys of `flops_by_dtype` are torch's names of the dtypes in which the device multiplies, after --auto-cast.
+    `tensors_total` counts inputs and outputs. `moved_bytes` is the size of inputs and outputs, the least HBM traffic.
     """
 
     flops_by_dtype: Counter[str] = field(default_factory=Counter)
@@ -156,11 +157,11 @@ class ExecutionWork:
 
     @property
     def flops(self) -> int:
-        """Returns the FLOPs of all element types."""
+        """Returns the total FLOPs of all dtypes."""
         return self.flops_by_dtype.total()
 
     def add(self, other: ExecutionWork, times: int) -> None:
-        """Adds the work of another, multiplied by `times`."""
+        """Adds the work of `other`, multiplied by `times`."""
         for dtype, flops in other.flops_by_dtype.items():
             self.flops_by_dtype[dtype] += flops * times
         self.tensors_total += other.tensors_total * times

@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks that report the training to the daemon, on real NeuronCores too."""
+"""Callbacks for training frameworks. They report a training to the daemon, also on real NeuronCores."""

@@ -11,9 +11,10 @@ from neurontools.runtime.reporting.training_report import TrainingReport
 
 
 class ReportTraining(GeneralTracker):  # type: ignore[misc]
-    """Reports each optimizer step, with the `samples` that the script passes to `accelerator.log`.
+    """Reports each optimizer step to the daemon, with the `samples` that the script passes to `accelerator.log`.
 
-    accelerate has no callbacks for input wait and checkpoints: use `batches` and `checkpoint` of `tracker` for them.
+    accelerate has no callbacks for input wait and checkpoints. Scripts report both by `batches` and `checkpoint` of
+    `tracker`.
     """
 
     name = "neurontools"
@@ -36,10 +37,10 @@ class ReportTraining(GeneralTracker):  # type: ignore[misc]
         return self._report
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Ignores the configuration."""
+        """Ignores the configuration that accelerate passes."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        """Adds `samples` to the count of the next step; ignores other values."""
+        """Adds the number under "samples" to the count of the next step. Ignores other values."""
         del step
         samples = values.get("samples")
         if isinstance(samples, int):

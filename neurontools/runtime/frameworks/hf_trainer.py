@@ -10,7 +10,10 @@ from neurontools.runtime.reporting.training_report import LoopTimer, TrainingRep
 
 
 class ReportTraining(TrainerCallback):  # type: ignore[misc]
-    """Reports steps, samples, input wait and checkpoints. Counts samples by a hook before the model's forward pass."""
+    """Reports steps, samples, input wait and checkpoints to the daemon.
+
+    A hook before the model's forward pass counts the samples.
+    """
 
     def __init__(self) -> None:
         self._report: TrainingReport | None = None
@@ -19,7 +22,7 @@ class ReportTraining(TrainerCallback):  # type: ignore[misc]
         self._hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Starts the report."""
+        """Starts to report the training to the daemon."""
         self._report = TrainingReport.start()
         self._timer.mark()
         if model is not None:
@@ -35,18 +38,18 @@ class ReportTraining(TrainerCallback):  # type: ignore[misc]
         self._timer.end_input_wait()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Counts a step."""
+        """Reports an optimizer step."""
         if self._report is not None:
             self._report.step(self._samples)
         self._samples = None
         self._timer.mark()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Counts a checkpoint."""
+        """Reports a checkpoint and its duration."""
         self._timer.end_checkpoint()
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Excludes logging, evaluation and the start of an epoch from input wait."""
+        """Excludes logging, evaluation and the start of an epoch from the input wait."""
         self._timer.mark()
 
     on_evaluate = on_epoch_begin = on_log

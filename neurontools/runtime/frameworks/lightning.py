@@ -10,7 +10,10 @@ from neurontools.runtime.reporting.training_report import LoopTimer, TrainingRep
 
 
 class ReportTraining(Callback):  # type: ignore[misc]
-    """Reports steps, samples, input wait and checkpoints. Lightning does not give the duration of a checkpoint."""
+    """Reports steps, samples, input wait and checkpoints to the daemon.
+
+    The durations of checkpoints are missing, because Lightning does not give them to callbacks.
+    """
 
     def __init__(self) -> None:
         self._report: TrainingReport | None = None
@@ -19,7 +22,7 @@ class ReportTraining(Callback):  # type: ignore[misc]
         self._samples: int | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Starts the report."""
+        """Starts to report the training to the daemon."""
         self._report = TrainingReport.start()
         self._steps = trainer.global_step
         self._timer.mark()
@@ -32,7 +35,7 @@ class ReportTraining(Callback):  # type: ignore[misc]
             self._samples = (self._samples or 0) + found
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Counts the optimizer steps of the batch; there may be none."""
+        """Reports the optimizer steps of the batch. A batch may have none."""
         for _ in range(trainer.global_step - self._steps):
             if self._report is not None:
                 self._report.step(self._samples)
@@ -41,13 +44,13 @@ class ReportTraining(Callback):  # type: ignore[misc]
         self._timer.mark()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Excludes validation and the end of the previous epoch from input wait."""
+        """Excludes validation and the end of the previous epoch from the input wait."""
         self._timer.mark()
 
     on_validation_end = on_train_epoch_start
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Counts a checkpoint."""
+        """Reports a checkpoint without a duration."""
         training_log.add_checkpoint(None)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -1,1 +1,1 @@
-"""Kernels of the device, one module per family of operators that needs more than recording."""
+"""Kernels of the torch device, one module per family of operators that recording alone does not cover."""

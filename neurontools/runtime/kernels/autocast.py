@@ -1,4 +1,4 @@
-"""torch.autocast for the device: lists the operators for each precision, as on other accelerators."""
+"""torch.autocast for the device. Lists the operators that autocast runs in each precision, as on other accelerators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def register_autocast(name: str, keep: Callable[[Any], None]) -> None:
-    """Registers the casts for the device of this name. `keep` stores objects that must stay alive."""
+    """Registers kernels that cast arguments under torch.autocast. `keep` stores objects that must stay alive."""
     every = torch.library.Library("_", "IMPL")
     keep(every)
     every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
@@ -88,10 +88,10 @@ def _widest(_name: str, arguments: Any) -> torch.dtype | None:
 
 
 def _redirect_cuda(name: str) -> None:
-    """Makes torch.autocast("cuda") cast on this device, for scripts for torch_xla of 2024, which had no autocast.
+    """Redirects torch.autocast("cuda") to this device, for scripts of 2024 whose torch_xla had no autocast.
 
-    Applies only to a script that has replaced torch.cuda.is_bf16_supported, which stock torch calls first. Without a
-    GPU, that replacement shows that the script means the XLA device. In all other scripts "cuda" is unchanged.
+    Applies only if the script has replaced torch.cuda.is_bf16_supported, which torch.autocast calls. On a host without
+    a GPU, this shows that the script means the XLA device. In all other scripts "cuda" is unchanged.
     """
     if name != "xla" or torch.cuda.is_available():
         return

@@ -1,4 +1,4 @@
-"""Kernels of attention, dropout and normalization, and of operators without a usable meta kernel."""
+"""Kernels for attention, dropout and normalization, and for operators without a usable meta kernel."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Te
 
 
 def dropout_kernels() -> dict[str, Any]:
-    """Returns the kernels by operator name."""
+    """Returns the recording kernels for dropout by operator name."""
     dropout = DeviceOperator(
         find_overload("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True
     )
@@ -109,7 +109,7 @@ _REDUCED = (torch.bfloat16, torch.float16)
 
 
 def _statistics_dtype(value: Tensor, parameters: tuple[Tensor | None, ...]) -> torch.dtype:
-    """Returns float32 for a 16-bit input with float32 parameters, else the dtype of the input."""
+    """Returns the dtype of mean and variance: float32 for a 16-bit input with float32 parameters, else the input's."""
     mixed = value.dtype in _REDUCED and any(p is not None and p.dtype is torch.float32 for p in parameters)
     return torch.float32 if mixed else value.dtype
 
@@ -132,9 +132,9 @@ def _group_norm(
 
 
 def _like_probe(op: Any) -> Callable[..., Any]:
-    """Returns a meta kernel that runs the CPU kernel on a small probe: a batch of two with single pixels.
+    """Returns a meta kernel that runs the CPU kernel on a small input: a batch of two samples of one pixel each.
 
-    The shapes of the statistics do not depend on the other dimensions.
+    The shapes of mean and variance depend only on the channels.
     """
 
     def announced(value: Tensor, *arguments: Any, **keywords: Any) -> Any:
@@ -149,7 +149,7 @@ def _like_probe(op: Any) -> Callable[..., Any]:
 
 
 def normalization_kernels() -> dict[str, Any]:
-    """Returns the kernels by operator name."""
+    """Returns the recording kernels for layer, group and batch normalization by operator name."""
     listed = [
         DeviceOperator(find_overload("aten::native_layer_norm"), meta_call=_layer_norm),
         DeviceOperator(find_overload("aten::native_group_norm"), meta_call=_group_norm),
@@ -161,7 +161,7 @@ def normalization_kernels() -> dict[str, Any]:
         "_batch_norm_with_update",
     ):
         op = find_overload("aten::" + name)
-        # The schema of native_batch_norm does not mark the running statistics as written.
+        # native_batch_norm updates the running statistics, although its schema does not mark them as written.
         writes = ("running_mean", "running_var") if name == "native_batch_norm" else ()
         listed.append(DeviceOperator(op, meta_call=_like_probe(op), writes=writes))
     return {operator.name: recording_kernel(operators.add(operator)) for operator in listed}
@@ -194,9 +194,9 @@ def _on_meta(result: Any) -> Any:
 
 
 def _with_workspace(op: Any) -> Callable[..., Any]:
-    """Runs oneDNN's layer with gradients on, since only then it keeps a workspace for backward.
+    """Returns oneDNN's layer with gradients enabled, because only then it returns the workspace for backward.
 
-    The gradient mode at execution says nothing about the mode at the call.
+    When a graph is executed, the gradient mode of the script's call is no longer known.
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -207,7 +207,7 @@ def _with_workspace(op: Any) -> Callable[..., Any]:
 
 
 def probed_kernels() -> dict[str, Any]:
-    """Returns the kernels by operator name."""
+    """Returns the recording kernels, by operator name, whose meta kernels run the CPU kernel on zeros."""
     listed = []
     for name in _PROBED_NAMES:
         op = find_overload("aten::" + name)

@@ -1,7 +1,7 @@
-"""nn.Linear as one forward and one backward operator, with the same bits as on the CPU.
+"""nn.Linear as one forward and one backward operator, whose results equal the CPU's bit by bit.
 
-On the CPU `linear` consists of transposes and matrix products, each a step of autograd. These kernels leave out the
-steps that change no bytes. The products get the same operands as on the CPU.
+On the CPU, `linear` consists of transposes and matrix products, each with an autograd node. These kernels skip the
+operators that change no bytes. The matrix products get the same operands as on the CPU.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _mm: Callable[[Tensor, Tensor], Tensor] = _functions.mm
 
 
 def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # For a weight that requires a gradient, torch's matmul always folds the leading dimensions. Kernels run without
-    # gradients, where matmul would decide by the strides.
+    # Folds the leading dimensions, as torch's matmul does for a weight that requires a gradient. In a kernel, gradients
+    # are off, so matmul would decide by the strides.
     if value.dim() < 3 or (bias is not None and value.is_contiguous()):
         result: Tensor = _cpu_linear(value, weight, bias)
         return result
@@ -50,7 +50,7 @@ def _backward(
             gradient.outer(value) if mask[1] else None,
             gradient.clone() if mask[2] else None,
         )
-    if gradient.dim() == 2:  # skips no-op views, which cost as much as a small product
+    if gradient.dim() == 2:  # without no-op views, which cost as much as a small matrix product
         return (
             _value_gradient(gradient, value, weight) if mask[0] else None,
             _weight_gradient(gradient, value, weight) if mask[1] else None,
@@ -66,14 +66,14 @@ def _backward(
 
 
 def _value_gradient(rows: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
-    """Computes the input gradient as torch's mm_mat1_grad: transposed for a column-major operand."""
+    """Computes the input gradient as torch's mm_mat1_grad does: by the transposed product for a column-major input."""
     if flat.stride(0) == 1 and flat.stride(1) == flat.shape[0]:
         return weight.t().mm(rows.t()).t().contiguous()
     return rows.mm(weight)
 
 
 def _weight_gradient(rows: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
-    """Computes the weight gradient as torch's mm_mat2_grad, whose operand is the transposed weight."""
+    """Computes the weight gradient as torch's mm_mat2_grad does for the transposed weight."""
     if weight.stride(1) == 1 and weight.stride(0) == weight.shape[1]:
         return rows.t().mm(flat)
     return flat.t().mm(rows).t().contiguous()
@@ -99,7 +99,7 @@ _PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _pl
 
 
 def _is_plain(layout: TensorLayout | None) -> bool:
-    """Returns whether it is a real row-major matrix with both sizes above 1, so that its strides are unambiguous."""
+    """Returns whether a layout is a real row-major matrix. Both sizes exceed 1, so its strides are unambiguous."""
     return (
         layout is not None
         and layout.ndim == 2
@@ -120,10 +120,10 @@ def _meta_backward(
 
 
 class _Linear(DeviceOperator):
-    """Counts the FLOPs of its matrix products by torch's formula.
+    """A linear operator that counts the FLOPs of its matrix products by torch's formula.
 
-    The subclasses choose a faster call for row-major matrices once per program. Checking the strides in each execution
-    costs as much as a small product.
+    Once per program, the subclasses choose a faster function for row-major matrices. Checking the strides in each
+    execution would cost as much as a small matrix product.
     """
 
     __slots__ = ()
@@ -155,7 +155,7 @@ class _Backward(_Linear):
 
 
 def linear_kernels() -> dict[str, Any]:
-    """Returns the kernels by operator name."""
+    """Returns the recording kernels for linear and linear_backward by operator name."""
     forward = _Forward(_linear, call=_forward, meta_call=_meta_forward)
     backward = _Backward(find_overload("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
     forward.matmul = backward.matmul = True

@@ -1,7 +1,7 @@
-"""nn.LSTM, nn.GRU, nn.RNN and their cells, in the same steps as torch on the CPU, so that results equal its bits.
+"""Kernels for nn.LSTM, nn.GRU, nn.RNN and their cells, whose results equal the CPU's bit by bit.
 
-On accelerators torch uses other cells, which add the biases in another order. These kernels follow
-aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp for CPU tensors.
+They compute in the same steps as aten/src/ATen/native/RNN.cpp and mkldnn/RNN.cpp for CPU tensors. On accelerators,
+torch uses other cells, which add the biases in another order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _linear: Any = torch.ops.aten.linear.default
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """The parameters of one layer in one direction, as torch names them; w_hr projects an LSTM's output."""
+    """The parameters of one layer in one direction, with torch's names. `w_hr` projects the output of an LSTM."""
 
     w_ih: Tensor
     w_hh: Tensor
@@ -95,7 +95,7 @@ def _padded(cell: Cell, value: Tensor, state: State, weights: _Weights, is_rever
 
 
 def _packed(sizes: list[int]) -> Callable[[Cell, Tensor, State, _Weights, bool], Layer]:
-    """Returns the layer for a packed sequence; `sizes` has the batch size at each time step."""
+    """Returns a function that runs one layer over a packed sequence. `sizes` has the batch size at each time step."""
 
     def narrowed(state: State, first: int, end: int) -> State:
         return tuple(s.narrow(0, first, end - first) for s in state)
@@ -138,7 +138,7 @@ def _packed(sizes: list[int]) -> Callable[[Cell, Tensor, State, _Weights, bool],
 
 
 def _onednn_lstm_layer(settings: tuple[int, bool, bool, bool, bool]) -> Callable[..., Layer]:
-    """Returns oneDNN's fused layer, which torch uses on the CPU for a padded LSTM."""
+    """Returns a function that runs oneDNN's fused layer, which torch uses on the CPU for a padded LSTM."""
     layers, has_biases, bidirectional, batch_first, train = settings
 
     def layer(_cell: Cell, value: Tensor, state: State, weights: _Weights, is_reversed: bool) -> Layer:
@@ -146,7 +146,7 @@ def _onednn_lstm_layer(settings: tuple[int, bool, bool, bool, bool]) -> Callable
         b_ih = weights.b_ih if weights.b_ih is not None else torch.zeros_like(w_ih)
         b_hh = weights.b_hh if weights.b_hh is not None else torch.zeros_like(w_hh)
         size = state[0].shape[-1]
-        # With gradients off, oneDNN uses another kernel, whose results differ in bits.
+        # With gradients off, oneDNN runs another kernel, whose results differ in some bits.
         run = _onednn_layer if torch.is_grad_enabled() else torch.ops.neuron.rnn_layer_inference
         output, h, c = run(
             *(value, w_ih, w_hh, b_ih, b_hh, *state, is_reversed, [], _ONEDNN_LSTM, size, layers),
@@ -158,11 +158,11 @@ def _onednn_lstm_layer(settings: tuple[int, bool, bool, bool, bool]) -> Callable
 
 
 def _takes_onednn(value: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Returns whether torch uses oneDNN for such a tensor on the CPU."""
+    """Returns whether torch would use oneDNN on the CPU for an LSTM with this input."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled or not value.numel():
         return False
     if torch.is_autocast_enabled(value.device.type):
-        return True  # the operator casts, as on the CPU
+        return True  # autocast converts the input of oneDNN's operator, as on the CPU
     if value.dtype is torch.bfloat16:
         return bool(_onednn._is_mkldnn_bf16_supported())
     if value.dtype is torch.float16:
@@ -187,7 +187,7 @@ def _stacked(
     dropout: float,
     directions: int,
 ) -> tuple[Tensor, list[State]]:
-    """Runs stacked layers, with dropout between them; `dropout` is 0 outside training.
+    """Runs stacked layers, with dropout between the layers. `dropout` is 0 outside training.
 
     Returns the output and the final state of each layer and direction.
     """
@@ -219,7 +219,7 @@ def _run(
 
 
 def _parts(kind: str, hx: Any, params: Sequence[Tensor], has_biases: bool) -> tuple[Any, Any, bool]:
-    """Returns the states, the weights by layer and direction, and whether an LSTM projects its outputs."""
+    """Returns the initial states, the weights by layer and direction, and whether an LSTM projects its outputs."""
     hidden = hx if kind == "lstm" else [hx]
     has_projections = kind == "lstm" and hidden[0].shape[2] != hidden[1].shape[2]
     return hidden, _grouped(params, has_biases, has_projections), has_projections
@@ -289,7 +289,7 @@ def _inference(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def register_recurrent(keep: Callable[[Any], None]) -> None:
-    """Registers `neuron::rnn_layer_inference`: oneDNN's layer with gradients off. `keep` stores the library."""
+    """Registers `neuron::rnn_layer_inference`: oneDNN's layer with gradients off. `keep` keeps the library alive."""
     library = torch.library.Library("neuron", "FRAGMENT")
     keep(library)
     schema = str(_onednn_layer._schema).removeprefix("aten::mkldnn_rnn_layer").rpartition("->")[0]

@@ -1,4 +1,4 @@
-"""Registers the device's kernels with torch: recording kernels for the CPU's operators, C++ kernels for views."""
+"""Registers the device's kernels with torch: recording kernels for CPU operators, torch's C++ kernels for views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VIEWS = (
     "view as_strided _reshape_alias unfold view_as_real view_as_complex view.dtype set_.source_Storage "
     "set_.source_Storage_storage_offset set_.source_Tensor set_"
 ).split()
-# Stock torch handles these operators on any device, or they have no meaning on this one.
+# Operators that stock torch handles on any device, or that have no meaning on this device.
 _SKIPPED = frozenset(
     "aten::" + name
     for name in (
@@ -28,7 +28,7 @@ _SKIPPED = frozenset(
         "_nested_tensor_from_tensor_list"
     ).split()
 )
-# Composite operators recorded as one: their parts would be slower, or would give other bits than the CPU.
+# Composite operators that are recorded whole. Recorded in parts, they would be slower or differ from the CPU in bits.
 _WHOLE = frozenset(
     "aten::" + name
     for name in """convolution convolution_backward embedding native_dropout native_dropout_backward native_group_norm
@@ -43,9 +43,9 @@ _WHOLE = frozenset(
  relu6 hardswish std.correction var.correction var_mean.correction unsafe_split.Tensor cat abs complex polar kthvalue
  median.dim nanmedian.dim""".split()
 )
-# Run eagerly: the results of torch's meta kernels differ from those of the CPU's kernels.
+# Operators that run eagerly, because torch's meta kernels and CPU kernels give different result layouts.
 _AT_ONCE = frozenset("aten::" + name for name in "linalg_lstsq linalg_lstsq.out".split())
-# These accept tensors of the CPU and of the device in one call.
+# Operators that accept CPU tensors and device tensors in one call.
 _MIXED = frozenset(
     "aten::" + name
     for name in "index.Tensor index_put_ index_put _index_put_impl_ _foreach_copy_ set_.source_Tensor "
@@ -54,7 +54,7 @@ _MIXED = frozenset(
 
 
 def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
-    """Registers all kernels and returns the recorded operators by name. `keep` stores the registrations."""
+    """Registers all kernels with torch. Returns the recorded operators by name. `keep` keeps registrations alive."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
     special: dict[str, Any] = dict(transfer.TRANSFER_KERNELS)
@@ -71,9 +71,9 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
         except AttributeError:
             continue
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
-            continue  # a view, which torch composes of as_strided
+            continue  # a view operator, which torch implements by as_strided
         if torch.Tag.inplace_view in op.tags:
-            continue  # changes only shape and strides, which torch's own kernel does
+            continue  # torch's own kernel changes the shape and the strides
         operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
         operator.dynamic = operator.dynamic or full in _AT_ONCE
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
@@ -115,7 +115,7 @@ def _recorded_names(done: set[str]) -> list[str]:
 
 
 def _native(op: Any) -> Callable[..., Any]:
-    """Returns torch's own C++ kernel for a view, which reads only shapes and strides."""
+    """Returns a kernel that calls torch's C++ CPU kernel for a view operator, which reads only shapes and strides."""
     keys = _C.DispatchKeySet(_C.DispatchKey.CPU)
     redispatch = op._handle.redispatch_boxed
 
@@ -126,7 +126,7 @@ def _native(op: Any) -> Callable[..., Any]:
 
 
 def _register_fallback(keep: Callable[[Any], None]) -> None:
-    """Registers a fallback that records operators of other libraries (torch.library, torchvision) with a CPU kernel."""
+    """Registers a fallback that records operators of other libraries, such as torchvision, with their CPU kernels."""
     every = torch.library.Library("_", "IMPL")
     keep(every)
     known: dict[Any, Callable[..., Any]] = {}

@@ -1,4 +1,4 @@
-"""Kernels that allocate device tensors and move bytes between host and device."""
+"""Kernels that allocate device tensors and copy tensors between host and device."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _refuse_sparse(layout: Any) -> None:
 
 
 def to_device(source: Tensor, core: Core) -> Tensor:
-    """Copies a CPU tensor into the HBM of a core, and counts the time and the bytes."""
+    """Copies a CPU tensor into the HBM of a core. Counts the time and the bytes."""
     started, charged = time.perf_counter(), step_clock.charged_seconds
     result = device_tensor(source.detach().clone(), core)
     nbytes = buffers.of(result).layout.nbytes
@@ -95,13 +95,13 @@ def to_device(source: Tensor, core: Core) -> Tensor:
 
 
 def from_device(source: Tensor) -> Tensor:
-    """Returns the value of a device tensor as a CPU tensor, and counts the time and the bytes.
+    """Returns the value of a device tensor as a CPU tensor. Counts the time and the bytes.
 
     The result may share memory with the device tensor, so callers must copy it or only read it.
     """
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
-    if core.pending.signatures or replayer.is_replaying(core):  # otherwise the read executes nothing
+    if core.pending.signatures or replayer.is_replaying(core):  # without a pending graph, the read executes nothing
         call_sites.count_call("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
@@ -183,7 +183,7 @@ _record_to_copy = recording_kernel(operators.add(DeviceOperator(find_overload("a
 def _zeros(
     size: Any, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> Tensor:
-    """Implements aten::_efficientzerotensor; unlike on the CPU, the result has bytes."""
+    """Implements aten::_efficientzerotensor. Unlike on the CPU, the result has memory."""
     return device_tensor(torch.zeros(size, dtype=dtype, device="cpu"), _core_of(device))
 
 

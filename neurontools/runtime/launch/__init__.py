@@ -1,1 +1,1 @@
-"""Starts a script on simulated NeuronCores; puts the parts of the runtime together."""
+"""Starts scripts on simulated NeuronCores and connects the parts of the runtime."""

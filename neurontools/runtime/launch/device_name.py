@@ -40,21 +40,21 @@ class InvalidDeviceName(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNameChoice:
-    """The chosen name and the reason, which the error for the other name shows."""
+    """The chosen device name, and the reason for an error message about the other name."""
 
     name: str
     reason: str
 
 
 def device_name(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> str:
-    """Returns the device name by the rules above."""
+    """Returns the device name that the rules in this module's docstring give."""
     return choose_device_name(environment, script, arguments).name
 
 
 def choose_device_name(
     environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()
 ) -> DeviceNameChoice:
-    """Chooses the device name by the rules above. An unreadable file counts as one that names no device."""
+    """Chooses the device name by the rules in this module's docstring. Treats unreadable files as naming no device."""
     wanted = environment.get(DEVICE_VARIABLE, "")
     if wanted:
         if wanted not in DEVICE_NAMES:
@@ -142,7 +142,7 @@ _UNKNOWN_TO_TORCH = re.compile(
 
 
 def explain_other_name(choice: DeviceNameChoice) -> None:
-    """Adds a line after the traceback of an error about the other device name. Call it once."""
+    """Makes sys.excepthook explain errors about the device name that was not chosen. Call it once."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -155,7 +155,7 @@ def explain_other_name(choice: DeviceNameChoice) -> None:
 
 
 def other_name_message(error: BaseException, choice: DeviceNameChoice) -> str | None:
-    """Returns the line for an error; None for an error about something else."""
+    """Returns a line that explains an error about the device name that was not chosen. None for any other error."""
     match = _UNKNOWN_TO_TORCH.search(str(error))
     other = DEVICE_NAMES[1 - DEVICE_NAMES.index(choice.name)]
     if match is None or next(filter(None, match.groups())).lower() != other:

@@ -64,24 +64,25 @@ class _Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
 
 
 class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
-    """The device guard: `type_` always returns PrivateUse1.
+    """The device guard of torch. `type_` always returns PrivateUse1.
 
-    torch calls `type_` dozens of times a training step. A Python function would cost several times as much as this.
+    torch calls `type_` dozens of times per training step. A Python function would be several times slower than this
+    bound C method.
     """
 
     type_ = itertools.repeat(_C._autograd.DeviceType.PrivateUse1).__next__
 
 
 def is_registered() -> bool:
-    """Whether the device is registered in this process."""
+    """Returns whether the device is registered in this process."""
     return bool(_kept)
 
 
 def register_device(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
-    """Registers the device under a name, and returns its executor; its cores are taken at their first use.
+    """Registers the device with torch under a name and returns its executor. The first use of the device takes cores.
 
     A second call returns the same executor. Raises RuntimeError if the device is registered under another name, because
-    torch allows one.
+    torch allows only one name.
     """
     if is_registered():
         if device.name != name:
@@ -125,12 +126,12 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     _C._acc.register_python_privateuseone_device_guard(_kept[1])
     registration.register_kernels(name, _kept.append)
     patch_serialization(name)
-    # A module that moves keeps its Parameter objects: tied weights stay tied, and optimizers keep their parameters.
+    # Module.to() then keeps Parameter objects, so tied weights stay tied and optimizers keep their parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
     for install in (
         count_optimizer_steps,
-        watch_hbm_growth,  # after the step was counted
+        watch_hbm_growth,  # after count_optimizer_steps, whose count its hook reads
         watch_optimizers,
         patch_torch_accelerator,
         guard_backward_hooks,
@@ -169,9 +170,9 @@ def executor() -> Executor:
 
 
 def give_back_cores() -> bool:
-    """Detaches from the daemon, so that child processes can have the cores; the next use takes cores again.
+    """Detaches from the daemon, so that child processes can take the cores. The next use of the device takes cores.
 
-    Returns False, and keeps the cores, if a tensor is on them.
+    Returns False and keeps the cores if a tensor is on a core.
     """
     if not is_registered() or storages.words is not None:
         return not is_registered()

@@ -1,4 +1,7 @@
-"""The import hook for torch_xla, torch_neuronx and neuronx_distributed, and their unsupported names."""
+"""The import hook that provides stand-ins for torch_xla, torch_neuronx and neuronx_distributed.
+
+Scripts can import unsupported names of these packages, but not use them.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ IMPORTABLE_MODULES = frozenset(
 
 
 class UnsupportedName:
-    """A placeholder for an unsupported name: importing it works, using it raises NotImplementedError."""
+    """A placeholder for an unsupported name. Importing it works; using it raises NotImplementedError."""
 
     __is_missing__ = True
 
@@ -111,15 +114,15 @@ class UnsupportedName:
     __call__ = __enter__ = __getitem__ = __iter__ = __mro_entries__ = _refuse
 
     def __exit__(self, *_: object) -> None:
-        """Completes the context manager protocol; `__enter__` always raises."""
+        """Never runs, because `__enter__` always raises. A context manager must have this method."""
 
     def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):  # Python looks up special methods on every object
+        if name.startswith("__"):  # Python itself looks up special methods
             raise AttributeError(name)
         self._refuse()
 
     def __instancecheck__(self, instance: object) -> bool:
-        """False, so that `isinstance(x, UnsupportedClass)` in a script works."""
+        """Returns False, so that `isinstance(x, UnsupportedClass)` works in scripts."""
         return False
 
     def __repr__(self) -> str:
@@ -127,7 +130,7 @@ class UnsupportedName:
 
 
 class UnsupportedModule(ModuleType):
-    """A module whose attributes are all placeholders."""
+    """A placeholder for an unsupported module. All its attributes are UnsupportedName objects."""
 
     def __getattr__(self, name: str) -> UnsupportedName:
         if name.startswith("__"):
@@ -136,7 +139,7 @@ class UnsupportedModule(ModuleType):
 
 
 def unsupported_message(name: str) -> str:
-    """Returns the error text for an unsupported name, with a replacement where one is known."""
+    """Returns the error text for an unsupported name. The text suggests a replacement if there is one."""
     instead = next((advice for prefix, advice in _INSTEAD.items() if name.startswith(prefix)), None)
     return f"{name} is not part of the simulated runtime" + (f"; use {instead}" if instead else "")
 
@@ -150,7 +153,7 @@ class _UnsupportedModuleLoader(Loader):
 
 
 class _StandInLoader(SourceFileLoader):
-    """Loads one of our modules and gives it a `__getattr__` whose error names the unsupported attribute."""
+    """Loads a stand-in module and adds a `__getattr__` that raises an error for unsupported attributes."""
 
     def exec_module(self, module: ModuleType) -> None:
         package = module.__name__
@@ -158,27 +161,27 @@ class _StandInLoader(SourceFileLoader):
         def refuse(name: str) -> object:
             raise AttributeError(unsupported_message(f"{package}.{name}"))
 
-        vars(module)["__getattr__"] = refuse  # before the module runs, which may define its own
+        vars(module)["__getattr__"] = refuse  # before the module runs, because it may replace this function
         super().exec_module(module)
 
 
 def _file_finder(path: str) -> FileFinder:
-    """The entry of `sys.path_hooks` for our modules: PathFinder finds them before TorchXlaFinder is asked."""
+    """A hook for `sys.path_hooks`, through which PathFinder loads stand-in modules with _StandInLoader."""
     if not path.startswith(_DIRECTORY):
         raise ImportError(path)
     return FileFinder(path, (_StandInLoader, [".py"]))
 
 
 class TorchXlaFinder(MetaPathFinder):
-    """Finds our packages.
+    """Finds neurontools' stand-ins for torch_xla, torch_neuronx and neuronx_distributed.
 
-    It is the last finder, so that a real torch_xla wins; with NEURONTOOLS_FORCE_TORCH_XLA=1 it is the first.
+    It is the last finder, so an installed torch_xla takes precedence. NEURONTOOLS_FORCE_TORCH_XLA=1 makes it the first.
     """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of our module. Raises ModuleNotFoundError for an unsupported module of our packages."""
+        """Returns the spec of a stand-in module; None for other packages. Raises ModuleNotFoundError if unsupported."""
         package, _, rest = fullname.partition(".")
         if package not in VERSIONS:
             return None
@@ -195,13 +198,13 @@ class TorchXlaFinder(MetaPathFinder):
         raise ModuleNotFoundError(f"{unsupported_message(fullname)}; there are {supported}", name=fullname)
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        """Yields the metadata of our packages; importlib.metadata asks the finder of a real torch_xla first."""
+        """Returns the metadata of the stand-in packages. importlib.metadata prefers that of an installed torch_xla."""
         normalized = None if context.name is None else context.name.lower().replace("-", "_").replace(".", "_")
         return (StandInDistribution(package) for package in VERSIONS if normalized in (None, package))
 
 
 class StandInDistribution(Distribution):
-    """The metadata of one of our packages, for importlib.metadata."""
+    """The metadata of one stand-in package, for importlib.metadata."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -213,12 +216,12 @@ class StandInDistribution(Distribution):
         return f"{self._package}\n" if filename == "top_level.txt" else None
 
     def locate_file(self, path: object) -> object:  # type: ignore[override]
-        """Raises FileNotFoundError: the distribution lists no files, so nothing should call this."""
+        """Raises FileNotFoundError, because a stand-in package lists no files."""
         raise FileNotFoundError(f"{self._package} is part of neurontools and has no files of its own: {path}")
 
 
 def install_finder(environment: Mapping[str, str]) -> None:
-    """Adds the import hook to `sys.meta_path`; a second call does nothing."""
+    """Adds the import hook to `sys.meta_path`. A second call does nothing."""
     if any(isinstance(finder, TorchXlaFinder) for finder in sys.meta_path):
         return
     sys.path_hooks.insert(0, _file_finder)
@@ -236,7 +239,7 @@ def _supported_modules(package: str) -> list[str]:
 
 
 def warn_of_other_torch(version: str) -> None:
-    """Warns once if torch has another minor version than the device was made for. The device may still work."""
+    """Warns once if torch's minor version differs from the supported version. The device may still work."""
     if version.split(".")[:2] != SUPPORTED_TORCH.split("."):
         warn_once(
             "torch version",

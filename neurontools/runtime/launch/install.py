@@ -1,4 +1,4 @@
-"""Installs the runtime into this process, and into processes that it spawns or sends tensors; runs scripts with it."""
+"""Installs the runtime in this process and in processes that it spawns or sends tensors to, and runs scripts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def install_runtime(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
-    """Registers the device and makes torch_xla importable; a second call does nothing.
+    """Registers the device and makes torch_xla importable. A second call does nothing.
 
-    `script` is the file by which the device name is chosen (see `neurontools.runtime.launch.device_name`).
+    The content of the file `script` decides the device name (see `neurontools.runtime.launch.device_name`).
     """
     import_hook.install_finder(environment)
     import_hook.is_installing = True
     try:
         import torch
 
-        import_hook.warn_of_other_torch(torch.__version__)  # before imports that may fail with another torch
+        import_hook.warn_of_other_torch(torch.__version__)  # first, because imports below may fail with another torch
         from neurontools.runtime.launch.device_registration import (
             before_report_hooks,
             is_registered,
@@ -67,7 +67,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
 def _hook_spawned_processes(name: str) -> None:
     """Installs the import hook in processes that multiprocessing spawns, because they import the script again.
 
-    They take NeuronCores at their first use of the device.
+    Spawned processes take NeuronCores at their first use of the device.
     """
     original = multiprocessing.spawn.get_command_line
 
@@ -87,7 +87,7 @@ def _hook_spawned_processes(name: str) -> None:
 
 
 def receive_tensor(value: Tensor, where: str, requires_grad: bool, is_parameter: bool) -> Tensor:
-    """Moves a tensor from another process to the device of this process, which takes cores if it has none."""
+    """Moves a tensor from another process to this process's device. Takes cores if this process has none."""
     install_runtime()
     import torch
 
@@ -105,14 +105,14 @@ def run_script(script: str, arguments: list[str]) -> None:
 
 
 def require_module(module: str) -> None:
-    """Puts the current directory first in `sys.path`, as `python -m` does. Raises UserError if there is no module."""
+    """Puts the current directory first in `sys.path`, as `python -m` does. Raises UserError for a missing module."""
     if sys.path and sys.path[0] != "":
         sys.path[0] = str(Path.cwd())
     try:
         found = find_spec(module)
     except (ImportError, ValueError):
         found = None
-    if found is None:  # runpy would print a traceback
+    if found is None:  # UserError prints one line, runpy would print a traceback
         raise UserError(f"no module named {escape_controls(module)}; give one that Python finds from here")
 
 

@@ -1,7 +1,8 @@
-"""Profiles of this process: the one that the environment requests, and captures that clients request while it runs.
+"""Profiles of this process: one that environment variables request, and captures that clients request while it runs.
 
-A capture starts right after an execution, when no graph is partly recorded. A thread streams it to the client over a
-socket, and the client writes the file, so no path has to be trusted. The training never waits for it.
+A capture starts right after an execution, when no graph is partly recorded. A thread streams the profile to the client
+over a socket, and the client writes the file, so neither side has to trust a path of the other. The training never
+waits for this thread.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from neurontools.util.units import bytes_text
 _LONGEST_WAIT_SECONDS = 60.0  # for the first execution
 _LOOK_SECONDS = 0.25
 _SEND_SECONDS = 30.0
-_END_SECONDS = 5.0  # a process that ends waits this long for its profile to be sent
+_END_SECONDS = 5.0  # longest time that an ending process sends its profile
 _LOCK_SECONDS = 0.02
 
 
 class ProfileCaptures:
-    """Runs one capture at a time."""
+    """Runs the captures that clients request, one at a time."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._running: _Capture | None = None
 
     def start_capture(self, request: CaptureRequest) -> None:
-        """Starts a capture in a thread, or sends the client the reason why not."""
+        """Starts a capture in a thread. If that is impossible, sends the client the reason."""
         channel = request.channel
         with self._lock:
             capture = None
@@ -67,13 +68,13 @@ class ProfileCaptures:
             _send_refusal(channel, "the system refuses it another thread; end other processes")
 
     def end(self) -> None:
-        """Ends the running capture and sends the rest of its profile; called when the process ends."""
+        """Ends the running capture and sends the rest of its profile. Runs when the process ends."""
         running = self._running
         if running is not None:
             running.end()
 
     def forget_in_child(self) -> None:
-        """Closes a forked child's copy of the channel, so that the client sees the end when the parent closes it."""
+        """Closes a forked child's copy of the client's socket, so that the client gets end-of-file from the parent."""
         running, self._running = self._running, None
         self._lock = Lock()
         if running is not None:
@@ -98,7 +99,7 @@ class _Capture:
         self._thread = Thread(target=self._run, name="neurontools-capture", daemon=True)
 
     def start(self) -> bool:
-        """Starts the thread; returns False if the system refuses it."""
+        """Starts the capture's thread. Returns False if the system refuses to create a thread."""
         try:
             self._thread.start()
         except RuntimeError:
@@ -106,7 +107,7 @@ class _Capture:
         return True
 
     def end(self) -> None:
-        """Ends the capture, and waits at most _END_SECONDS until the profile is sent."""
+        """Ends the capture and waits at most 5 s until the profile is sent."""
         self._is_ending = True
         self._enough.set()
         self._thread.join(_END_SECONDS)
@@ -128,7 +129,10 @@ class _Capture:
             self._on_done()
 
     def _begins(self) -> bool:
-        """Starts to record after the next execution, or at once if no graph is pending; False if it never started."""
+        """Waits until the recording has begun, after the next execution or immediately without a pending graph.
+
+        Returns False if nothing was executed in time, if the client has disconnected or if the process ends.
+        """
         ring.is_eager = device.eager
         ring.watch(steps.steps_total)
         ring.step_hooks.append(self._at_step)
@@ -145,7 +149,7 @@ class _Capture:
         return self._begun.is_set()
 
     def _at_step(self, step: int) -> None:
-        """The step hook, called in the thread of the script when a step begins."""
+        """The step hook. It runs in the script's thread when a step begins."""
         if self._recorder is None:
             self._begin(is_at_step=True)
         elif self._steps is not None and step >= self._first_step + self._steps:
@@ -155,7 +159,7 @@ class _Capture:
         self._begin(is_at_step=False)
 
     def _begin(self, *, is_at_step: bool) -> None:
-        """Starts to record, unless a graph is partly recorded. Steps are counted from the next whole one."""
+        """Begins to record, unless a graph is partly recorded. The first complete step counts as the first step."""
         with buffers.lock:
             if self._recorder is not None or any(map(_has_pending, device.taken)):
                 return
@@ -166,7 +170,7 @@ class _Capture:
         self._begun.set()
 
     def _follow(self) -> None:
-        """Sends the profile until its time or its steps are over, or the process ends."""
+        """Sends the profile while it grows, until its seconds or steps are over or the process ends."""
         recorder, stream = self._recorder, self._stream
         if recorder is None or stream is None:
             return
@@ -186,7 +190,7 @@ class _Capture:
             self.channel.sendall(data)
 
     def _leave(self) -> None:
-        """Removes the hooks from the ring."""
+        """Removes the capture's hooks from the profile ring."""
         if self._at_step in ring.step_hooks:
             ring.step_hooks.remove(self._at_step)
             ring.flush_hooks.remove(self._at_flush)
@@ -195,7 +199,7 @@ class _Capture:
         ring.unwatch()
 
     def _is_client_gone(self) -> bool:
-        """Whether the client has closed the channel; it never sends anything."""
+        """Returns whether the client has closed the socket. Clients send no data, so any input is end-of-file."""
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         return bool(poll.poll(0))
@@ -217,7 +221,7 @@ os.register_at_fork(after_in_child=captures.forget_in_child)
 
 
 class ProfileSession:
-    """A profile that is written into a directory. No method raises: a failure is a line on standard error."""
+    """A profile that this process writes into a directory. Methods print failures to standard error and never raise."""
 
     def __init__(self, wanted: ProfileConfig) -> None:
         self._wanted = wanted
@@ -229,16 +233,16 @@ class ProfileSession:
         self._is_over = False
 
     def begin(self) -> None:
-        """Starts now, or at the first step of the configured range."""
+        """Starts the profile immediately, or at the first step of the configured range."""
         ring.watch(steps.steps_total)
         ring.step_hooks.append(self._step_begins)
         atexit.register(self.finish)
-        Finalize(None, self.finish, exitpriority=100)  # forked workers do not run atexit functions
+        Finalize(None, self.finish, exitpriority=100)  # multiprocessing workers do not run atexit functions
         if self._wanted.first_step <= ring.step:
             self._start()
 
     def finish(self) -> None:
-        """Ends the profile, if it has begun, and writes the files for viewers; called when the process ends."""
+        """Ends the profile, if it has begun, and writes the files for viewers. Runs when the process ends."""
         if os.getpid() != self._owner:  # a forked child
             return
         self._is_over = True
@@ -309,13 +313,13 @@ _sessions: list[ProfileSession] = []
 
 
 def discard_profiles() -> None:
-    """Discards the profiles of this process, which gives its cores to workers with profiles of their own."""
+    """Discards the profiles of this process before it gives its cores to workers, which write their own profiles."""
     while _sessions:
         _sessions.pop().discard()
 
 
 def begin_requested_profile(environment: Mapping[str, str]) -> None:
-    """Starts the profile that the environment requests, if any; call it when the process has its cores."""
+    """Starts the profile that environment variables request, if any. Call it when the process has its cores."""
     try:
         wanted = ProfileConfig.from_environment(environment)
     except InvalidProfileSteps as error:
@@ -328,13 +332,13 @@ def begin_requested_profile(environment: Mapping[str, str]) -> None:
 
 
 def connect_ring() -> None:
-    """Connects the profile ring to the step clock; the start of a profile drops all traces. Call it once."""
+    """Connects the profile ring to the step clock, and makes the start of a profile drop all traces. Call it once."""
     ring.start_hooks.append(replayer.drop_all_traces)
     ring.clock = _parts_ns
 
 
 def _parts_ns() -> tuple[int, ...]:
-    """Returns the moment at which the step clock is read, and the time charged to each part, in ns."""
+    """Returns the current perf_counter time and the time that the step clock charged to each part, in ns."""
     at_seconds, parts = step_clock.read_charges()
     return tuple(round(each * 1e9) for each in (at_seconds, *parts))
 

@@ -1,8 +1,8 @@
-"""Workers that torchrun did not start: by xmp.spawn, notebook_launcher or Lightning, or a script without a launcher.
+"""Supports workers that xmp.spawn, notebook_launcher or Lightning start, and scripts without a launcher.
 
-A process takes its NeuronCores at its start, so that the tools show it. Before it starts workers by torch's
-start_processes, it gives the cores back if they are empty. Each worker takes a core by its local rank at its first use
-of the device; the process takes cores again if it uses the device later.
+A process takes its NeuronCores at its start, so that the tools show the process. Before it starts workers by torch's
+start_processes, it gives the cores back if no tensor is on a core. Each worker takes a core by its local rank at its
+first use of the device. If the parent uses the device later, it takes cores again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from neurontools.runtime.torch_device.torch_patches import on_import
 
 
 def patch_start_processes(environment: Mapping[str, str]) -> None:
-    """Replaces torch's start_processes by a function that gives the cores back first. Call it once."""
-    module: Any = sys.modules["torch.multiprocessing.spawn"]  # the package attribute `spawn` is a function
+    """Replaces torch's start_processes by a function that first gives this process's cores back. Call it once."""
+    module: Any = sys.modules["torch.multiprocessing.spawn"]  # because torch.multiprocessing.spawn is a function
     original = module.start_processes
 
     @functools.wraps(original)
@@ -48,7 +48,7 @@ def patch_start_processes(environment: Mapping[str, str]) -> None:
 
 
 def _run_forked_worker(directory: str, parent_pid: int, fn: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a forked worker, which also writes its summary for neuron-run; spawned workers do so by themselves."""
+    """Runs the function of a forked worker and starts to write the worker's summary for neuron-run."""
     if os.getpid() != parent_pid:
         from neurontools.runtime.launch import summary
 
@@ -64,10 +64,11 @@ _STRATEGIES = (
 
 
 def remove_lightning_launchers(environment: Mapping[str, str]) -> None:
-    """Makes Lightning's XLA strategies start no workers in a process that torchrun or neuron-run started.
+    """Keeps Lightning's XLA strategies from starting workers in a process that torchrun or neuron-run started.
 
-    These strategies always start workers. Under torchrun each worker would wait for a worker of its own. Without a
-    launcher they train like Lightning's other strategies, and `Fabric.launch()` needs no function. Call it once.
+    By default, these strategies always start workers, so each worker of torchrun would wait for a worker of its own.
+    Without a launcher, they train like Lightning's other strategies, and `Fabric.launch()` needs no function. Call this
+    once.
     """
     for part, module, strategy in _STRATEGIES:
         change = _without_launcher(strategy, environment)
@@ -95,9 +96,10 @@ _RANK_ARGUMENTS = frozenset({"store", "rank", "world_size"})
 
 
 def default_to_single_rank() -> None:
-    """Makes `init_process_group("xla")` work without a launcher of ranks, as a group of one process.
+    """Makes `init_process_group("xla")` create a group of one process if no launcher has set a rank.
 
-    Also accepts torch_xla's `init_method="xla://"`, which reads the rank from the environment. May be called again.
+    Also accepts torch_xla's `init_method="xla://"`, which reads the rank from the environment. Further calls of this
+    function do nothing.
     """
     original = dist.init_process_group
     if hasattr(original, "__wrapped__") and original.__module__ == __name__:

@@ -1,4 +1,4 @@
-"""A summary of this training process for neuron-run, and the advice that follows from it."""
+"""Builds the summary of this training process for neuron-run, and derives advice for the script from it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _started = time.perf_counter()
 
 
 def build_summary() -> dict[str, Any]:
-    """Builds the summary of this process as a JSON object. Names carry the unit; None is unknown."""
+    """Builds the summary of this process as a JSON object. The keys contain the units. None means unknown."""
     cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
     collectives = metrics.timers.get("CollectiveTime")
@@ -44,7 +44,7 @@ def build_summary() -> dict[str, Any]:
         "rank": int(os.environ.get("RANK", "0") or 0),
         "instance_type": reporter.instance_type if reporter is not None else None,
         "logical_neuroncore_config": reporter.logical_neuroncore_config if reporter is not None else None,
-        "is_simulated": True,  # the NeuronCores, whatever the host: times are those of a CPU
+        "is_simulated": True,  # even on a Neuron host: a CPU executes the programs
         "training_seconds": elapsed,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
@@ -101,7 +101,7 @@ def build_summary() -> dict[str, Any]:
 
 
 def _usual_steps() -> dict[str, Any] | None:
-    """Returns the counts of steady-state steps, under the names of the totals; None without such steps."""
+    """Returns the counts of the steady-state steps, with the summary's keys for totals. None without such steps."""
     total = steady_state.total()
     if total is None:
         return None
@@ -121,21 +121,21 @@ def _usual_steps() -> dict[str, Any] | None:
 
 
 def write_summaries_to(directory: Path) -> None:
-    """Writes the summary of this process into a directory once a second, from when it has NeuronCores."""
+    """Writes the summary of this process into a directory once a second, as soon as the process has NeuronCores."""
     SummaryFile(directory, lambda: build_summary() if device.taken else None).start()
 
 
 _INTERVAL_SECONDS = 10.0
-_MIN_STEPS = 20  # more than the rules need at the end of a run: early steps may not be typical
-_MAX_LOCK_WAIT_SECONDS = 0.05  # for an execution to end; after it, the next report tries again
-_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # at its start, a run spends most of its time outside the loop
+_MIN_STEPS = 20  # steps before the first evaluation, because early steps may not be typical
+_MAX_LOCK_WAIT_SECONDS = 0.05  # longest wait for an execution to end; then the next report tries again
+_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # at the start of a run, most time is outside the loop
 
 
 class AdviceReporter:
-    """Sends advice for the script with the reports, while it runs: the rules of neuron-run's final advice.
+    """Adds advice to the reports of a running script, by the same rules as neuron-run's final advice.
 
-    Evaluates the rules every ten seconds in the reporter's thread, in less than a millisecond. Skips the rules in
-    NEURONTOOLS_IGNORE_ADVICE.
+    Evaluates the rules every ten seconds in the reporter's thread, which takes less than a millisecond. Skips the rules
+    in NEURONTOOLS_IGNORE_ADVICE.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -144,7 +144,7 @@ class AdviceReporter:
         self._evaluated_steps = 0
 
     def __call__(self, reporter: Reporter) -> None:
-        """Evaluates the rules if ten seconds are over and there were more steps."""
+        """Evaluates the rules if ten seconds and at least one step have passed since the last evaluation."""
         now_seconds = time.monotonic()
         if now_seconds < self._next_seconds or steps.steps_total < max(_MIN_STEPS, self._evaluated_steps + 1):
             return

@@ -1,4 +1,7 @@
-"""Summary files, by which neuron-run follows its workers: one JSON document a process, replaced once a second."""
+"""Summary files, from which neuron-run reads the state of its workers.
+
+Each worker replaces its file, a JSON document, once a second.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ INTERVAL_SECONDS = 1.0
 
 
 class SummaryFile:
-    """Writes the result of `document` to a file once a second until the process ends, from its own thread.
+    """Writes the result of `document` to a file once a second in its own thread, until the process ends.
 
-    A result of None writes nothing. If the process is killed, the file is at most a second old. If the disk is full,
-    the file is lost and the training goes on. A forked child writes nothing.
+    If the result is None, there is no file. If the process is killed, the file is at most a second old. If the disk is
+    full, the file is lost and the training continues. A forked child writes nothing.
     """
 
     def __init__(self, directory: Path, document: Callable[[], dict[str, Any] | None]) -> None:
@@ -33,11 +36,11 @@ class SummaryFile:
         self._is_there = False
 
     def start(self) -> None:
-        """Starts the thread. If the system refuses it, the file is written only when the process ends."""
-        import multiprocessing.util  # here, because most importers need only DIRECTORY
+        """Starts the thread. If the system refuses a thread, the file is written only when the process ends."""
+        import multiprocessing.util  # imported late, because most importers of this module need only DIRECTORY
 
         atexit.register(self._end)
-        if multiprocessing.parent_process() is not None:  # workers of multiprocessing do not run atexit functions
+        if multiprocessing.parent_process() is not None:  # multiprocessing workers skip atexit functions
             multiprocessing.util.Finalize(None, self._end, exitpriority=0)
         try:
             Thread(target=self._run, name="neurontools-summary", daemon=True).start()
@@ -62,7 +65,7 @@ class SummaryFile:
                 document = self._document()
                 name = f"{self._pid}.json"
                 if document is None:
-                    if self._is_there:  # written before this process gave its cores to workers
+                    if self._is_there:  # from the time before the workers got the cores
                         with Directory.open(self._directory) as directory:
                             directory.remove(name)
                         self._is_there = False
@@ -71,12 +74,12 @@ class SummaryFile:
                 with Directory.open(self._directory) as directory:
                     directory.replace(name, json.dumps(document).encode(), 0o600)
                 self._is_there = True
-            except Exception:  # training goes on whatever fails, and the next second tries again
+            except Exception:  # must not stop the training; the next second tries again
                 return
 
 
 def _failure() -> str | None:
-    """Returns the exception that ends this process; None for a normal end or sys.exit."""
+    """Returns the text of the exception that ends this process. None for a normal end or sys.exit."""
     error = getattr(sys, "last_value", None)
     if error is None:
         return None

@@ -1,7 +1,7 @@
-"""`python -m neurontools.runtime.launch.torchrun_agent N script.py …`: N workers with torchrun's agent, for neuron-run.
+"""Runs N workers with torchrun's agent, for neuron-run.
 
-torchrun prints a page of its own traceback for a failed worker. This prints one line instead, and its exit code is that
-of the worker that failed first.
+Usage: `python -m neurontools.runtime.launch.torchrun_agent N script.py …`. For a failed worker, torchrun prints a page
+of its own traceback. This program prints one line instead, and its exit code is that of the worker that failed first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _THREADS = "OMP_NUM_THREADS"
 def main(arguments: list[str]) -> int:
     """Runs the workers. Returns 0, the exit code of the worker that failed first, or 128 plus a signal number."""
     die_with_neuron_run(os.environ)
-    os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts its workers from this thread
+    os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts the workers in this thread
     count, *target = arguments
     run, failed, signalled = _import_torchrun()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         run.run(run.parse_args(command))
     except failed as error:
         rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(DIRECTORY)))
-        # torchrun starts workers unbuffered: a worker killed while it prints a traceback leaves an unfinished line.
+        # On a line of its own: a worker that was killed while it printed a traceback left an unfinished line.
         write_stderr_line(f"neuron-run: {_failure_line(rank, failure, int(count))}", apart=True)
         exit_code = int(failure.exitcode)
         return exit_code if exit_code >= 0 else 128 - exit_code
@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> int:
 def root_cause(failures: Mapping[int, Any], exceptions: Mapping[int, str]) -> tuple[int, Any]:
     """Returns the rank and the failure that caused the other failures.
 
-    `failures` are torchrun's, by rank; `exceptions` maps a PID to the exception that ended it. A worker that the agent
-    ended by SIGTERM, or that waited in a collective for a failed rank, is chosen only if there is no other.
+    `failures` are torchrun's failures by rank. `exceptions` maps a worker's PID to the exception that ended the worker.
+    A worker that the agent ended by SIGTERM, or whose collective failed because of another rank, is the last choice.
     """
 
     def weight(item: tuple[int, Any]) -> tuple[bool, bool, float, int]:
@@ -72,7 +72,7 @@ def _failure_line(rank: int, failure: Any, count: int) -> str:
 
 
 def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
-    """Imports torchrun and its two errors without the device: the agent does not train and takes no cores."""
+    """Imports torchrun and two of its exceptions. Does not load the device, because the agent takes no cores."""
     before = os.environ.get(_AUTOLOAD)
     os.environ[_AUTOLOAD] = "0"
     try:
@@ -87,7 +87,7 @@ def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
 
 
 def _exceptions_by_pid(directory: str | None) -> dict[int, str]:
-    """Reads the exceptions that ended workers, by PID, from their summary files."""
+    """Reads the exceptions that ended workers from their summary files. Returns them by PID."""
     exceptions = {}
     for path in Path(directory).glob("*.json") if directory else ():
         try:

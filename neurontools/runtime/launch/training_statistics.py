@@ -1,4 +1,4 @@
-"""Training counters and memory figures, for the reports to the daemon and the summary for neuron-run."""
+"""Collects training counters and memory sizes for the reports to the daemon and for neuron-run's summary."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from neurontools.runtime.tensors.device import device
 
 
 def collect_counters(executor: Executor, reporter: Reporter) -> None:
-    """Gives the reporter the current memory levels and counters; runs in the reporter's thread during the training.
+    """Passes the current memory levels and counters to the reporter. Runs in the reporter's thread during the training.
 
-    Leaves out the code of models, which the reporter counts with the models.
+    Leaves out the memory of model code, which the reporter itself counts.
     """
     for core in device.taken:
         levels = buffers.account_of(core).levels.copy()
@@ -39,7 +39,7 @@ def training_counters() -> TrainingCounters:
     statistics = [core.statistics for core in device.taken]
     logged = training_log.counters
     times = step_clock.read_times()
-    # The step clock sees torch's loaders only: the wait that a script reports by TrainingReport is host time to it.
+    # The step clock measures only torch's data loaders. It counts the input wait that a script reports as host time.
     logged_wait = logged.input_wait_seconds_total if times.input_wait_seconds is None else None
     return TrainingCounters(
         steps_total=steps.steps_total,
@@ -69,15 +69,18 @@ def training_counters() -> TrainingCounters:
 
 @dataclass(slots=True)
 class HbmGrowth:
-    """The memory in use on all cores of this process after a step. `warm_bytes` is None during the warm-up."""
+    """HBM in use on all cores of this process after a step.
+
+    `warm_bytes` is the use at the end of the warm-up steps, None before.
+    """
 
     warm_bytes: int | None = None
     latest_bytes: int | None = None
-    rises_total: int = 0  # steps after which the memory in use had a new maximum
+    rises_total: int = 0  # number of steps after which the memory in use had a new maximum
     _most_bytes: int = 0
 
     def record_step(self) -> None:
-        """Records the memory in use after a step."""
+        """Records the HBM in use after a step."""
         held = sum(buffers.account_of(core).total_bytes for core in device.taken)
         if self.warm_bytes is None:
             if steps.steps_total < WARM_UP_STEPS:
@@ -93,7 +96,7 @@ hbm_growth = HbmGrowth()
 
 
 def watch_hbm_growth() -> None:
-    """Registers a hook that records each optimizer step; call it once, after count_optimizer_steps."""
+    """Registers a hook that records HBM in use after each optimizer step. Call it once, after count_optimizer_steps."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         hbm_growth.record_step()
@@ -101,40 +104,40 @@ def watch_hbm_growth() -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-_LATEST_STEP = 4096  # later steps show nothing new, and the walk through all state takes time
+_LATEST_STEP = 4096  # last recorded step; later steps show nothing new, and recording takes time
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The bytes that one optimizer held after its latest counted step."""
+    """The HBM of the gradients and the state of one optimizer after its latest recorded step."""
 
-    gradient_bytes: dict[int, int]  # by id of the parameter: two optimizers may share one
-    host_parameters: set[int]  # ids of the parameters with gradients that are on the host
+    gradient_bytes: dict[int, int]  # by id() of the parameter, because optimizers may share parameters
+    host_parameters: set[int]  # id() of each parameter that has a gradient and is on the CPU
     state_bytes: int
 
 
 @dataclass(slots=True)
 class OptimizerMemory:
-    """The largest sums over all live optimizers; None before the first step of one.
+    """The largest sums of HBM over all live optimizers so far. None before the first step of an optimizer.
 
-    An optimizer is read only in the thread that has just stepped it. Other threads may replace the
-    gradients of their own optimizers at any moment, and torch does not guard `grad` against that.
+    Each thread reads only the optimizer that it has just stepped. Other threads may replace the gradients of their own
+    optimizers at any moment, and torch does not guard `grad` against that.
     """
 
     weight_bytes: int | None = None
     gradient_bytes: int | None = None
     state_bytes: int | None = None
-    host_parameters: int = 0  # with gradients, of any optimizer
+    host_parameters: int = 0  # largest number of parameters with gradients on the CPU
     _held: WeakKeyDictionary[Any, _Held] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_new(self, optimizer: Any) -> bool:
-        """Whether the optimizer has not been recorded yet."""
+        """Returns whether the optimizer was not recorded before."""
         with self._lock:
             return optimizer not in self._held
 
     def record(self, optimizer: Any) -> None:
-        """Records the gradients and the state of the optimizer that this thread has just stepped."""
+        """Records the memory of an optimizer's gradients and state. The calling thread must have just stepped it."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = {id(p): (p, gradient) for p in parameters if (gradient := p.grad) is not None}
         held = _Held(
@@ -160,7 +163,10 @@ optimizer_memory = OptimizerMemory()
 
 
 def watch_optimizers() -> None:
-    """Records steps 1, 2, 4, 8 and so on, and the first step of each optimizer; once a process."""
+    """Registers a hook that records optimizer memory at steps 1, 2, 4, 8 and so on, and at an optimizer's first step.
+
+    Call it once per process.
+    """
 
     def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         count = steps.steps_total

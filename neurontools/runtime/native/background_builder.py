@@ -1,4 +1,4 @@
-"""Machine code from a background process, for which the training never waits, or from the compile cache."""
+"""Gets machine code from the compile cache, or builds it in a background process while the training continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compiler_of(environment: Mapping[str, str]) -> str | None:
 
 
 class BuildRequest:
-    """A build that runs. `result` is the descriptor for its archive."""
+    """A running build. `result` is the file descriptor into which the build process writes its archive."""
 
     def __init__(self, module: str, key: str, process: subprocess.Popen[bytes], result: int) -> None:
         self.module = module
@@ -43,7 +43,7 @@ class BuildRequest:
 
 
 class BackgroundBuilder:
-    """Runs one build at a time for this process. The caller holds the runtime's lock."""
+    """Runs builds of machine code for this process, one at a time. Callers hold the runtime's lock."""
 
     def __init__(self, environment: Mapping[str, str], cache: CompileCache, flags: CompilerFlags) -> None:
         self.environment = environment
@@ -54,11 +54,11 @@ class BackgroundBuilder:
 
     @property
     def is_free(self) -> bool:
-        """Whether no build runs, and this process is not a fork of the training."""
+        """Whether a build may start: no other build is running, and this process is not a fork of the training."""
         return self._running is None and self._pid == os.getpid()
 
     def find(self, compiled: CompiledGraph, key: str) -> Archive | None:
-        """Returns the cached machine code of a graph for this machine, or None."""
+        """Returns the machine code of a graph from the compile cache; None if there is none for this `key`."""
         data = self.cache.machine_code(compiled.graph_hash, self.flags, key)
         return None if data is None else _parse_archive(data, compiled.module, key)
 
@@ -67,7 +67,8 @@ class BackgroundBuilder:
     ) -> BuildRequest | None:
         """Starts the build process. Returns None if there is no C++ compiler, or if the process can't start.
 
-        `scalars` are those of one execution. `changing` are the indices of scalars that differ between executions.
+        `scalars` has the values of all scalars in one execution. `changing` has the indices of scalars that differ
+        between executions.
         """
         if compiler_of(self.environment) is None:
             warn_once(
@@ -114,9 +115,9 @@ class BackgroundBuilder:
         return self._running
 
     def result(self, request: BuildRequest) -> Archive | None:
-        """Returns the archive of a build, or None while it runs.
+        """Returns the archive of a build, or None while the build is running.
 
-        If the build process failed, the archive has a refusal instead of code.
+        If the build process failed, the archive has a reason for refusal instead of code.
         """
         if self._pid != os.getpid() or request.process.poll() is None:
             return None
@@ -143,9 +144,9 @@ def _parse_archive(data: bytes, module: str, key: str) -> Archive | None:
 
 
 def _compiler_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the script's environment for the build process, without the variables of its training.
+    """Returns the environment of the build process: the script's environment without its training variables.
 
-    PYTHONPATH begins with the directory of this package, so that the process imports the same modules.
+    PYTHONPATH begins with the directory of this package, so that the build process imports the same modules.
     """
     kept = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
     paths = [str(_ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]

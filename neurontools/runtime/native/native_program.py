@@ -1,4 +1,4 @@
-"""Loads machine code, compares its results with those of the operators, and switches programs over to it."""
+"""Loads machine code, compares its results with those of the operators, and makes programs run the machine code."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.buffers import Tensor
 
 WARM_UP_EXECUTIONS = 8
-"""Executions of a graph before it is worth a compilation. They show which scalars differ between executions."""
+"""Executions of a graph before its compilation. They show which scalars differ between executions."""
 _LEVEL = 3
 _LOOK_EVERY = 8
 _MOST_BUILDS = 3
 
 
 class NativeProgram:
-    """One program under --optlevel 3. The caller holds the runtime's lock."""
+    """A program under --optlevel 3, which runs by operators until its machine code is built.
+
+    Callers hold the runtime's lock.
+    """
 
     def __init__(self, program: Program, builder: BackgroundBuilder) -> None:
         self.program = program
@@ -46,12 +49,12 @@ class NativeProgram:
 
     @property
     def is_warm(self) -> bool:
-        """Whether the program was executed often enough to be worth a compilation."""
+        """Whether the program was executed often enough to be compiled to machine code."""
         return self._executions > WARM_UP_EXECUTIONS
 
     @property
     def is_settled(self) -> bool:
-        """Whether the program runs as machine code, or never will."""
+        """Whether the decision is final: the program runs as machine code, or never will."""
         return self.is_native or self._is_final
 
     def run(
@@ -67,12 +70,12 @@ class NativeProgram:
             self._surprised(scalars)
             return self.program.run(inputs, scalars, hosts, generator)
         outputs = self._run(inputs, scalars, hosts, generator)
-        if self.is_native:  # False if the first execution refused the code
+        if self.is_native:  # False if the check in the first execution refused the code
             metrics.increment("MachineCodeExecution")
         return outputs
 
     def _advance(self, scalars: Sequence[Any]) -> None:
-        """Starts a build or asks for its result. Runs at each execution until there is machine code."""
+        """Starts a build, or polls for the result of the build. Runs at each execution until there is machine code."""
         if self._seen is None:
             self._seen = [*scalars]
         self._changing.update(i for i, (old, new) in enumerate(zip(self._seen, scalars, strict=True)) if old != new)
@@ -130,9 +133,9 @@ class NativeProgram:
             self._surprised(scalars)
 
     def _surprised(self, scalars: Sequence[Any]) -> None:
-        """Handles scalars that are constants in the machine code and now have another value.
+        """Handles scalars whose values differ from the constants in the machine code.
 
-        A new build gets them as inputs, as long as fewer than 3 builds were made.
+        Discards the code, so that a new build turns these scalars into inputs. After 3 builds, keeps the code.
         """
         different = {i for i, old in zip(self._fixed, self._values, strict=True) if scalars[i] != old}
         metrics.increment("MachineCodeMiss")
@@ -147,7 +150,7 @@ class NativeProgram:
 
 
 class MachineCode:
-    """The programs of this process that are compiled with --optlevel 3."""
+    """All programs of this process that are compiled with --optlevel 3."""
 
     def __init__(self, environment: Mapping[str, str], cache: CompileCache) -> None:
         self.environment = environment
@@ -157,12 +160,12 @@ class MachineCode:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a program is warm, and each warm program runs as machine code or never will."""
+        """Whether all programs that were executed often enough run as machine code or never will; False without any."""
         settled = [program.is_settled for program in self._programs if program.is_warm]
         return bool(settled) and all(settled)
 
     def remark(self, flags: CompilerFlags) -> str:
-        """Returns the text that a profile adds to the reason for a graph; empty without --optlevel 3."""
+        """Returns a remark on --optlevel 3 that a profile adds to the reason for a graph. Empty for other levels."""
         return "; not as machine code (--optlevel 3) while it is profiled" if flags.optlevel == _LEVEL else ""
 
     def of(self, program: Program, flags: CompilerFlags) -> NativeProgram | None:
@@ -183,17 +186,18 @@ class MachineCode:
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 _DIFFERENT_BOOLEANS = 1e-3
-_LONGEST_SECONDS = 2.0  # torch's runner holds the GIL, and a process that reports nothing for long looks dead
+_LONGEST_SECONDS = 2.0  # torch's runner holds the GIL, and without reports a process looks dead
 
 
 class NumericsMismatch(RuntimeError):
-    """Machine code gives other results than the operators. The text says which result differs."""
+    """The results of machine code differ from those of the operators. The message names the result."""
 
 
 def load_shared_object(code: bytes, name: str) -> Any:
-    """Returns the runner of a shared object. Loads it from memory: a file could be replaced after its verification.
+    """Loads a shared object and returns torch's runner for it.
 
-    The descriptor stays open with the code, because the loader takes two objects of one path for the same.
+    Loads from memory, because a file could be replaced after its verification. The descriptor stays open, because the
+    loader would take a second object with the same path for the first one.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
@@ -207,10 +211,10 @@ def load_shared_object(code: bytes, name: str) -> Any:
 
 
 class SegmentCode:
-    """The machine code of one segment. It replaces the instructions of the segment.
+    """The machine code of one segment, which replaces the segment's instructions.
 
-    The first execution returns the results of the operators and compares the machine code with them. `refuse` gets the
-    reason if the code fails, is too slow, or differs by more than rounding. Then the operators continue to compute.
+    The first execution returns the results of the operators and compares them with those of the machine code. If the
+    code fails, is too slow, or differs by more than rounding, `refuse` gets the reason, and operators run instead.
     """
 
     def __init__(self, program: Program, segment: Segment, runner: Any, refuse: Callable[[str], None]) -> None:
@@ -280,7 +284,7 @@ class SegmentCode:
 
 
 def _check_fresh(made: list[Tensor], again: list[Tensor]) -> None:
-    """Checks that two executions share no result memory, because a result may be changed in place later."""
+    """Checks that two executions return results in different memory, because scripts may change results in place."""
     places = {value.untyped_storage().data_ptr() for value in made if value.numel()}
     if any(value.untyped_storage().data_ptr() in places for value in again):
         raise NumericsMismatch("a result is the same memory each time")

@@ -1,4 +1,4 @@
-"""Segments: runs of instructions that become machine code, and the archive that holds it."""
+"""Segments, the runs of instructions that become machine code, and archives, which store the machine code."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _CHANGING = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"}
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The instructions from `first` to `end` (excluded) as one function.
+    """A run of instructions that is compiled as one function: from `first` up to, but not including, `end`.
 
-    `inputs` and `outputs` are value numbers; `updated` are the inputs that it changes in place. `fixed` and `changing`
-    are scalar indices. Fixed scalars are constants in the function, changing ones are its inputs.
+    `inputs` and `outputs` are value numbers. `updated` are the inputs that the function changes in place. `fixed` and
+    `changing` are indices of scalars. Fixed scalars are constants in the function, changing scalars are its inputs.
     """
 
     first: int
@@ -58,7 +58,7 @@ class Segment:
 
 
 def base_name(name: str) -> str:
-    """Returns an operator's name without overload, in-place underscore and `_foreach_`."""
+    """Returns an operator's name without namespace, overload, in-place underscore and `_foreach_`."""
     short = name.removeprefix("aten::").partition(".")[0].removeprefix("_foreach_")
     return short if short.startswith("_") else short.rstrip("_")
 
@@ -66,7 +66,7 @@ def base_name(name: str) -> str:
 def segments_of(compiled: CompiledGraph, changing: Collection[int]) -> list[Segment]:
     """Returns the runs of instructions that may become machine code.
 
-    `changing` are the indices of scalars that differ between executions.
+    `changing` has the indices of scalars that differ between executions.
     """
     found = []
     first = 0
@@ -150,24 +150,24 @@ _OF_THE_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", 
 
 
 class InvalidArchive(ValueError):
-    """These bytes are no machine code for this graph and machine. The text is the reason."""
+    """An archive has no valid machine code for this graph and machine. The message is the reason."""
 
 
 @cache
 def _processor() -> str:
-    """Returns the properties of the processor that the compiler uses."""
+    """Returns the lines of /proc/cpuinfo that decide which machine code the compiler generates."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return "unknown"
-    own = lines[: lines.index("") if "" in lines else None]  # the first processor; the others are alike
+    own = lines[: lines.index("") if "" in lines else None]  # lines of the first processor; all others are equal
     return "\n".join(line for line in own if line.partition("\t")[0] in _OF_THE_PROCESSOR)
 
 
 def machine_key(threads: int) -> str:
-    """Returns 8 bytes in hex that stand for the torch version, the processor and the thread count.
+    """Returns a hash of the torch version, the processor and the thread count, as 16 hexadecimal digits.
 
-    Machine code depends on them besides its graph.
+    Machine code depends on these and on its graph.
     """
     text = "\n".join((ARCHIVE_FORMAT, torch.__version__, _processor(), str(threads)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -175,10 +175,10 @@ def machine_key(threads: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The shared objects of the segments of a graph.
+    """The machine code of a graph: one shared object for each segment.
 
-    `fixed` are pairs of a scalar's index and the value that is a constant in the code. `refusal` is the reason why
-    there is no code, or "" if there is some.
+    `fixed` has pairs of the index of a scalar and its value, which is a constant in the code. `refusal` is the reason
+    for an archive without code, else empty.
     """
 
     module: str
@@ -190,7 +190,7 @@ class Archive:
     refusal: str = ""
 
     def to_bytes(self) -> bytes:
-        """Returns the digest of the rest, a line of JSON, and the objects."""
+        """Serializes the archive: a SHA-256 digest of the following bytes, a line of JSON, and the shared objects."""
         head = {
             "module": self.module,
             "key": self.key,
@@ -205,7 +205,7 @@ class Archive:
 
     @classmethod
     def from_bytes(cls, data: bytes, module: str, key: str) -> Archive:
-        """Parses the output of `to_bytes`. Raises InvalidArchive for another digest, module or key."""
+        """Parses a serialized archive. Raises InvalidArchive if its digest, module or key does not match."""
         digest, content = data[:_DIGEST_LENGTH], data[_DIGEST_LENGTH:]
         if hashlib.sha256(content).hexdigest().encode() != digest:
             raise InvalidArchive("its digest does not match")

@@ -1,4 +1,4 @@
-"""Layouts of device tensors: shape, strides and element type. They are interned, so the recorder compares integers."""
+"""Layouts of device tensors: shape, strides and element type. Layouts are interned, so their IDs can be compared."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _ids = count()
 
 
 class TensorLayout:
-    """The layout of a tensor without its storage offset; equal layouts in use are the same object.
+    """The layout of a tensor without its storage offset. Equal layouts in use are the same object.
 
-    `extent` is the number of elements from the first to the last, `nbytes` their size in HBM. `device_dtype`, the
-    element type in HBM, is narrower than `dtype` under XLA_USE_BF16 and XLA_DOWNCAST_BF16. `span_bytes` is the address
-    range of a storage of this layout. `structure` caches the arguments with which torch makes a tensor of this layout.
+    `extent` is the number of elements from the first to the last in memory, and `nbytes` is their size in HBM.
+    `device_dtype` is the element type in HBM, narrower than `dtype` under XLA_USE_BF16 and XLA_DOWNCAST_BF16.
+    `span_bytes` is the address range that a storage of this layout reserves. `structure` caches the arguments with
+    which torch creates a tensor of this layout.
     """
 
     __slots__ = (
@@ -60,7 +61,10 @@ class TensorLayout:
 
     @property
     def has_ambiguous_strides(self) -> bool:
-        """Whether a dimension of size 1 has another stride than a contiguous tensor, or than its batch dimension."""
+        """Whether a dimension of size 1 has an unusual stride, so that two kernels may choose different strides.
+
+        The strides of a contiguous tensor and of a batch of one example are usual.
+        """
         if 1 not in self.size or not self.extent:
             return False
         contiguous = []
@@ -70,12 +74,12 @@ class TensorLayout:
             count *= size
         if self.stride == tuple(reversed(contiguous)):
             return False
-        # Batches of one example: a first dimension outside of all others is no reason for doubt.
+        # A batch of one example is not ambiguous: the stride of its first dimension spans all other dimensions.
         is_batch_of_one = self.stride[0] == count and 1 not in self.size[1:] and max(self.stride[1:]) < count
         return not is_batch_of_one
 
     def agrees_with(self, value: torch.Tensor) -> bool:
-        """Whether a CPU tensor has this shape, element type and strides; ignores strides of dimensions of size 1."""
+        """Returns whether a CPU tensor has this layout. Ignores the strides of dimensions of size 1."""
         return (
             value.shape == self.size
             and value.dtype in (self.dtype, self.device_dtype)
@@ -86,7 +90,7 @@ class TensorLayout:
         )
 
     def text(self) -> str:
-        """Returns the layout as text, such as `float32[2,3]{3,1}`, with the element type in HBM if it differs."""
+        """Returns the layout as text, such as `float32[2,3]{3,1}`. Adds the element type in HBM if it differs."""
         short = str(self.dtype).removeprefix("torch.")
         if self.device_dtype is not self.dtype:
             short += f":{str(self.device_dtype).removeprefix('torch.')}"
@@ -94,10 +98,10 @@ class TensorLayout:
 
 
 class LayoutTable:
-    """The layouts in use.
+    """All layouts in use.
 
-    `narrowed` maps an element type to the narrower type that the device holds. It is read from `narrowing` once, at the
-    first layout, because scripts set XLA_USE_BF16 after their imports.
+    `narrowed` maps an element type to its narrower type in HBM. The first layout calls `narrowing` to fill this map,
+    because scripts set XLA_USE_BF16 after their imports.
     """
 
     def __init__(self) -> None:
@@ -113,11 +117,10 @@ class LayoutTable:
         return self._layouts.young
 
     def layout_of(self, tensor: torch.Tensor) -> TensorLayout:
-        """Returns the layout of a tensor, without its offset."""
+        """Returns the layout of a tensor, without its storage offset."""
         return self.get(tensor.shape, tensor.stride(), tensor.dtype)
 
     def get(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> TensorLayout:
-        """Returns the layout with these properties."""
         key = (size, stride, dtype)
         found = self._layouts.get(key)
         if found is None:

@@ -10,10 +10,10 @@ Value = TypeVar("Value")
 
 
 class LRUCache(Generic[Key, Value]):
-    """Holds at least the `capacity` most recently used entries, and at most twice as many.
+    """An LRU cache of at least the `capacity` most recently used entries, and at most twice as many.
 
-    It has two generations instead of an ordered list. A hit in the young one costs one dictionary look-up, because each
-    operator of a training step makes one. `young` is always the same dictionary.
+    It has two generations instead of an ordered list, because each operator of a training step makes a look-up. A hit
+    in the young generation costs one dictionary look-up. `young` is always the same dictionary.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -32,7 +32,7 @@ class LRUCache(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> list[Value]:
-        """Adds an entry and returns the values that were evicted."""
+        """Adds an entry and returns the evicted values."""
         self.young[key] = value
         if len(self.young) <= self.capacity:
             return []
@@ -46,11 +46,10 @@ class LRUCache(Generic[Key, Value]):
         return len(self.young) + len(self._old)
 
     def values(self) -> Iterator[Value]:
-        """Yields all values, the recently used ones last."""
+        """Yields all values. The recently used values come last."""
         yield from self._old.values()
         yield from self.young.values()
 
     def clear(self) -> None:
-        """Removes all entries."""
         self.young.clear()
         self._old.clear()

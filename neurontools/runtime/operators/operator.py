@@ -1,4 +1,4 @@
-"""ATen operators as the device runs them, and their call signatures."""
+"""ATen operators with the properties that the device needs, and signatures of operator calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _aten: Any = torch.ops.aten
 
 
 def find_flop_formula(op: Any) -> Formula | None:
-    """Returns the FLOP formula of an overload, torch's own or ours; None if the operator multiplies no matrices."""
+    """Returns the FLOP formula of an overload. None if the operator multiplies no matrices."""
     packet = op._overloadpacket
     name = packet.__name__
-    if name.endswith("_") and op.namespace == "aten":  # in-place operators have the FLOPs of the plain ones
+    if name.endswith("_") and op.namespace == "aten":  # an in-place operator has the FLOPs of its functional variant
         packet = getattr(_aten, name[:-1], packet)
     return flop_registry.get(packet) or _FLOP_FORMULAS.get(packet)
 
@@ -60,14 +60,14 @@ _FLOP_FORMULAS: dict[Any, Formula] = {
 
 
 _operator_ids = count()
-# Numbers determine the sizes of these results, so they are constants of the graph and not inputs.
+# Operators whose number arguments decide the result size. Their numbers are constants of a graph, not inputs.
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
-# Numbers of these types are inputs of a graph, so that a new learning rate needs no new graph.
-# "Tensor" is here because torch passes `x * 2` as a number for a tensor argument.
+# Argument types whose numbers are inputs of a graph, so that a new learning rate needs no new graph.
+# "Tensor" is among these types because torch passes the 2 of `x * 2` as a number for a tensor argument.
 _LIFTED_TYPES = frozenset(
     {"Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]", "float", "Optional[float]"}
 )
-# The operators that the Neuron compiler's --auto-cast matmult computes in a narrower type.
+# Operators that the Neuron compiler computes in a narrower type under --auto-cast matmult.
 MATMUL_NAMES = frozenset(
     "aten::" + name
     for name in (
@@ -79,14 +79,14 @@ MATMUL_NAMES = frozenset(
 
 
 class DeviceOperator:
-    """An ATen or custom operator as the device runs it.
+    """An ATen or custom operator, with the properties that the device needs.
 
-    `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` has
-    the arguments that it changes, as (position, name). `returns` has None for each new result, else the written
-    argument that is the result. `random`: it draws from the device's generator. `effect`: it must run even if its
-    results are unused. `dynamic`: it runs eagerly, because its results depend on values or are views of its arguments.
-    `trusted`: its meta kernel gives the layouts of the CPU kernel. The first call of any other operator with each
-    signature runs eagerly and is compared.
+    `call` computes the operator on CPU tensors, `meta_call` on meta tensors; both default to the operator itself.
+    `writes` has the changed arguments as (position, name). `returns` has None for each new result, else the changed
+    argument that is the result. The flags mean: `random`, the operator draws from the device's generator; `effect`, it
+    must run even if its results are unused; `dynamic`, it runs eagerly, because its result layouts depend on values or
+    its results are views of arguments; `trusted`, its meta kernel returns the same layouts as its CPU kernel. For other
+    operators, the first call of each signature runs eagerly and compares both layouts.
     """
 
     __slots__ = (
@@ -168,7 +168,7 @@ class DeviceOperator:
         )
 
     def with_number(self, position: int) -> DeviceOperator:
-        """Returns the overload that takes a number at a position. Raises NotImplementedError if there is none."""
+        """Returns the overload that accepts a number at `position`. Raises NotImplementedError if no overload does."""
         packet = self.op._overloadpacket
         own = self.op._schema.arguments
         for overload in packet.overloads():
@@ -181,28 +181,28 @@ class DeviceOperator:
         raise NotImplementedError(f"{self.name}: a number as {own[position].name}")
 
     def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
-        """Returns the function that computes calls with these arguments and layouts; by default `call`.
+        """Returns the function that computes calls with these arguments and layouts. The default is `call`.
 
-        For operators whose way depends on the layouts: it is chosen once, and not in each execution.
+        Subclasses override this method to choose a faster function once per program instead of in each execution.
         """
         del arguments, layouts
         return self.call
 
     def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
-        """Returns the FLOPs of a call with meta tensors; 0 without a formula."""
+        """Returns the FLOPs of a call, whose arguments are meta tensors. 0 without a FLOP formula."""
         if self.flop_formula is None:
             return 0
         return int(self.flop_formula(*arguments, **keywords, out_val=result))
 
 
 def is_batched(name: str) -> bool:
-    """Whether an operator applies another operator to each tensor of a list."""
+    """Returns whether an operator applies another operator to each tensor of a list."""
     return name.startswith(("aten::_foreach", "aten::_fused"))
 
 
 @cache
 def verified_names() -> frozenset[str]:
-    """The ATen operators whose meta kernels agree with the CPU kernels. The tests compare them and write the file."""
+    """Returns the ATen operators whose meta kernels agree with their CPU kernels, as the tests found by comparison."""
     return frozenset(Path(__file__).with_name("verified_operators.txt").read_text().split())
 
 
@@ -220,25 +220,25 @@ def _returned_argument(result: Any, arguments: Any) -> tuple[int, str] | None:
 
 
 def find_overload(name: str) -> Any:
-    """Returns the torch overload of a full name such as `aten::add.Tensor`. Raises AttributeError if there is none."""
+    """Returns the torch overload with a full name such as `aten::add.Tensor`. Raises AttributeError if none exists."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 class OperatorTable:
-    """The operators of the device by full name, by which compiled models refer to them."""
+    """The operators of the device by full name, such as `aten::add.Tensor`. Compiled models contain these names."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, DeviceOperator] = {}
 
     def add(self, operator: DeviceOperator) -> DeviceOperator:
-        """Adds an operator, in place of one with the same name."""
+        """Adds an operator. Replaces an operator with the same name."""
         self.by_name[operator.name] = operator
         return operator
 
     def get(self, name: str) -> DeviceOperator:
-        """Returns the operator of a name; its first use builds it from torch's schema."""
+        """Returns the operator with this name. The first call for a name creates the operator from torch's schema."""
         found = self.by_name.get(name)
         return found if found is not None else self.add(DeviceOperator(find_overload(name)))
 
@@ -251,7 +251,7 @@ _signature_ids = count()
 
 
 class TensorSlot:
-    """A device tensor argument. `offset` is the index of the scalar with its storage offset; None for offset 0."""
+    """A device tensor argument. `offset` is the index of the scalar that has its storage offset; None for offset 0."""
 
     __slots__ = ("layout", "offset", "slot")
 
@@ -262,7 +262,7 @@ class TensorSlot:
 
 
 class ScalarSlot:
-    """A number that may differ between executions."""
+    """A number argument, whose value may differ between executions."""
 
     __slots__ = ("index",)
 
@@ -271,7 +271,7 @@ class ScalarSlot:
 
 
 class HostSlot:
-    """A CPU tensor argument; the graph keeps a copy."""
+    """A CPU tensor argument. The graph stores a copy of the tensor."""
 
     __slots__ = ("dtype", "index", "text")
 
@@ -282,11 +282,11 @@ class HostSlot:
 
 
 class NotRecordable(Exception):
-    """The layouts of the results depend on values, so the operator must run eagerly."""
+    """A graph can't contain this call, so it must run eagerly, for example because result layouts depend on values."""
 
 
 class NumberForTensor(Exception):
-    """A number was passed for a tensor argument of an overload that does not accept it; another overload does."""
+    """The script passed a number for a tensor argument. Another overload of the operator must take the call."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -294,7 +294,7 @@ class NumberForTensor(Exception):
 
 
 class Unverified(Exception):
-    """The meta kernel is not yet compared with the CPU kernel for this signature, so the call runs eagerly."""
+    """The first call of a signature, which runs eagerly to compare the meta kernel with the CPU kernel."""
 
     def __init__(self, key: tuple[Any, ...], signature: OperatorSignature) -> None:
         super().__init__(signature.operator.name)
@@ -303,11 +303,14 @@ class Unverified(Exception):
 
 
 class NeedsResize(Exception):
-    """An `out` tensor must be resized to the result."""
+    """The result of an `out=` call has another shape than the `out` tensor, which must be resized."""
 
 
 class OperatorSignature:
-    """A call of an operator without its values. `outputs` has a layout, a list of layouts or None for each result."""
+    """A call of an operator without the values of its arguments.
+
+    `outputs` has a layout, a list of layouts or None for each result.
+    """
 
     __slots__ = (
         "_text",
@@ -362,7 +365,7 @@ class OperatorSignature:
         """Returns the operator's result on meta tensors and its FLOPs."""
         operator = self.operator
         if operator.effect and operator.in_place:
-            return None, 0  # a collective would communicate on meta tensors too
+            return None, 0  # without a meta call, in which a collective would communicate
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
         values = [template.made(a) for a in self.arguments]
@@ -374,7 +377,7 @@ class OperatorSignature:
             with torch.no_grad():
                 result = operator.meta_call(*values, **keywords)
         except Exception as error:
-            # The CPU kernel decides: it may accept what the meta kernel refuses, and its error text is the user's.
+            # The CPU kernel decides, because it may accept this call, and users know the text of its errors.
             if operator.in_place and not operator.out_names and _is_inconclusive(error):
                 return None, 0
             raise NotRecordable(operator.name) from None
@@ -394,7 +397,7 @@ class OperatorSignature:
         )
 
     def _makes_something_of_nothing(self) -> bool:
-        """Whether a result has elements although all tensor arguments are empty."""
+        """Returns whether a result has elements although all tensor arguments are empty."""
         given = [
             slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
         ]
@@ -403,10 +406,10 @@ class OperatorSignature:
         return any(isinstance(output, TensorLayout) and 0 not in output.size for output in self.outputs)
 
     def _run_on_zeros(self, template: _Template) -> Any:
-        """Runs the CPU kernel on zeros of the same layouts and returns its result.
+        """Runs the CPU kernel on zeros of the same layouts and returns the result.
 
-        Raises NotRecordable where the kernel refuses, as `max` of no elements does; meta kernels accept that. The call
-        then runs eagerly and raises its own error.
+        Raises NotRecordable if the CPU kernel fails, as `max` of an empty tensor does, although the meta kernel accepts
+        the call. The eager call then raises the error that users know.
         """
         operator = self.operator
         values = [template.made(argument, "cpu") for argument in self.arguments]
@@ -414,7 +417,7 @@ class OperatorSignature:
         if operator.has_device:
             keywords["device"] = torch.device("cpu")
         if operator.has_generator:
-            keywords["generator"] = torch.Generator()  # leaves the generators of the script alone
+            keywords["generator"] = torch.Generator()  # must not advance the script's generators
         try:
             with torch.no_grad(), torch._C._DisableAutocast():
                 return operator.call(*values, **keywords)
@@ -422,10 +425,10 @@ class OperatorSignature:
             raise NotRecordable(operator.name) from None
 
     def _has_ambiguous_strides(self) -> bool:
-        """Whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
+        """Returns whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
 
-        They agree where all inputs are contiguous. Left out: operators that multiply matrices or convolve, which cost
-        much and choose their layout themselves, and operators that may do more than compute.
+        Both agree if all inputs are contiguous. Returns False for matrix products and convolutions, which are expensive
+        and choose their own layout, and for operators that may have side effects.
         """
         operator = self.operator
         if (
@@ -444,18 +447,18 @@ class OperatorSignature:
         try:
             result = self._run_on_zeros(template)
         except NotRecordable:
-            return  # the CPU kernel refuses zeros, as an integer division does
+            return  # the CPU kernel fails on zeros, as an integer division does
         results = result if len(self.operator.returns) > 1 else (result,)
         self.outputs = tuple(map(_with_strides_of, self.outputs, results))
 
     def agrees_with(self, results: list[Any]) -> bool:
-        """Whether the CPU's results have the layouts that the meta kernel gave."""
+        """Returns whether the CPU kernel's results have the layouts that the meta kernel returned."""
         announced = [output for output in self.outputs if output is not None]
         made = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
         return _layouts_agree(announced, [value for value in made if value is not None])
 
     def text(self) -> str:
-        """Returns the call in the text of a graph: device tensors are %0, …, numbers $0, … and CPU tensors @0, …."""
+        """Returns the call as text for a graph. Device tensors are named %0, %1; numbers $0, $1; CPU tensors @0, @1."""
         if self._text is None:
             arguments = [_format_argument(a) for a in self.arguments]
             arguments += [f"{name}={_format_argument(a)}" for name, a in sorted(self.keywords.items())]
@@ -469,7 +472,7 @@ signatures: LRUCache[tuple[Any, ...], OperatorSignature] = LRUCache(8192)
 
 
 class _Template:
-    """Converts arguments to slots, numbered in the order of the recorder."""
+    """Converts the arguments of a call to slots. Numbers the slots in the same order as the recorder."""
 
     def __init__(self, operator: DeviceOperator) -> None:
         self.operator = operator
@@ -497,7 +500,7 @@ class _Template:
         return value
 
     def made(self, slot: Any, where: str = "meta") -> Any:
-        """Returns the argument of a slot; a device tensor becomes an uninitialized tensor on `where`."""
+        """Returns the argument for a slot. A device tensor becomes a meta tensor, or zeros if `where` is "cpu"."""
         if isinstance(slot, TensorSlot):
             layout = slot.layout
             tensor = torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=where)
@@ -512,7 +515,7 @@ class _Template:
 
 
 def is_scalar(value: Any, lifted: bool) -> bool:
-    """Whether a value is a number that is an input of the graph. The recorder has a faster copy of this test."""
+    """Returns whether a value is a number that becomes an input of the graph. The recorder inlines this test."""
     kind = value.__class__
     if lifted:
         return kind is float or kind is int
@@ -520,7 +523,7 @@ def is_scalar(value: Any, lifted: bool) -> bool:
 
 
 def _is_inconclusive(error: Exception) -> bool:
-    """Whether an error means that the meta kernel is missing or cannot decide, not that it refuses the arguments."""
+    """Returns whether an error means that a meta kernel is missing or undecided. Otherwise it rejects the arguments."""
     text = str(error).lower()
     words = ("meta", "dispatch", "fake", "data-dependent", "symint")
     return isinstance(error, NotImplementedError) or any(word in text for word in words)
@@ -535,7 +538,7 @@ def _tensor_slots(template: Any) -> list[TensorSlot]:
 
 
 def _has_mask(arguments: list[Any]) -> bool:
-    """Whether an index is a mask: the size of the result is its number of true elements."""
+    """Returns whether an index is a mask. The size of the result is then the mask's number of true elements."""
     masks = (torch.bool, torch.uint8)
     slots = [slot for argument in arguments[1:] for slot in _tensor_slots(argument)]
     hosts = [slot for argument in arguments[1:] if isinstance(argument, list) for slot in argument]
@@ -555,7 +558,7 @@ def _layout_tree(value: Any, name: str) -> Any:
 
 
 def _with_strides_of(output: Any, made: Any) -> Any:
-    """Returns the layouts of results with the strides of the CPU kernel's results."""
+    """Returns result layouts in which the strides are replaced by those of the CPU kernel's results."""
     if isinstance(output, list):
         return [_with_strides_of(layout, value) for layout, value in zip(output, made, strict=True)]
     if output is None or made.shape != output.size or 0 in made.stride():
