@@ -1,4 +1,4 @@
-"""Profile settings from environment variables, named as in the original Neuron runtime where it has them."""
+"""Profile settings from environment variables, which have the names of the original Neuron runtime if it has them."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class StackTable:
         return self._places[key]
 
 
-_DRAIN_ABOVE = 4096  # executions in the ring, from which on the end of a step drains it
+_DRAIN_ABOVE = 4096  # executions; with this many in the ring, the end of a step drains it
 _TENSORS = 4  # the category of new storages: its index in neurontools.profile.definitions.CATEGORIES
 
 
@@ -329,7 +329,7 @@ class ProfileRing:
     def start(self, consumer: RingConsumer, *, is_at_step: bool = True) -> int:
         """Adds a consumer and returns the start of its first step in ns. The caller holds the runtime's lock.
 
-        The start is in real time: now, or with `is_at_step` the start of the current step.
+        The returned time is of the real-time clock: now, or with `is_at_step` the start of the current step.
         """
         with self._drain_lock:
             if not self.consumers:
@@ -387,7 +387,7 @@ class ProfileRing:
         return (*self.clock(), *self._counts)
 
     def record_execution(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
-        """Records an execution of a graph. `times` are the times in ns before its first and after each operator."""
+        """Records an execution of a graph. `times` are in ns, before its first operator and after each operator."""
         self.correlation += 1
         executions, before = self._counts
         self._counts = executions + 1, before + flops

@@ -79,7 +79,7 @@ class CompileCache:
         return path / self.version_directory
 
     def find(self, graph_hash: str, flags: CompilerFlags) -> CompiledGraph | None:
-        """Returns a compiled graph. None if its entry is missing, incomplete, damaged or not trusted.
+        """Returns the cached graph, or None if its entry is missing, incomplete, damaged or not trusted.
 
         Marks a damaged entry as incomplete, so that the graph is compiled again.
         """
@@ -237,7 +237,7 @@ class CompileCache:
             entry.remove("model.done")
 
     def _is_first(self, topic: str) -> bool:
-        """Returns True at the first call for each topic, so that its line is logged once."""
+        """Returns True at the first call for each topic, so that each topic is logged once."""
         is_first = topic not in self._announced
         self._announced.add(topic)
         return is_first
@@ -313,7 +313,10 @@ def _close_descriptor(descriptor: int) -> None:
 
 
 def _close_in_child() -> None:
-    """Closes a forked child's copies of the lock files, which would keep the parent's locks after their release."""
+    """Closes a forked child's copies of the lock files.
+
+    Otherwise they would hold locks that the parent has released.
+    """
     for descriptor in tuple(_held_descriptors):
         _close_descriptor(descriptor)
 

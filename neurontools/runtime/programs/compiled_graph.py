@@ -16,7 +16,7 @@ FORMAT = "neurontools-neff-2"
 
 
 class InvalidCompiledGraph(ValueError):
-    """A compiled graph can't be read or written. The text is the reason."""
+    """A compiled graph can't be read or written. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from neurontools.runtime.tensors.buffers import Graph
 class _GraphCall:
     """A recorded operator call. `tensors` and `results` are value numbers.
 
-    `first_scalar` is the index of its first scalar in the graph's scalars, `first_host` that of its first CPU tensor.
+    `first_scalar` is the index of the call's first scalar among the graph's scalars, `first_host` the index of its
+    first CPU tensor among the graph's CPU tensors.
     """
 
     signature: OperatorSignature
@@ -245,12 +246,12 @@ _WRAPPER_VALUES = frozenset(
 
 
 class InvalidCompilerFlags(ValueError):
-    """The compiler would refuse these flags. The text is its message, with a remedy."""
+    """The compiler would reject these flags. The message is that of the compiler, with a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompilerFlags:
-    """Parsed compiler flags. Of a repeated flag, the rightmost wins."""
+    """Parsed compiler flags. If a flag is repeated, its last value counts."""
 
     auto_cast: str = "none"
     auto_cast_type: str = "bf16"
@@ -265,7 +266,7 @@ class CompilerFlags:
 
     @property
     def hash_text(self) -> str:
-        """Eight hex digits of the flags that reach the compiler: `d41d8cd9` if there are none."""
+        """Eight hex digits of the MD5 hash of the flags that reach the compiler; `d41d8cd9` without flags."""
         return hashlib.md5(" ".join(self.passed_on).encode(), usedforsecurity=False).hexdigest()[:8]
 
 

@@ -41,10 +41,11 @@ def stochastic_rounding(environment: Mapping[str, str]) -> bool:
 class Numerics:
     """The numeric precision of programs. `auto_cast` and `auto_cast_type` are flags of NEURON_CC_FLAGS.
 
-    `matmult` rounds float32 inputs of matrix multiplications and convolutions, and sums products in float32. `all` also
-    rounds float32 inputs of every other operator. For the other operators, bfloat16 replaces types with a smaller range
-    than float32, in which an optimizer's epsilon would become 0. Values updated in place are never rounded.
-    `stochastic` is the random generator for stochastic rounding, or None if that is off.
+    The mode `matmult` of `auto_cast` rounds float32 inputs of matrix multiplications and convolutions, and sums
+    products in float32. The mode `all` also rounds float32 inputs of every other operator. For the other operators,
+    bfloat16 replaces types with a smaller range than float32, in which an optimizer's epsilon would become 0. Values
+    updated in place are never rounded. `stochastic` is the random generator for stochastic rounding, or None if that is
+    off.
     """
 
     auto_cast: str = "none"

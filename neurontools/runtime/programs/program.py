@@ -55,7 +55,7 @@ class Replacement(Protocol):
 
 
 class Program:
-    """A compiled graph on one core. Inputs and outputs are CPU tensors, in the order of `compiled`.
+    """A compiled graph on one core. Inputs and outputs are CPU tensors, in the order of its compiled graph.
 
     The first execution finds the results that need a copy: their strides differ from those of the meta kernels, or they
     share bytes with an argument. Each execution copies these results into the layout of the meta kernel. Without the
@@ -237,7 +237,7 @@ def _same_strides(value: Tensor, layout: TensorLayout) -> bool:
 
 
 def restride(value: Tensor, layout: TensorLayout) -> Tensor:
-    """Returns a copy with exactly this layout."""
+    """Returns a copy of a tensor with exactly this layout."""
     copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
     copy.copy_(value)
     return copy

@@ -1,4 +1,4 @@
-"""The two connections of a process to its daemon, and the NeuronCores that it requests and gets.
+"""The two connections of a process to its daemon, and the NeuronCores that the process requests and receives.
 
 The attach connection proves the identity of the process by its peer credentials and holds its cores: the daemon frees
 the cores when that connection closes. The other connection carries gRPC calls.
@@ -153,7 +153,7 @@ class DaemonConnection:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A NeuronCore of this process. A field is None until a daemon has given it."""
+    """A NeuronCore of this process. A field is None until a daemon has sent its value."""
 
     local_index: int
     neuroncore_index: int | None = None  # logical, on the host
@@ -163,7 +163,7 @@ class Core:
 
 
 def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
-    """Returns the cores that a request names, without details; one core for a request for all cores."""
+    """Returns the cores that a request names, with unknown fields None. A request for all cores gives one core."""
     first = request.first
     return tuple(
         Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)

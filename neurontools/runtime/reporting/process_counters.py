@@ -278,7 +278,7 @@ class ProcessCounters:
         )
 
     def add_error(self, kind: ErrorKind) -> None:
-        """Counts an error."""
+        """Counts an error of this kind."""
         self._errors[f"{ErrorKind(kind).value}_total"] += 1
 
     def build_report(

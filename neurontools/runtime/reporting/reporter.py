@@ -146,7 +146,7 @@ class Reporter:
         faults: ArmedFaults | None = None,
         captures: CaptureRequests | None = None,
     ) -> Reporter:
-        """Takes the NeuronCores that the environment requests and starts to report.
+        """Acquires the NeuronCores that the environment requests and starts to report.
 
         Without a daemon the process goes on unmonitored, and attaches when a daemon starts. `faults` receives the
         faults that are injected into the cores, `captures` the requests for a profile.
@@ -174,7 +174,7 @@ class Reporter:
 
     @property
     def is_monitored(self) -> bool:
-        """Whether this process was attached to a daemon when it last reported; does no I/O."""
+        """Whether this process was attached to a daemon at its latest attach or report. Does no I/O."""
         connection = self._connection
         return connection is not None and connection.is_attached
 
@@ -221,7 +221,7 @@ class Reporter:
         self._queue.append(self._counters.set_host_memory, category, size_bytes)
 
     def error(self, kind: ErrorKind) -> None:
-        """Records an error. A hardware error is reported at once, any other error at the latest by `close`."""
+        """Records an error. A hardware error is reported immediately, any other error by the next report or `close`."""
         self._queue.append(self._counters.add_error, kind)
         self._exit_flush.has_unreported_error = True
         if kind == ErrorKind.HARDWARE and self._is_open:

@@ -34,7 +34,7 @@ class TrainingLog:
 
     @property
     def counters(self) -> TrainingCounters:
-        """The counters so far."""
+        """The training counters so far."""
         return self._counters
 
     def add_step(self, samples: int | None) -> None:
@@ -110,7 +110,7 @@ class TrainingReport:
 
     @property
     def is_monitored(self) -> bool:
-        """Whether this process was attached to a daemon when it last reported."""
+        """Whether this process was attached to a daemon at its latest attach or report."""
         return self._reporter is not None and self._reporter.is_monitored
 
     def step(self, samples: int | None = None) -> None:

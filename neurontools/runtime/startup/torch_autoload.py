@@ -1,8 +1,8 @@
 """The entry point of the group `torch.backends`, which `import torch` calls in every process.
 
 It does nothing unless NEURONTOOLS_RUNTIME is 1 or the process is a worker of torchrun. In those processes it installs
-the import hook, with which `import torch_xla` registers the device. If the script uses the device name `neuron`, it
-registers the device immediately.
+the import hook, with which `import torch_xla` registers the device. If the script uses the device name `neuron`, the
+entry point itself registers the device.
 
 Imports of the runtime are inside the function, so that all other processes load only this module and its packages.
 """

@@ -52,8 +52,8 @@ class Graph:
 
     `key` encodes the structure in small integers. An input is -1 minus the id of its layout. An operator is the id of
     its signature, then the indices of its tensor arguments. `scalars` and `hosts` are the inputs that are not device
-    tensors. `origins` has, for operators recorded during a profile, by position: the stack number, and whether the
-    operator belongs to a backward pass.
+    tensors. `origins` maps the position of each operator that was recorded during a profile to its stack number, and to
+    whether it belongs to a backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")

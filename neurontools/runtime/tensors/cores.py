@@ -95,7 +95,7 @@ class Monitor(Protocol):
     """Receives the models and executions of this process. No method raises or blocks."""
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> Any:
-        """Reports a model loaded onto a core. Returns the handle for the calls below."""
+        """Reports a model loaded onto a core. Returns a handle for `begin` and `unload_model`."""
 
     def unload_model(self, handle: Any) -> None:
         """Reports that a model was unloaded from its core."""
@@ -104,7 +104,7 @@ class Monitor(Protocol):
         """Reports that an execution begins at `at_seconds` of CLOCK_MONOTONIC. Returns the token for `end`."""
 
     def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
-        """Reports that an execution ended at `at_seconds`. It waited `queued_seconds` before it began."""
+        """Reports that an execution ended at `at_seconds`, after it waited `queued_seconds` for its start."""
 
     def error(self, kind: str) -> None:
         """Reports an error outside of executions: generic, numerical, transient, model, runtime or hardware."""

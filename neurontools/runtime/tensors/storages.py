@@ -49,7 +49,7 @@ def _mapped(size: int, protection: int) -> int | None:
 
 
 class SlotRange:
-    """Adjacent slots for storages with known layouts. Each slot has a fixed address until the range is released."""
+    """Adjacent slots, each for the DLPack structure of a storage with a known layout and address."""
 
     __slots__ = ("addresses", "end", "living_count", "pointers", "slots", "span_bytes", "start")
 
@@ -64,7 +64,7 @@ class SlotRange:
 
 
 class Storages:
-    """The structures and addresses of all storages. The caller holds the runtime's lock.
+    """The DLPack structures and addresses of all device storages. The caller holds the runtime's lock.
 
     Maps its memory at the first use. A slot is the index of a structure in `words`. Single slots are taken from the
     beginning, ranges from the end.
@@ -203,7 +203,7 @@ class Storages:
         return slot
 
     def _structure(self, layout: TensorLayout) -> Any:
-        """Returns the structure of storages with this layout, with address 0. Caches the structure in the layout."""
+        """Returns the DLPack structure of storages with this layout, with address 0. Caches it in the layout."""
         kind = self._types.get(layout.dtype)
         if kind is None:
             seed = torch.empty(1, dtype=layout.dtype, device="cpu")

@@ -175,7 +175,7 @@ def empty_cache() -> None:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns True."""
+    """Returns True: the device supports bfloat16."""
     del including_emulation
     return True
 

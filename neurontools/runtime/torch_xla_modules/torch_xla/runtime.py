@@ -10,7 +10,7 @@ from neurontools.runtime.tensors.device import device
 
 
 def device_type() -> str:
-    """Returns NEURON."""
+    """Returns the device type of all processes, NEURON."""
     return "NEURON"
 
 
@@ -90,7 +90,7 @@ def is_spmd() -> bool:
 
 
 def is_bf16_supported() -> bool:
-    """Returns True."""
+    """Returns True: the device supports bfloat16."""
     return True
 
 

@@ -33,7 +33,7 @@ def set_tensor_model_parallel_attributes(tensor: Tensor, is_parallel: bool, dim:
 
 
 def param_is_not_tensor_parallel_duplicate(parameter: Tensor) -> bool:
-    """Whether this is a shard, or a replicated parameter on the first tensor-parallel rank."""
+    """Whether the parameter is sharded, or is the replica of the first tensor-parallel rank."""
     from . import parallel_state
 
     is_part = getattr(parameter, "tensor_model_parallel", False)
