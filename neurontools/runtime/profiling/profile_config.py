@@ -17,7 +17,7 @@ from neurontools.driver.neuron_runtime import parse_profile_steps
 
 _DEFAULT_DIRECTORY = "./output"
 _DEFAULT_EVENTS = 250_000
-_EVENT_BYTES = 32  # the maximum, compressed
+_EVENT_BYTES = 32  # the maximum of an event after compression
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,7 @@ def _whole(steps: list[array[int]], began_ns: int) -> list[array[int]]:
 
 
 MOST_OPERATORS = 1_000_000
-"""The number of operator times that are kept; older ones are dropped."""
+"""The maximum number of operator times in an in-memory profile, which then drops the oldest."""
 
 
 class InMemoryProfile:

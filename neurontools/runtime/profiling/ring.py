@@ -298,13 +298,13 @@ class ProfileRing:
         self._steps: list[Any] = []
         self.clock: Callable[[], tuple[int, ...]] = _no_clock
         """Returns the current time of perf_counter_ns and the time charged to each part so far, in ns."""
-        self._counts = (0, 0)  # executions, FLOPs
+        self._counts = (0, 0)  # total executions, total FLOPs
         self._begun: tuple[int, ...] = (0,) * 8
         self._done: tuple[int, ...] | None = None
         self._flushing_all = 0
         self._drain_lock = threading.RLock()
         self.offset_ns = 0
-        """Added to a time of the ring, gives a time of the real-time clock."""
+        """The difference between the real-time clock and the ring's clock, in ns."""
 
     def number_of(self, name: str) -> int:
         """Returns the index of a name in `names`. Adds the name if it is new."""

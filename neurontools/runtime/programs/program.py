@@ -422,4 +422,4 @@ BINDINGS: dict[str, Callable[..., Any]] = {
     },
     "aten::gelu": _nn.gelu,
 }
-"""Functions of torch that compute an operator, by its name."""
+"""Functions of torch, by the name of the operator that they compute."""

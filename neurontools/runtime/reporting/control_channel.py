@@ -18,9 +18,9 @@ from neurontools.runtime.reporting.daemon_connection import DaemonConnection
 _MAX_LINE_BYTES = 2**16
 
 LineHandler = Callable[[bytes, Callable[[], int | None]], None]
-"""Handles one line: gets the text after the first word, and a function that returns the descriptor sent with the line.
+"""Handles one line: receives the text after its first word, and a function that returns the descriptor sent with it.
 
-It raises ValueError, KeyError or TypeError for a malformed line, which is then ignored.
+The handler raises ValueError, KeyError or TypeError for a malformed line, which is then ignored.
 """
 
 

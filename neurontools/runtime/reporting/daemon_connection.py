@@ -156,9 +156,9 @@ class Core:
     """A NeuronCore of this process. A field is None until a daemon has sent its value."""
 
     local_index: int
-    neuroncore_index: int | None = None  # logical, on the host
+    neuroncore_index: int | None = None  # index of the logical core on the host
     device_index: int | None = None
-    hbm_bytes: int | None = None  # available for allocation
+    hbm_bytes: int | None = None  # HBM available for allocation
     hbm_index: int | None = None  # index of the core's HBM stack on its device
 
 

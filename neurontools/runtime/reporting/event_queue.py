@@ -18,7 +18,7 @@ from typing import Any
 from neurontools.runtime.reporting.process_counters import Outcome, ProcessCounters, StartedExecution
 
 APPLY_BATCH = 256
-"""The thread that appends this many events applies them. More would start the garbage collector."""
+"""A thread that finds this many queued events applies them. More events would start the garbage collector."""
 
 
 class EventQueue:

@@ -97,7 +97,7 @@ class _CoreCounters:
     flop: int = 0
     executions: int = 0
     last_execution_seconds: float | None = None
-    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # by id(), oldest first
+    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # by id() of the execution, oldest first
     memory: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_DEVICE_CATEGORIES, 0))
 
     def count_until(self, moment_seconds: float) -> None:

@@ -49,7 +49,7 @@ _EARLY_SHARE = 0.1  # share of an interval by which a report may be early
 close_in_child: set[Callable[[], None]] = set()
 """Functions that a forked child calls: one for each open reporter."""
 fork_lock = RLock()
-"""Held while a connection opens its socket, so that each child knows the sockets it inherits; never held during I/O."""
+"""Held while a connection opens its socket, so that each child knows its inherited sockets. Never held during I/O."""
 
 
 def _after_fork_in_child() -> None:
@@ -343,7 +343,7 @@ class Reporter:
             self._attach(CALL_TIMEOUT_SECONDS)
             connection = self._connection
         if connection is None:
-            return  # closed in the meantime
+            return  # the reporter was closed in the meantime
         self._run_collect()
         self._exit_flush.has_unreported_error = False
         with self._queue.drained():

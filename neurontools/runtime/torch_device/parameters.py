@@ -132,7 +132,7 @@ def account_parameters() -> None:
     register_module_buffer_registration_hook(registered)
     _keep_lazy()
     _run_after_method("_apply", lambda module: assign_category(_own(module)))
-    _run_after_method("__setstate__", lambda module: assign_category(_own(module)))  # deepcopy or unpickling
+    _run_after_method("__setstate__", lambda module: assign_category(_own(module)))  # called by deepcopy and unpickling
     _run_after_method("load_state_dict", lambda module: assign_category([*module.parameters(), *module.buffers()]))
     _follow_data()
 

@@ -87,7 +87,7 @@ class GatheredParameter:
         with torch.no_grad():
             self.part = torch.nn.Parameter(sharing.shard_of(whole.detach(), keeps_rows), whole.requires_grad)
         self.part._fsdp_shard_of = tuple(whole.shape)  # type: ignore[attr-defined]
-        self.part._is_sharded = True  # type: ignore[attr-defined]  # Lightning reads this
+        self.part._is_sharded = True  # type: ignore[attr-defined]  # Lightning reads this attribute
 
     @property
     def value(self) -> Tensor:
@@ -185,7 +185,7 @@ _FOR_THE_COMPILER = frozenset(
         ),
     )
 )
-"""Keywords of the original that do not change the results; they are ignored."""
+"""Keywords of torch_xla that do not change the results and are ignored."""
 
 
 class XlaFullyShardedDataParallel(torch.nn.Module):
