@@ -153,7 +153,9 @@ def test_every_number_is_the_scripts_own(host: TrainingHost) -> None:
     (profile,) = read_directory(inspected)
     assert sum(profile.graph_totals.column("executions")) == done["steps"]
     operators_seconds = sum(profile.operator_totals.column("total_ns")) / 1e9
-    assert work.busy_seconds_total == pytest.approx(operators_seconds, rel=0.01)
+    # A core is busy too from an execution's end to the event of that end, if a report is made in between.
+    assert sum(model.busy_seconds_total for model in process.models) == pytest.approx(operators_seconds, rel=1e-5)
+    assert work.busy_seconds_total > operators_seconds * 0.99999
     assert profile.metadata.logical_neuroncore_config == 1
 
 
