@@ -68,6 +68,7 @@ HANDLERS: "dict[str, grpc.RpcMethodHandler[bytes, bytes]]" = {
 @pytest.fixture(scope="module")
 def server_path(serve_grpc: ServeGrpc) -> Iterator[str]:
     """The socket of a grpcio server with the handlers above as methods of the service `t`."""
+    release.clear()  # a worker may begin with this module twice
     yield serve_grpc(HANDLERS)
     release.set()
 
