@@ -30,8 +30,8 @@ _MOST_STRETCHES = 16
 class Backfill:
     """Fetches missing snapshots from the daemon's history in a background thread, newest first.
 
-    The thread calls `deliver` with each batch of moments, and with an empty sequence at the end. It retries a failed
-    request from where the request stopped, until `close`.
+    The thread calls `deliver` with each batch, and with an empty sequence at the end. It retries a failed request from
+    where the request stopped, until `close`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Backfill:
         return bool(self._stretches)
 
     def want(self, newest: Moment, oldest: Moment | None) -> None:
-        """Requests all moments between `oldest` (None: the oldest that the daemon has) and `newest`. Thread-safe."""
+        """Requests all snapshots between `oldest` (None: the oldest that the daemon has) and `newest`. Thread-safe."""
         with self._lock:
             self._stretches.append(PastMomentBuilder(newest, oldest))
             del self._stretches[:-_MOST_STRETCHES]
@@ -67,7 +67,7 @@ class Backfill:
                 self._thread.start()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits until all requested moments are fetched, at most `timeout_seconds`."""
+        """Waits until all requested snapshots are fetched, at most `timeout_seconds`."""
         with self._lock:  # `want` starts the thread under this lock; joining an unstarted thread raises
             thread = self._thread
         if thread is not None:
@@ -106,7 +106,7 @@ class Backfill:
             self._deliver(())
 
     def _fetch(self, stretch: PastMomentBuilder) -> bool:
-        """Fetches up to `PIECE` snapshots of a stretch and returns whether the stretch is done.
+        """Fetches up to `PIECE` snapshots of a missing range. Returns whether the range is complete.
 
         Raises UserError if the reply is incomplete.
         """
@@ -148,7 +148,7 @@ class Backfill:
 
 
 def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> list[Moment]:
-    """Returns all moments before `newest`, in any order. After `within_seconds`, returns only those fetched so far."""
+    """Returns all snapshots before `newest`, in any order. After `within_seconds`, returns those fetched so far."""
     found: list[Moment] = []
     past = Backfill(socket_path, found.extend, rest_ratio=0.0)
     past.want(newest, None)

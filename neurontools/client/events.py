@@ -43,7 +43,7 @@ _TOLD_AS_FACTS = frozenset(
         FindingKind.STALE_REPORT,
     )
 )
-"""Kinds of findings that repeat another event, such as a missing device or a counted error; they become no event."""
+"""Kinds of findings that repeat another event, such as a missing device or a counted error."""
 
 _WORDS: dict[str, str] = {
     FindingKind.STUCK: "stuck",
@@ -85,7 +85,7 @@ class HostEvent:
     """One event on a host, such as an ended process, with a text for users."""
 
     at_unix_seconds: float
-    # attached, ended, error, ecc, device, model, silent, warning, restart, clock, finding, or a value of _WORDS
+    # one of attached, ended, error, ecc, device, model, silent, warning, restart, clock, finding; or a value of _WORDS
     kind: str
     severity: EventSeverity
     text: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
-_MISSED_INTERVALS = 2.5  # intervals without a snapshot after which the feed requests the missed ones
+_MISSED_INTERVALS = 2.5  # after this many intervals without a snapshot, requests the missed ones
 
 
 class FeedState(Enum):
@@ -43,10 +43,10 @@ class FeedStatus:
 
 
 class Feed:
-    """Base class: reads snapshots in a background thread and makes a `Moment` of each.
+    """Base class: reads snapshots in a background thread and converts each to a `Moment`.
 
-    `drain` moves new moments into `timeline`, in the caller's thread. The background thread calls `notify` when there
-    are new moments or a new status. `close` ends the thread, even if no snapshot arrives.
+    `drain` moves them into `timeline`, in the caller's thread. The background thread calls `notify` when there are new
+    snapshots or a new status. `close` ends the thread, even if no snapshot arrives.
     """
 
     is_live = True
@@ -62,7 +62,7 @@ class Feed:
         self._thread: threading.Thread | None = None
 
     def start(self, notify: Callable[[], None]) -> None:
-        """Starts the background thread, which calls `notify` for new moments and a new status."""
+        """Starts the background thread, which calls `notify` for new snapshots and a new status."""
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
@@ -79,7 +79,7 @@ class Feed:
         return False
 
     def drain(self) -> int:
-        """Moves the received moments into the timeline and returns by how many the timeline grew."""
+        """Moves the received snapshots into the timeline and returns by how many the timeline grew."""
         timeline = self.timeline
         before = len(timeline)
         while self._incoming:

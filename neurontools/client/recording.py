@@ -130,7 +130,7 @@ class RecordingReader:
                 elif kind == b"E":
                     is_ended = True
                     break
-                # Skip record types added by a later minor version.
+                # Skips record types that a later minor version may add.
             except (ValueError, OverflowError, zlib.error) as error:
                 reason = escape_controls(" ".join(str(error).split())[:_LONGEST_REASON])
                 self.trouble = f"{self._shown}: damaged after {self._size_text()} ({reason}); it is shown up to there"
@@ -232,7 +232,7 @@ def _decompress(payload: bytes) -> bytes:
 MAGIC = b"NEURONREC"
 VERSION = 1
 KEY_EVERY = 600
-"""Snapshots between two key snapshots, at most. After damage in the middle, readers lose at most this many."""
+"""The writer writes a key snapshot at least every 600 snapshots."""
 
 
 class RecordingWriter:

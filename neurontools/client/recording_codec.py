@@ -1,5 +1,5 @@
-"""Flattens snapshot messages into lists of numbers, and restores them. Works from the protobuf descriptors, so a new
-field needs no code here.
+"""Flattens snapshot messages into lists of numbers, and restores them. The code reads the protobuf descriptors, so a
+new field needs no change here.
 
 Each message is flattened in a fixed order of its fields, submessages included. Strings, lists of numbers, and the
 lengths of lists form the shape. While the shape stays the same, a recording stores only the numbers.
@@ -93,7 +93,7 @@ def snapshot_plan(fields: FieldList) -> Plan:
 
 
 class Flat:
-    """A flattened snapshot: its numbers, latency histograms, and shape.
+    """A flattened snapshot: its numbers, latency histograms, and shape (strings and lengths of lists).
 
     Raises ValueError for more than MOST_NUMBERS numbers and for unknown enum values.
     """
@@ -245,7 +245,7 @@ def parse_snapshot(data: bytes) -> neuron_pb2.Snapshot:
 FieldList = Mapping[str, int]
 """Maps the name of each message type to its highest field number in a recording."""
 
-# The field list of recordings whose header has none.
+# The highest field numbers in recordings whose header does not list them.
 FIRST: FieldList = {
     "Snapshot": 15,
     "Instance": 21,
@@ -284,7 +284,7 @@ CURRENT: FieldList = _highest(neuron_pb2.Snapshot.DESCRIPTOR, {})
 
 
 def field_list_of(header: Mapping[str, object]) -> FieldList:
-    """Returns the field list in the header of a recording, or `FIRST` if the header has none.
+    """Returns the field list (highest field numbers) in the header of a recording, or `FIRST` if the header has none.
 
     Raises ValueError if the list is malformed or has fields that this version does not know.
     """

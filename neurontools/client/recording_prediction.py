@@ -60,7 +60,7 @@ class _Slot:
 
     name: str
     step: float | str | None
-    rule: str  # same, linear, rate, executions, percentile, sum
+    rule: str  # how the number is predicted: same, linear, rate, percentile or sum
     counters: tuple[int, ...] = ()
     clock: int = -1
     histogram: int = -1
@@ -68,7 +68,7 @@ class _Slot:
 
 
 class Predictor:
-    """The prediction state for snapshots of one shape, the same for writer and reader."""
+    """The prediction state for snapshots of one shape (see recording_codec), the same for writer and reader."""
 
     def __init__(
         self, snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]
@@ -252,7 +252,7 @@ def _rounded(residual: int, expected: int) -> tuple[int, int]:
 
 
 def to_steps(step: float | str | None, value: Number) -> int | None:
-    """Returns a number in quantization steps; None if the number is absent."""
+    """Converts a number to quantization steps; None, which means absent, stays None."""
     if value is None:
         return None
     if step is None or step is _FLOP:
@@ -263,7 +263,7 @@ def to_steps(step: float | str | None, value: Number) -> int | None:
 
 
 def from_steps(step: float | str | None, value: int | None) -> Number:
-    """Returns the number that `to_steps` has quantized."""
+    """Converts quantization steps back to a number; the inverse of `to_steps`."""
     if value is None:
         return None
     if step is None or step is _FLOP:

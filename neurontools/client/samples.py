@@ -133,7 +133,7 @@ class Samples:
         return self._samples[low : bisect_left(self._samples, end_seconds, lo=low, hi=count, key=_at)]
 
     def append(self, sample: HostSample) -> None:
-        """Adds a sample that is newer than all earlier ones."""
+        """Adds a sample that is newer than all others."""
         if self._samples and self._may_be_gap(self._samples[-1], sample):
             self._pauses.append(sample.at_seconds)
         self._samples.append(sample)

@@ -130,7 +130,7 @@ class QuantityStep:
 
 
 class QuantityDownsampler:
-    """Downsamples one quantity into time steps, by number of the step."""
+    """Downsamples one quantity. `steps` maps the number of each time step to its values."""
 
     def __init__(self, quantity: HostQuantity, step_seconds: float) -> None:
         self.steps: dict[int, QuantityStep] = {}
@@ -165,7 +165,7 @@ class CoreStep:
 
 
 class CoreDownsampler:
-    """Downsamples the utilization of all cores into time steps, by number of the step."""
+    """Downsamples the utilization of all cores. `steps` maps the number of each time step to its values."""
 
     def __init__(self, step_seconds: float) -> None:
         self.steps: dict[int, CoreStep] = {}

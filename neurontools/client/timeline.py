@@ -1,4 +1,4 @@
-"""The timeline of a host: packed snapshots with their samples and events."""
+"""The timeline of a host: a list of moments. A `Moment` is one packed snapshot with its sample and events."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class HostTimeline:
 
     def __init__(self, limit_bytes: int | None = LIVE_BYTES) -> None:
         self.moments: list[Moment] = []
-        self.is_full = False  # moments were dropped, so older moments do not fit
+        self.is_full = False  # whether snapshots were dropped, so that older ones do not fit
         self._samples = Samples()
-        self._eventful: list[Moment] = []  # moments with events
+        self._eventful: list[Moment] = []  # all `moments` that have events
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._decoded: tuple[Moment, Snapshot] | None = None
@@ -43,9 +43,9 @@ class HostTimeline:
         return len(self.moments)
 
     def append(self, moment: Moment, message: neuron_pb2.Snapshot | None = None) -> None:
-        """Adds a moment that is newer than all others.
+        """Adds a snapshot that is newer than all others.
 
-        `message` is the moment's snapshot, if at hand: as long as the moment is the latest, it need not be unpacked.
+        `message` is the unpacked snapshot, if at hand. It is kept until the next `append`, which saves unpacking.
         """
         self.moments.append(moment)
         self._latest = (moment, message) if message is not None else None
@@ -56,10 +56,10 @@ class HostTimeline:
         self._drop_beyond_the_limit()
 
     def merge(self, moments: Sequence[Moment]) -> int:
-        """Inserts moments, given in any order, and returns by how many the timeline grew.
+        """Inserts snapshots, given in any order, and returns by how many the timeline grew.
 
-        A moment at the same time as an existing one replaces it, which updates its events. The oldest moments beyond
-        the memory limit are dropped.
+        A snapshot at the same time as an existing one replaces it, which updates its events. The oldest snapshots
+        beyond the memory limit are dropped.
         """
         given = {moment.at_seconds: moment for moment in sorted(moments, key=_at)}
         if not given:
@@ -89,7 +89,7 @@ class HostTimeline:
         return drop
 
     def index_at(self, at_seconds: float) -> int:
-        """Returns the index of the last moment at or before this time; 0 if all moments are later."""
+        """Returns the index of the last snapshot at or before this time; 0 if all snapshots are later."""
         return max(0, bisect_right(self.moments, at_seconds, key=_at) - 1)
 
     def snapshot(self, index: int) -> Snapshot:
@@ -122,11 +122,11 @@ class HostTimeline:
         return tuple(reversed(found[:limit]))
 
     def event_times(self, limit: int) -> tuple[float, ...]:
-        """Returns the times of the latest `limit` moments that have events, oldest first."""
+        """Returns the times of the latest `limit` snapshots that have events, oldest first."""
         return tuple(moment.at_seconds for moment in self._eventful[-limit:])
 
     def next_event(self, index: int, step: int) -> int | None:
-        """Returns the index of the nearest moment with events after (`step` 1) or before (-1) `index`, or None."""
+        """Returns the index of the nearest snapshot with events after (`step` 1) or before (-1) `index`, or None."""
         at_seconds = self.moments[index].at_seconds
         if step > 0:
             position = bisect_right(self._eventful, at_seconds, key=_at)
@@ -135,7 +135,7 @@ class HostTimeline:
         return self.index_at(self._eventful[position].at_seconds) if 0 <= position < len(self._eventful) else None
 
 
-_OWN_BYTES = 600  # bytes of the Python objects of a `Moment` and its sample, without their arrays
+_OWN_BYTES = 600  # size of the Python objects of a `Moment` and its sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def is_oldest_first(packed: Sequence[bytes]) -> bool:
 
 
 class MomentBuilder:
-    """Makes a `Moment` of each snapshot that a daemon or recording sends, in order. `latest` is the last snapshot.
+    """Converts the snapshots of a daemon or recording to `Moment` objects, in order. `latest` is the last snapshot.
 
     Not thread-safe.
     """
@@ -194,9 +194,9 @@ class MomentBuilder:
         self._packer = Packer()
 
     def make(self, message: bytes) -> Moment | None:
-        """Returns the moment of an encoded GetSnapshotResponse.
+        """Converts an encoded GetSnapshotResponse to a `Moment`.
 
-        Returns None if its snapshot is not newer than the last one, or has no valid time.
+        Returns None if the snapshot is not newer than the last one, or has no valid time.
         """
         snapshot = _parse(message)
         before = self.latest
@@ -208,9 +208,9 @@ class MomentBuilder:
 
 
 class PastMomentBuilder:
-    """Makes the moments between two known moments, `newest` and `oldest`, from the daemon's history, newest first.
+    """Converts the daemon's history between `newest` and `oldest` to `Moment` objects, newest first.
 
-    `oldest` is None if the timeline has no moment before `newest`. Not thread-safe.
+    `oldest` is None if the timeline has no snapshot before `newest`. Not thread-safe.
     """
 
     def __init__(self, newest: Moment, oldest: Moment | None) -> None:
@@ -227,10 +227,10 @@ class PastMomentBuilder:
         return self._after.sequence
 
     def make(self, packed: bytes) -> tuple[Moment, ...]:
-        """Makes the moment of the next older reply. Returns it, and the moment after it with its events.
+        """Converts the next older reply. Returns its `Moment`, and the following one again, now with its events.
 
-        The events need both snapshots. Returns nothing if the reply is not older, for example from another daemon. A
-        reply that reaches `oldest` completes the stretch.
+        Events come from the difference of two snapshots. Returns nothing if the reply is not older, for example from
+        another daemon. A reply that reaches `oldest` completes the range.
         """
         reply = _decompress(packed)
         message = _parse(reply)
@@ -245,7 +245,7 @@ class PastMomentBuilder:
         return before, after
 
     def finish(self) -> tuple[Moment, ...]:
-        """Completes the stretch. If `oldest` is given, returns the first moment after it again, with its events."""
+        """Completes the range. If `oldest` is given, returns the `Moment` after it again, now with its events."""
         self.is_complete = True
         if self._oldest is None:
             return ()
@@ -280,7 +280,7 @@ def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
     return all(0 <= seconds <= LATEST_UNIX_SECONDS for seconds in times)  # NaN fails this test
 
 
-_TOGETHER = 32  # snapshots in one zlib stream; unpacking its last snapshot takes one or two milliseconds
+_TOGETHER = 32  # snapshots per zlib stream; unpacking the last of them takes one or two milliseconds
 _LEVEL = 6  # zlib level; the output is 4 % smaller than at level 5, at the same speed
 _MOST_PIECE_BYTES = 28_000  # The zlib window of 32 KiB must reach the same part of the previous message.
 

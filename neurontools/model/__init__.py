@@ -10,7 +10,7 @@ groups the physical cores of a snapshot.
 
 from neurontools.util.light_imports import lazy_names
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from neurontools.model.device import (
         Device,

@@ -1,4 +1,4 @@
-"""Devices and NeuronCores, and their memory."""
+"""Data classes for devices and NeuronCores: memory, ECC errors, power and health."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def memory_categories(memory: _Categories) -> dict[str, int | None]:
 
 
 def sum_device_memory(parts: Iterable[DeviceMemory]) -> DeviceMemory:
-    """Adds device memory by category. A sum is None only if the category is unknown in every part."""
+    """Adds device memory by category. A sum is None only if all values of the category are unknown."""
     return DeviceMemory(**_sum(DeviceMemory, parts))
 
 
 def sum_host_memory(parts: Iterable[HostMemory]) -> HostMemory:
-    """Adds host memory by category. A sum is None only if the category is unknown in every part."""
+    """Adds host memory by category. A sum is None only if all values of the category are unknown."""
     return HostMemory(**_sum(HostMemory, parts))
 
 
@@ -173,7 +173,7 @@ class NeuronCore:
     device_index: int
     index_on_device: int  # position of the core in the device's logical order
     hbm_stack_index: int  # index of the core's HBM stack on its device; cores may share a stack
-    owner_pid: int | None = None  # PID of the owner; None: no known owner, and a simulated core is free
+    owner_pid: int | None = None  # PID of the owner; None: no owner is known (a simulated core is then free)
     busy_seconds_total: float | None = None  # seconds spent in executions, including running ones
     flop_total: int | None = None  # floating-point operations that the core executed
     executions_total: int | None = None  # finished executions with any outcome
@@ -185,7 +185,8 @@ class NeuronCore:
     flops_per_second: float | None = None
     status: StatusCounters | None = None  # counters of the driver; None for a simulated device
     candidate_pids: tuple[int, ...] = ()  # if no owner is known: PIDs of all processes that have the device open
-    inferred_fields: tuple[str, ...] = ()  # see Device; has owner_pid if the owner merely has the device open
+    # see Device; contains owner_pid if the only evidence is that the owner has the device open
+    inferred_fields: tuple[str, ...] = ()
     reset_requests_total: int | None = None  # device resets requested since the driver was loaded
     reset_failures_total: int | None = None
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from neurontools.model.finding import Finding, FindingKind, Health, Severity
 from neurontools.util.units import duration_text, ranges_text
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -91,7 +91,7 @@ def age_seconds(finding: Finding, snapshot: Snapshot) -> float:
 
 
 def marked_reason(finding: Finding) -> str:
-    """Returns the finding's reason, marked "[synthetic]" or "[injected]" if it comes from such a load or fault."""
+    """Returns the finding's reason, with "[synthetic]" for a synthetic load and "[injected]" for injected faults."""
     synthetic, injected = " [synthetic]" if finding.synthetic else "", " [injected]" if finding.injected else ""
     return f"{finding.reason}{synthetic}{injected}"
 
@@ -108,7 +108,7 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
-    """Returns the line of `summary`. `is_judged` says whether the daemon derives findings at all."""
+    """Summarizes the verdicts in one line, like `summary`. `is_judged` says whether the daemon derives findings."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
     unknown = sum(verdict.is_healthy is None for verdict in found)
@@ -243,7 +243,7 @@ class HostVerdict:
 
     @property
     def sentence(self) -> str:
-        """The first finding with its devices, action and the number of further findings; else `summary`."""
+        """The first finding with its devices and action, and how many more there are. Without findings: `summary`."""
         if not self.findings:
             return self.summary
         first, groups = self.findings[0], group_alike(self.findings)
@@ -259,7 +259,7 @@ class HostVerdict:
 def judge_host(
     judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: HealthCriteria
 ) -> HostVerdict:
-    """Returns the verdict on a host from its findings. `judged` is None if the daemon derives none."""
+    """Returns the verdict on a host from its findings. `judged` is None if the daemon derives no findings."""
     if judged is None:
         return unknown_verdict(f"neurond {daemon_version or 'of an unknown version'} makes no verdicts; update it")
     found = list(judged.findings)

@@ -59,7 +59,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """Traffic of an RDMA (EFA) port since its driver was loaded. None if the driver does not report a counter."""
+    """Traffic of an RDMA (EFA) port since its driver was loaded. None: the driver does not report this counter."""
 
     device: str
     port: int

@@ -102,7 +102,7 @@ class RunningJob:
 
     @property
     def run_id(self) -> str | None:
-        """Identifies the run of the job across hosts; None: not reported, or the processes differ."""
+        """Identifies the run of the job across hosts. None if unknown, or if the processes belong to several runs."""
         told = {rank.process.job.run_id if rank.process.job is not None else None for rank in self.ranks}
         return told.pop() if len(told) == 1 else None
 
@@ -396,7 +396,7 @@ def mean_step_seconds(process: Process) -> float | None:
 
 
 _WAITING_STEPS = 4.0  # a job without a step for this many median step times counts as waiting
-_WAITING_SECONDS = 10.0  # but not before this time without a step
+_WAITING_SECONDS = 10.0  # minimum time without a step before a job counts as waiting
 
 
 class JobState(StrEnum):

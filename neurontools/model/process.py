@@ -73,21 +73,21 @@ class Process:
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
     models: tuple[LoadedModel, ...] = ()
-    executions: ExecutionCounters | None = ExecutionCounters()  # None: counts of this process are unknown
+    executions: ExecutionCounters | None = ExecutionCounters()  # None: outcomes are unknown
     errors: ErrorCounters | None = ErrorCounters()
     total_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of queueing plus execution
     device_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of execution alone
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the last report; None before the first report
-    reporting: bool = False  # False: its next report is overdue, so its numbers are old
+    reporting: bool = False  # False: the next report is overdue, so the numbers are old
     vcpu_user_ratio: float | None = None  # vCPU use in user mode; 2.0 is two busy vCPUs
     vcpu_system_ratio: float | None = None
     executions_per_second: float | None = None
-    total_latency: LatencyPercentiles | None = None  # latency percentiles of the last period; None: no executions
+    total_latency: LatencyPercentiles | None = None  # latencies between the last two reports; None: no executions
     device_latency: LatencyPercentiles | None = None
     attribution: Attribution | None = None  # None if no container, pod or job is known
     training: TrainingCounters | None = None  # None if the runtime does not count training
-    training_rates: TrainingRates | None = None  # rates in the last period
-    inferred_fields: tuple[str, ...] = ()  # see Device; has core_indices if only this process has the device open
+    training_rates: TrainingRates | None = None  # rates between the last two reports
+    inferred_fields: tuple[str, ...] = ()  # see Device; core_indices if no other process has the device open
     counted_since_seconds: float | None = None
     """CLOCK_MONOTONIC when the process started to count executions, errors, latencies and training. None: not reported.
 
@@ -178,12 +178,14 @@ class TrainingCounters:
     transfer_seconds_total: float | None = None  # seconds that the script waits for copies between host and device
     compute_seconds_total: float | None = None  # seconds executing, including the data movement of collectives
     collective_wait_seconds_total: float | None = None  # seconds in collectives before all ranks entered them
-    compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: waits for no program, or not reported
+    # CLOCK_MONOTONIC since when the process waits for a program; None: not waiting, or not reported
+    compiling_since_seconds: float | None = None
     last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC at the end of the last step; None: no step yet
     # CLOCK_MONOTONIC when the process entered its current collective; None: in no collective, or not reported
     collective_since_seconds: float | None = None
     latest_collective: str | None = None  # name of the current or last collective, "all_reduce"; None if none yet
-    checkpointing_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: writes no checkpoint, or not reported
+    # CLOCK_MONOTONIC since when the process writes a checkpoint; None: not writing, or not reported
+    checkpointing_since_seconds: float | None = None
 
     def compiling_for_seconds(self, now_seconds: float) -> float | None:
         """Returns for how many seconds the process has waited for a program; None: not waiting, or not reported."""
@@ -195,13 +197,13 @@ class TrainingCounters:
 
 
 def age_seconds(at_seconds: float | None, now_seconds: float) -> float | None:
-    """Returns the seconds from a CLOCK_MONOTONIC time until now, at least 0; None if the time is None."""
+    """Returns the seconds from `at_seconds` to `now_seconds`, at least 0; None if `at_seconds` is None."""
     return None if at_seconds is None else max(0.0, now_seconds - at_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRates:
-    """Rates of the counters in `TrainingCounters` during the last period. None means unknown."""
+    """Rates of the counters in `TrainingCounters` between the last two reports. None means unknown."""
 
     steps_per_second: float | None = None
     samples_per_second: float | None = None
@@ -209,7 +211,9 @@ class TrainingRates:
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
-    input_wait_ratio: float | None = None  # fraction of time, like the five fields below
+    input_wait_ratio: float | None = (
+        None  # fraction of time that steps wait for input; the next five are fractions of time too
+    )
     host_ratio: float | None = None
     compile_wait_ratio: float | None = None
     transfer_ratio: float | None = None
@@ -258,7 +262,7 @@ class OperatorTime:
     """Total time that a process spent in one operator."""
 
     name: str  # name of the operator, "aten::mm"; "" for all unlisted operators
-    seconds_total: float  # estimated from sampled executions
+    seconds_total: float  # total seconds, estimated from sampled executions
     executions_total: int
     ratio: float | None = None  # fraction of the last few seconds spent in the operator
 
@@ -294,7 +298,7 @@ class EndedProcess:
     user: str | None
     command: str  # command line, truncated; "" if unreadable
     tag: str
-    job: str | None  # "Slurm job 17", "pod default/train-0", "process group 4711"
+    job: str | None  # name of its job, "Slurm job 17", "pod default/train-0", "process group 4711"
     synthetic: bool
     began_at_unix_seconds: float
     ended_at_unix_seconds: float
@@ -311,7 +315,7 @@ class EndedProcess:
     steps_total: int | None = None  # calls of `Optimizer.step`
     exit_status: int | None = None  # like subprocess.returncode: exit code, or negative signal number
     lives_on: bool = False  # True: the process released its cores and continued to run
-    inferred_fields: tuple[str, ...] = ()  # see Device; may contain neuroncore_count
+    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value: neuroncore_count
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_count", "exit_status")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from time import gmtime, strftime
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any

@@ -177,7 +177,7 @@ def counted_since_unix_seconds(process: Process, snapshot: Snapshot) -> float | 
 class FaultState(IntEnum):
     """How far an injected fault has progressed."""
 
-    WAITING = 0  # waits for its start time or for an execution
+    WAITING = 0  # the fault waits for its start time or for an execution
     HOLDS = 1
     OVER = 2  # the fault ended, but its effects remain until it is healed
 

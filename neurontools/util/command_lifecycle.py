@@ -7,7 +7,7 @@ from time import monotonic
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, EXIT_INTERRUPTED, UserError
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
 _ENDING = (_signal.SIGTERM, _signal.SIGHUP)
-_CLEANING_SECONDS = 5.0  # seconds after a signal in which further signals are ignored
+_CLEANING_SECONDS = 5.0  # after a signal, further signals are ignored for this time
 
 _is_ending_until = 0.0  # monotonic time until which further signals are ignored
 
 
 class ReaderGone(Exception):
-    """The reader of standard output closed it. The command then dies of SIGPIPE, like other tools."""
+    """The reader of standard output closed the pipe. The command then dies of SIGPIPE, like other tools."""
 
 
 class EndedBySignal(SystemExit):
-    """A signal ends the command. Raised in the main thread, so that context managers clean up."""
+    """Raised in the main thread when a signal ends the command, so that context managers clean up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -100,7 +100,7 @@ def write_document(document: bytes) -> None:
 def write_text(text: str) -> None:
     """Writes text to standard output with control characters escaped. Raises the same errors as `write_document`."""
     document = text.encode("utf-8", "surrogatepass")
-    if document.translate(None, _PLAIN):  # much faster than a check of each character
+    if document.translate(None, _PLAIN):  # translate is much faster than a check of each character
         from neurontools.util.terminal import escape_controls_by_line
 
         document = escape_controls_by_line(text).encode()

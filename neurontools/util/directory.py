@@ -51,10 +51,10 @@ class Directory:
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
     def below(self, name: str, *, make_mode: int | None = None) -> Directory:
-        """Opens a subdirectory. Raises NotTrusted if it is a symbolic link or its owner is not trusted.
+        """Opens a subdirectory. Raises NotTrusted if it is a symbolic link or not trusted.
 
-        Trusted are this user, root, and members of `shared_group`. With `make_mode`, creates a missing subdirectory; in
-        a shared directory, the new one gets the same mode.
+        Trusted are directories of this user, root, or `shared_group`. With `make_mode`, creates a missing
+        subdirectory; in a shared directory, the new one gets the same mode.
         """
         group = self.shared_group
         is_made = make_mode is not None and _make(self.descriptor, name, make_mode)
@@ -120,8 +120,8 @@ class Directory:
     def open_lock(self, name: str) -> int:
         """Opens a lock file, creating it if missing, and returns its descriptor.
 
-        Raises NotTrusted unless the lock is a regular file with a single hard link and a trusted owner. Trusted are
-        this user, root, and members of `shared_group`.
+        Raises NotTrusted unless the lock is a regular file with a single hard link that belongs to this user, root, or
+        `shared_group`.
         """
         group = self.shared_group
         descriptor = self._open_or_make(name, 0o600 if group is None else 0o660)
@@ -196,7 +196,7 @@ class Directory:
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[int]:
-        """Yields a readable descriptor of the directory, because O_PATH descriptors allow neither listing nor fchmod."""
+        """Yields a readable descriptor of the directory, because O_PATH descriptors permit no listing or fchmod."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             yield descriptor

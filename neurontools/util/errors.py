@@ -2,7 +2,7 @@
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_NAGIOS_UNKNOWN = 3  # status UNKNOWN of Nagios plugins; their usage errors have it instead of EXIT_USAGE
+EXIT_NAGIOS_UNKNOWN = 3  # status UNKNOWN of a Nagios plugin, also for usage errors
 EXIT_PERMISSION = 4
 EXIT_UNHEALTHY = 5
 EXIT_NOT_FOUND = 6

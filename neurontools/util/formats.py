@@ -10,7 +10,7 @@ from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.light_imports import Generic, TypeVar
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     import json
     from typing import Any

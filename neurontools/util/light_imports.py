@@ -20,7 +20,7 @@ __all__ = [
     "replace",
 ]
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 PARENT_PID_VARIABLE = "NEURONTOOLS_ENDS_WITH"
-"""Environment variable with the PID of the neuron-run that a worker must not outlive. The worker removes it."""
+"""Environment variable with the PID of the neuron-run that a worker must not outlive. Each worker removes it."""
 
 _PR_SET_PDEATHSIG = 1
 # Signals whose handlers commonly raise: Ctrl-C, end of a job, time limits, warnings of a scheduler.
@@ -54,7 +54,7 @@ class DeferredSignals:
     def release(self) -> None:
         """Restores the handlers and calls the handler of each pending signal once. Handlers may raise."""
         for number, handler in self._handlers.items():
-            if _signal.getsignal(number) == self._defer:  # otherwise the program has set another handler since
+            if _signal.getsignal(number) == self._defer:  # otherwise the program has replaced the handler
                 _signal.signal(number, handler)
         for number in dict.fromkeys(self._pending):
             self._handlers[number](number, None)
@@ -104,7 +104,7 @@ def closing_undisturbed(resource: T) -> Iterator[T]:
 def set_parent_death_signal(parent_pid: int, number: int) -> bool:
     """Makes the kernel send this process a signal when its parent dies. Returns False if the parent is already dead.
 
-    The kernel counts the death of the thread that forked, so the parent must fork in its main thread. The setting
+    To the kernel, the parent is the thread that forked, so the parent must fork in its main thread. The setting
     survives exec, except of set-user-ID programs. Children do not inherit it.
     """
     import ctypes  # imported here because it is slow and few processes need it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import localtime, strftime
 
-TYPE_CHECKING = False  # importing `typing` would cost several milliseconds
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
