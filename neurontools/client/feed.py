@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
-_MISSED_INTERVALS = 2.5  # after this many intervals without a snapshot, requests the missed ones
+_MISSED_INTERVALS = 2.5  # a gap of more intervals than this is fetched from the daemon's history
 
 
 class FeedState(Enum):
@@ -30,7 +30,7 @@ class FeedState(Enum):
     LIVE = "live"
     LOST = "lost"  # retrying
     LOADING = "loading"  # reading a recording
-    COMPLETE = "complete"  # has read the whole recording
+    COMPLETE = "complete"  # the feed has read the whole recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class FeedStatus:
 class Feed:
     """Base class: reads snapshots in a background thread and converts each to a `Moment`.
 
-    `drain` moves them into `timeline`, in the caller's thread. The background thread calls `notify` when there are new
-    snapshots or a new status. `close` ends the thread, even if no snapshot arrives.
+    `drain` moves the moments into `timeline`, in the caller's thread. The background thread calls `notify` when there
+    are new snapshots or a new status. `close` ends the thread, even if no snapshot arrives.
     """
 
     is_live = True

@@ -78,7 +78,7 @@ class Predictor:
         self.slots = _slots(found, histogram_order)
         self.order = sorted(range(len(self.slots)), key=_sort_key(found, self.slots))
         self.histogram_order = sorted(range(len(histogram_order)), key=lambda index: histogram_order[index])
-        # In quantization steps: the numbers of the last snapshot as the reader has them, and their last growth.
+        # Numbers of the last snapshot as the reader has them, and their last growth, both in quantization steps.
         self.before: list[int | None] = []
         self.growth: list[int] = [0] * len(self.slots)
         for slot, value in zip(self.slots, numbers, strict=True):

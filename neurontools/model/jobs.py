@@ -49,7 +49,7 @@ class Rank:
 
     @property
     def compiling_since_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC since when the rank waits for a program; None: not waiting, or not reporting."""
+        """CLOCK_MONOTONIC when the rank began to wait for a program; None: not waiting, or not reporting."""
         counters = self.process.training if self.process.reporting else None
         return None if counters is None else counters.compiling_since_seconds
 
@@ -164,7 +164,7 @@ class RunningJob:
 
     @property
     def compiling_since_seconds(self) -> float | None:
-        """CLOCK_MONOTONIC since when the longest-waiting rank waits for a program; None: no rank waits."""
+        """CLOCK_MONOTONIC when the longest-waiting rank began to wait for a program; None: no rank waits."""
         return _earliest(rank.compiling_since_seconds for rank in self.ranks)
 
     @property
@@ -286,7 +286,7 @@ class Straggler:
     on other ranks; None if no single part does.
     """
 
-    index: int  # index of the rank's host in the list given to `find_straggler`
+    index: int  # index of the rank's host in the argument of `find_straggler`
     rank: RankSteps
     part: str | None
     gain_seconds: float

@@ -178,13 +178,13 @@ class TrainingCounters:
     transfer_seconds_total: float | None = None  # seconds that the script waits for copies between host and device
     compute_seconds_total: float | None = None  # seconds executing, including the data movement of collectives
     collective_wait_seconds_total: float | None = None  # seconds in collectives before all ranks entered them
-    # CLOCK_MONOTONIC since when the process waits for a program; None: not waiting, or not reported
+    # CLOCK_MONOTONIC when the process began to wait for a program; None: not waiting, or not reported
     compiling_since_seconds: float | None = None
     last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC at the end of the last step; None: no step yet
     # CLOCK_MONOTONIC when the process entered its current collective; None: in no collective, or not reported
     collective_since_seconds: float | None = None
     latest_collective: str | None = None  # name of the current or last collective, "all_reduce"; None if none yet
-    # CLOCK_MONOTONIC since when the process writes a checkpoint; None: not writing, or not reported
+    # CLOCK_MONOTONIC when the process began to write a checkpoint; None: not writing, or not reported
     checkpointing_since_seconds: float | None = None
 
     def compiling_for_seconds(self, now_seconds: float) -> float | None:
@@ -211,9 +211,7 @@ class TrainingRates:
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
-    input_wait_ratio: float | None = (
-        None  # fraction of time that steps wait for input; the next five are fractions of time too
-    )
+    input_wait_ratio: float | None = None  # fraction of time, like the next five fields
     host_ratio: float | None = None
     compile_wait_ratio: float | None = None
     transfer_ratio: float | None = None
