@@ -147,7 +147,7 @@ class ActionSettings:
 
     asked: HealthCriteria  # selects findings
     events: frozenset[str]  # "begins", "ends"
-    command: tuple[str, ...] | None = None  # program and arguments, run without a shell
+    command: tuple[str, ...] | None = None  # command to run: program and arguments, without a shell
     webhook: str | None = None  # URL for HTTP POST
     timeout_seconds: float = 30.0
     retries: int = 2
@@ -181,7 +181,7 @@ class RunOutcome:
 
 
 class BoundedCommand:
-    """Runs one program at a time. `close` may be called from any thread."""
+    """Runs one program at a time, with a timeout. `close` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

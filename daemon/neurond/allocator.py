@@ -55,7 +55,7 @@ class HostShape:
 
 @dataclass(frozen=True, slots=True)
 class CoreReport:
-    """Counters of one logical core, from the report of its process."""
+    """Counters of one logical core, as the process that holds it reports them."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -116,7 +116,7 @@ class CoreLease:
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:
-        """Returns the indices of the devices with cores of this lease. For an observer, returns all devices."""
+        """Returns the indices of the devices with cores of this lease; for an observer, those of all devices."""
         if not self.count:
             return tuple(range(shape.device_count))
         return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))

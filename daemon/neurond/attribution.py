@@ -117,7 +117,7 @@ class KubeletWatcher:
             self._on_allocations(())
         self._trouble = trouble
         if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
-            self._failures, self._trouble = 0, ""  # there is no kubelet any more
+            self._failures, self._trouble = 0, ""  # no kubelet runs on this host any more
             return self._patience.interval_seconds
         self._failures += 1
         pause = self._patience.first_retry_seconds * 2.0 ** min(self._failures - 1, 30)
@@ -334,7 +334,8 @@ def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAll
     if found.container_id is None and found.pod_uid is None:
         return found
     cores = {core // host_lnc for core in process.core_indices}
-    is_user = bool(process.core_indices) or process.runtime_version is not None  # a monitor opens devices without these
+    # A monitoring tool opens devices too, but has neither cores nor a runtime version.
+    is_user = bool(process.core_indices) or process.runtime_version is not None
     devices = set(process.device_indices) if is_user else set()
     for allocation in allocations:
         given_cores = set(allocation.neuroncore_indices)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from neurond.service.network_api import NetworkApi
     from neurontools.model import InjectedFault, Snapshot
 
-# Delay after a lease change, so that one snapshot shows all changes of this time.
+# Delay between a lease change and its snapshot, so that one snapshot shows all changes of a burst.
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
 
@@ -108,7 +108,7 @@ class Daemon:
         publisher = self._publisher
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        # If the API over TLS is enabled, it gets half of the files.
+        # If the API over TLS is enabled, it gets half of the file descriptors.
         files_each = raise_file_limit() // (1 if self._settings.listen is None else 2)
         peers = PeerLimiter(limits_for(files_each), time.monotonic)
         proxy = ConnectionProxy(peers)
@@ -134,7 +134,8 @@ class Daemon:
             publisher.start_kubelet()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
-            # Excludes all objects made so far: they live as long as the daemon, and collecting them takes 20 ms.
+            # Exempts all objects made so far from garbage collection: they live as long as the daemon. Otherwise a
+            # collection blocks for 20 ms.
             gc.freeze()
             turns.begin()
             if self._faults is not None and self._first_faults:

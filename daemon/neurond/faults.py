@@ -48,8 +48,8 @@ class FaultEffects:
 
     now: Callable[[], float]  # reads CLOCK_MONOTONIC, in seconds
     unix_at: Callable[[float], float]  # converts a CLOCK_MONOTONIC time to Unix time
-    on_change: Callable[[], None] = lambda: None  # faults changed, so publish a snapshot
-    on_acknowledged: Callable[[], None] = lambda: None  # a process acknowledged a fault
+    on_change: Callable[[], None] = lambda: None  # called when faults change, to publish a snapshot
+    on_acknowledged: Callable[[], None] = lambda: None  # called when a process acknowledges a fault
     on_healed: OnHealed = lambda _faults, _uid, _pid: None
     send: Callable[[str, bytes], None] = lambda _token, _line: None  # sends a line to the process with this token
     log_error: Callable[[HardwareError], None] = lambda _error: None  # writes an error to the simulated kernel log
@@ -82,7 +82,7 @@ class FaultInjector:
 
     @property
     def next_seconds(self) -> float | None:
-        """When the next delay or duration of any fault ends (CLOCK_MONOTONIC); None if no fault has one."""
+        """When the next delay or duration of any fault ends (CLOCK_MONOTONIC); None if none is running."""
         return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
 
     def inject(
@@ -109,7 +109,7 @@ class FaultInjector:
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
         """Removes faults and the counts they caused; without numbers, all faults. Returns how many it removed.
 
-        Raises NoSuchFault for an unknown number, and then removes none.
+        If a number is unknown, raises NoSuchFault and removes none.
         """
         missing = sorted(set(numbers) - self._held.keys())
         if missing:
@@ -348,7 +348,7 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
-    is_armed: bool = False  # its delay is over, and affected processes receive it
+    is_armed: bool = False  # whether its delay is over; if so, affected processes get it
 
     @property
     def kind(self) -> FaultKind:

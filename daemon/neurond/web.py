@@ -75,7 +75,7 @@ class StoreFeed(Feed):
         return self._loading is not None and not self._loading.done()
 
     def drain(self) -> int:
-        """Adds the latest snapshot and the loaded history to the timeline. Returns by how much it grew."""
+        """Adds the latest snapshot and the loaded history to the timeline. Returns how many moments it added."""
         entry = self._store.latest
         if entry.snapshot.sequence != self._sequence:
             self._sequence = entry.snapshot.sequence

@@ -93,7 +93,7 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            # A field that may be None in the model may be without presence (always set) in the message.
+            # A field that may be None in the model can be one without presence (always set) in the message.
             is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
             (self.optional if is_absent_sometimes else self.scalars).append(name)
 
@@ -209,7 +209,7 @@ class _LatePlan(_Plan):
         repeated = dict(self.repeated_parts)
 
         def late(part: Any, name: str) -> Any:
-            """Decodes a part on first access, and stores it in its field. Is `__getattr__` of the object."""
+            """Decodes a part on first access, and stores it in its field. This is the object's `__getattr__`."""
             message = part._message  # noqa: SLF001
             if name in parts:
                 value = parts[name].take(getattr(message, name))

@@ -49,7 +49,7 @@ def _finding(fields: _Fields) -> Finding:
     severity = _optional_uint(fields, _SEVERITY) or 0
     return Finding(
         _text(fields, _KIND),
-        # A newer daemon may send a higher severity than this version has; this shows the highest that it has.
+        # A newer daemon may send a severity that this version does not have: use the highest one of this version.
         Severity(min(severity, max(Severity))),
         _text(fields, _REASON),
         _text(fields, _ACTION),

@@ -83,7 +83,7 @@ _HUFFMAN_CODE_LENGTHS = (
 )
 _END_OF_STRING = 256
 
-_MAX_INTEGER = 2**32  # far more than any length or index in a header block that fits in memory
+_MAX_INTEGER = 2**32  # limit of decoded integers; any valid length or index is far smaller
 
 _huffman_symbols: dict[tuple[int, int], int] | None = None  # {(bit length, code): symbol}, made at first use
 

@@ -22,15 +22,15 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 1, 2, 
 REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY = 7, 8, 11, 12
 
 MAX_WINDOW_BYTES = 2**31 - 1
-DEFAULT_WINDOW_BYTES = 2**16 - 1  # window of each connection and stream until a WINDOW_UPDATE
+DEFAULT_WINDOW_BYTES = 2**16 - 1  # flow-control window of each connection and stream until a WINDOW_UPDATE
 _FRAME_HEADER_BYTES = 9
-_DEFAULT_FRAME_BYTES = 2**14  # limit for received frames; for sent ones until the peer changes it
+_DEFAULT_FRAME_BYTES = 2**14  # limit for received frames, and for sent frames until the peer changes it
 _MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
-_RECEIVE_BYTES = 2**16  # below malloc's mmap threshold, because mapping costs more than a second read
+_RECEIVE_BYTES = 2**16  # buffer below malloc's mmap threshold, because mapping costs more than a second read
 _MAX_CONNECT_SECONDS = 1e6
-_MOST_UNSENT_BYTES = 2**16  # limit for acknowledgements that a server requests but does not read
+_MOST_UNSENT_BYTES = 2**16  # limit for queued acknowledgements, if a server requests but does not read them
 
 
 class ProtocolError(Exception):
@@ -191,7 +191,7 @@ class Http2Connection:
         self._sock.close()
 
     def _send_body(self, stream: Http2Stream, body: bytes) -> None:
-        """Sends a body as DATA frames. While the peer's windows are full, receives (RFC 9113, section 5.2)."""
+        """Sends a body as DATA frames. While the peer's windows are full, receives frames (RFC 9113, 5.2)."""
         sent = 0
         while sent < len(body) and not stream.is_ended:
             room = min(self._peer_settings[_MAX_FRAME_SIZE], self._send_window_bytes, stream.send_window_bytes)

@@ -59,7 +59,7 @@ class RequestedProfile:
                     raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
                 request = profile_protocol.request_of(pid, profile_protocol.ProfileOptions(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
-                theirs.close()  # the daemon has its own copy of this end
+                theirs.close()  # the daemon has its own copy of this descriptor
                 asked._await_answer(connection, socket_path, deadline)
         except BaseException as error:
             asked.close()

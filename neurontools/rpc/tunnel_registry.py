@@ -406,7 +406,7 @@ _NAMES = ("tls.crt", "tls.key", "ca.crt")  # the names that a Kubernetes TLS sec
 
 
 def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> ClientTls:
-    """Returns TLS with the client certificate from the options, the environment or the user's directory, in this order.
+    """Returns the TLS setup with the client certificate: from the options, the environment or the user's directory.
 
     Certificate and key come from the same source; the CA certificates come from the first source that has them. Raises
     UserError if no source has a certificate.

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the daemon, rendered once per snapshot and format; `Exporters` runs these and others."""
+"""Prometheus metrics of the daemon, rendered once per snapshot and format. `Exporters` runs all exporters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DaemonMetrics:
         self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # further families
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Stores the snapshot of a tick, because metrics compare the last two, and counts its errors."""
+        """Stores the snapshot of a tick, and adds its errors to the totals. Some metrics compare the last two ticks."""
         self._before, self._latest = self._latest, snapshot
         self._errors.observe(snapshot)
 
@@ -123,7 +123,7 @@ class _Sender(Protocol):
 
 
 class Exporters:
-    """Runs the exporters that the settings enable. Does not import the modules of the others."""
+    """Runs the exporters that the settings enable. Does not import the modules of disabled ones."""
 
     def __init__(self, settings: Settings, store: SnapshotStore) -> None:
         self._settings = settings

@@ -34,7 +34,7 @@ EXIT_CODES = (
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
-_HOSTS_OF_A_SECOND = 10  # per second of snapshot interval: this load takes about a fifth of a CPU core
+_HOSTS_OF_A_SECOND = 10  # hosts per second of interval; their snapshots take a fifth of a CPU core
 _LOOK_SECONDS = 1.0
 
 

@@ -21,7 +21,10 @@ _LONGEST_FAILURE = 400
 
 
 def main() -> None:
-    """Reads hosts' settings from standard input, one JSON object per line. Prints "ready" once it serves all hosts."""
+    """Serves simulated hosts. Reads their settings from standard input, one JSON object per line.
+
+    Prints "ready" once it serves all of them.
+    """
     exit_with_parent(int(sys.argv[1]))
     configure_logging("error")
     raise_file_limit()

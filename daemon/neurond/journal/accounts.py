@@ -34,10 +34,12 @@ class ProcessAccounts:
 
     def __init__(self, is_alive: Callable[[Process], bool]) -> None:
         self._is_alive = is_alive
-        self._attached: dict[int, Process] = {}  # in the latest snapshot, by PID
+        self._attached: dict[int, Process] = {}  # attached processes of the latest snapshot, by PID
         self._found: dict[int, DriverAccount] = {}
-        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token: accounts without exit status
-        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()  # by token: exit statuses without account
+        # Accounts that wait for an exit status, by token.
+        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()
+        # Exit statuses that wait for an account, by token.
+        self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()
         self._finished: list[EndedProcess] = []
 
     def end(self, token: str, outcome: ProcessOutcome) -> None:
@@ -204,7 +206,7 @@ class DriverAccount:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
-    """How a process ended. `exit_status` is an exit code or a negative signal number, as in subprocess, or None."""
+    """How a process ended. `exit_status`: exit code, negative signal number (as in subprocess), or None (unknown)."""
 
     exit_status: int | None = None
     lives_on: bool = False  # the process released its cores and still runs

@@ -33,7 +33,7 @@ class ConnectionProxy:
         self._goaway = GoawaySender()
         self._accepting: Acceptor | None = None
         self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
-        self._checked_seconds: dict[int, float] = {}  # last check for closed clients, by UID
+        self._checked_seconds: dict[int, float] = {}  # time of the last check for closed clients, by UID
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
         """Accepts clients on a listening socket and takes ownership of it. The server listens on `inner_path`."""
@@ -252,7 +252,7 @@ class Relay:
 
     def _rested(self) -> None:
         self._rest = None
-        if is_closed_by_peer(self._client):  # no one waits for the replies to its requests
+        if is_closed_by_peer(self._client):  # the client is gone, so drop its pending requests
             self.close()
         else:
             self._read_client_again()

@@ -208,7 +208,7 @@ class PeerLimiter:
 
 
 _UCRED = struct.Struct("iII")  # pid, uid, gid
-_SO_PEERPIDFD = 77  # since Linux 6.5; Python's socket module does not have it
+_SO_PEERPIDFD = 77  # socket option since Linux 6.5; Python's socket module lacks it
 
 
 @dataclass(frozen=True, slots=True)

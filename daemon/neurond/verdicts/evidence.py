@@ -17,7 +17,7 @@ ProcessIdentity = tuple[int, float | None]
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """A snapshot and the state at the beginning of the window, which are the last `HealthThresholds.window_seconds`.
+    """A snapshot, and the state at the beginning of the window (`HealthThresholds.window_seconds` earlier).
 
     `devices`, `processes` and `cores_before` are from the beginning of the window. `processes` has only processes that
     still run. `met` has the processes that appeared later, as they were in their first snapshot.
@@ -35,7 +35,7 @@ class RuleContext:
         """Returns a process's errors at the beginning of the window: NO_ERRORS if it is younger, None if unknown."""
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
-        if since is None:  # the driver counts for this process, since the process was first seen
+        if since is None:  # the driver counts for this process, from the time when the process was first seen
             return NO_ERRORS if before is None else before.errors
         if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
             return NO_ERRORS
@@ -102,15 +102,15 @@ class HealthThresholds:
     """The thresholds of the health rules, from [health] in the configuration file. None disables a rule."""
 
     window_seconds: float = 300.0  # period in which errors and growth are counted
-    idle_seconds: float | None = 300.0  # least time in which a held core finishes no execution
-    stuck_seconds: float | None = 60.0  # least time for which an execution is in flight
+    idle_seconds: float | None = 300.0  # time without a finished execution after which a held core is idle
+    stuck_seconds: float | None = 60.0  # time in flight after which an execution is stuck
     memory_used_ratio: float | None = 0.95  # of an HBM stack
     ecc_corrected_events: int | None = 10  # corrected ECC events in the window
     numerical_errors: int | None = 1  # numerical errors in the window
     hardware_errors: int | None = 1  # hardware errors of executions in the window
     latency_growth_ratio: float | None = 1.5  # median latency in the window, divided by the median before it
-    latency_executions: int = 20  # least executions before and in the window to compare latencies
-    silent_seconds: float | None = 30.0  # least time in which a process does not report
+    latency_executions: int = 20  # executions needed before and in the window to compare latencies
+    silent_seconds: float | None = 30.0  # time without a report after which a process is silent
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -126,7 +126,7 @@ class HysteresisLevel(Enum):
 
 @dataclass(slots=True)
 class _State:
-    holds_since_seconds: float | None = None  # None: the condition does not hold
+    holds_since_seconds: float | None = None  # None if the condition does not hold
     otherwise_since_seconds: float | None = None  # start of the measurements that contradict the state
 
 

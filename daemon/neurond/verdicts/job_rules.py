@@ -68,7 +68,7 @@ def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: f
 
 _STEPS = 10.0  # a job is stalled after this many mean step times without a step
 _BUSY_VCPU_RATIO = 0.2
-_PATIENCE_WITH_BUSY = 5.0  # factor for the time limit of a job if a rank that it waits for uses its vCPU
+_PATIENCE_WITH_BUSY = 5.0  # factor on the stall limit of a job if a rank that it waits for uses its vCPU
 _MOST_NAMED = 4
 StallCause = tuple[str, Severity, Process, Sequence[Process]]
 """Reason, severity, the process to look at, and the processes whose devices the finding names."""
@@ -224,7 +224,7 @@ class _Core:
 
 @dataclass(slots=True)
 class _Group:
-    """The cores of one job, or of one process without a job: in an execution, or between two."""
+    """The cores of one job or single process, split into those in an execution and those between executions."""
 
     job: str | None
     processes: dict[int, Process] = field(default_factory=dict)

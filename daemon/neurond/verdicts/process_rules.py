@@ -60,7 +60,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
             silent_seconds = snapshot.taken_at_seconds - process.measured_at_seconds
             what = "has stopped reporting"
         elif snapshot.source is SourceKind.SIMULATED and process.attached_at_unix_seconds is not None:
-            # With real devices the driver counts, and a process need not report.
+            # With real devices, the driver counts executions and a process need not report.
             silent_seconds = snapshot.taken_at_unix_seconds - process.attached_at_unix_seconds
             what = "has reported nothing yet"
         else:
@@ -133,7 +133,7 @@ class OrphanedPodRule:
 
 
 def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
-    """Returns the allocation's logical cores without owner, possible owner and used memory, and their devices."""
+    """Returns the allocation's logical cores that have no owner, possible owner or used memory, and their devices."""
     lnc = snapshot.instance.logical_neuroncore_config
     cores, devices = set(allocation.neuroncore_indices), set(allocation.device_indices)
     found: dict[int, bool] = {}
@@ -167,7 +167,7 @@ class LatencyRule:
         self._shown: dict[ProcessIdentity, _Medians] = {}
 
     def __call__(self, context: RuleContext) -> Iterator[Finding]:
-        """Returns the current findings."""
+        """Yields the current findings about latencies."""
         limits, snapshot = context.limits, context.snapshot
         limit = limits.latency_growth_ratio
         seen = {}
@@ -294,7 +294,7 @@ class FailingCoreRule:
         outcomes = {process_identity(process): self._outcome(process) for process in by_pid.values()}
         self._processes = {process_identity(process): process for process in by_pid.values()}
         self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
-        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # it has no driver counters to read
+        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # a simulated host has no driver counters
             return
         failing: dict[int, list[tuple[NeuronCore, dict[ProcessIdentity, float]]]] = {}
         for core in snapshot.cores:

@@ -110,7 +110,7 @@ class RuleEvaluator:
         unknown_device_indices: tuple[int, ...],
         findings: tuple[Finding, ...],
     ) -> Health:
-        """Returns the health of the host; if nothing changed, the last tick's object, which is serialized already."""
+        """Returns the health of the host. If nothing changed, this is the last tick's object, already serialized."""
         before = self._health
         if (
             before is not None
