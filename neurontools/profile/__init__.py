@@ -1,6 +1,6 @@
 """Profiles of training runs: the operators that workers executed on their NeuronCores, and the files of profiles.
 
-No torch: reports and writers of other formats are functions of a `Profile`.
+This package does not import torch: reports and writers of other formats need only a `Profile`.
 """
 
 from neurontools.profile.definitions import (

@@ -52,8 +52,8 @@ class DamagedProfile(ValueError):
 class TableFormat:
     """The encoding of a table: its field in `Profile`, and whether a chunk replaces the table or extends it.
 
-    `growing` names a column stored as differences between rows. `after` lists columns stored as differences from a
-    second column.
+    `growing` names a column stored as differences between rows. `after` lists pairs of columns: the first column is
+    stored as differences from the second.
     """
 
     field: str
@@ -89,7 +89,7 @@ def pack_chunk(kind: bytes, payload: bytes, level: int = 3) -> bytes:
 
 
 def unpack_chunk(packed: bytes, size: int) -> bytes:
-    """Decompresses a chunk; raises DamagedProfile unless it has exactly this size."""
+    """Decompresses a chunk; raises DamagedProfile unless the content has exactly `size` bytes."""
     if size > MOST_CHUNK_BYTES:
         raise DamagedProfile(f"a chunk of {size} bytes")
     stream = zlib.decompressobj()
@@ -136,7 +136,7 @@ def encode_columns(columns: Sequence[array[int]]) -> bytes:
 
 
 def decode_columns(payload: bytes, count: int) -> list[array[int]]:
-    """Decodes `count` columns; raises DamagedProfile unless the content has exactly these."""
+    """Decodes columns; raises DamagedProfile unless the content has exactly `count` columns."""
     if len(payload) < _ROWS.size:
         raise DamagedProfile("a table without its size")
     (rows,) = _ROWS.unpack_from(payload)

@@ -155,7 +155,10 @@ class SourceLine:
 
 
 def script_line(stack: tuple[SourceLine, ...]) -> SourceLine | None:
-    """Returns the innermost line of a stack that belongs to the script, or else the innermost; None if it is empty."""
+    """Returns the innermost line of a stack that belongs to the script, or else the innermost line.
+
+    Returns None for an empty stack.
+    """
     return next((line for line in stack if not line.is_package), stack[0] if stack else None)
 
 

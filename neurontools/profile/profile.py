@@ -1,8 +1,8 @@
 """The profile of one worker, and its tables.
 
-Rows are tuples of integers, so a table is a few arrays; -1 is unknown. Numbers of graphs, operators, stacks and names
-are indices into the lists of `Profile`. Times are in nanoseconds (`ProfileMetadata`). `core` is a host-wide index, -1
-for the host itself. `step` is the number of a `TrainingStep`.
+A row is a tuple of integers, so a table is one array per column; -1 is unknown. Numbers of graphs, operators, stacks
+and names are indices into the lists of `Profile`. Times are in nanoseconds (`ProfileMetadata`). `core` is a host-wide
+index, -1 for the host itself. `step` is the number of a `TrainingStep`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,6 @@ class TrainingStep(NamedTuple):
 
     @property
     def duration_ns(self) -> int:
-        """The duration of the step."""
         return self.end_ns - self.start_ns
 
     @property
@@ -115,7 +114,8 @@ class GraphExecution(NamedTuple):
     """An execution of a graph on a core.
 
     The launch began at `queued_ns`. `reason` is the index of the name of its cause, such as MarkStep. `correlation`
-    numbers the executions of the process. `operator_count` is the number of timed operators: all or none.
+    numbers the executions of the process. `operator_count` is the number of operators with a recorded time: all or
+    none.
     """
 
     graph: int
@@ -130,7 +130,7 @@ class GraphExecution(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Any other timed event; `kind` is a `SpanKind`, `name` the index of its name."""
+    """A timed event other than an execution; `kind` is a `SpanKind`, and `name` is the index of its name."""
 
     kind: int
     name: int
@@ -240,7 +240,6 @@ class ProfileEvent:
 
     @property
     def duration_ns(self) -> int:
-        """The duration of the event."""
         return self.end_ns - self.start_ns
 
 
@@ -282,7 +281,7 @@ class Profile:
         return self.names[execution.reason]
 
     def events(self) -> Iterator[ProfileEvent]:
-        """Yields all kept events: steps, then executions with their launches and operators, then spans."""
+        """Yields all events: steps, then executions with their launches and operators, then spans."""
         yield from self.step_events()
         yield from self.execution_events()
         yield from self.span_events()

@@ -90,7 +90,7 @@ def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
 
 
 class _ChunkReader:
-    """Collects the contents of chunks."""
+    """Reads the chunks of a file and builds the profile from their contents."""
 
     def __init__(self, metadata: ProfileMetadata) -> None:
         self.metadata = metadata
@@ -107,7 +107,7 @@ class _ChunkReader:
         self._unpacked_bytes = 0
 
     def read_chunks(self, data: bytes, position: int) -> None:
-        """Reads all chunks from a position on; raises DamagedProfile at the first bad one."""
+        """Reads all chunks from a position on; raises DamagedProfile at the first bad chunk."""
         header = chunks.HEADER
         while position < len(data):
             if len(data) - position < header.size:
@@ -167,7 +167,7 @@ class _ChunkReader:
         """Returns the profile; raises DamagedProfile if a reference has no target."""
         tables = self.tables
         timed = sum(tables["executions"].column("operator_count"))
-        if timed > len(self.operator_ns):  # the file ended between an execution's chunk and that of its operators
+        if timed > len(self.operator_ns):  # the file ended before the chunk with the operators' times
             self._drop_untimed_executions()
             is_damaged = True
         elif timed < len(self.operator_ns):

@@ -67,7 +67,7 @@ class ProfileEncoder:
         self._emit_chunk(chunks.DEFINITIONS, json.dumps(document, separators=(",", ":")).encode(), "definitions", 0)
 
     def add_rows(self, table: str, columns: Sequence[array[int]]) -> None:
-        """Extends a table by rows; replaces it if it has totals or blocks."""
+        """Extends a table by rows, or replaces it if it is a table of totals or blocks."""
         kind = chunks.TABLE_KINDS[table]
         described = chunks.TABLES[kind]
         rows = len(columns[0])
@@ -125,8 +125,8 @@ class ProfileWriter(ProfileEncoder):
         self.bytes_written = 0
         self._most_event_bytes = most_event_bytes
         self._permanent: list[tuple[int, int]] = []  # (offset, size) of definitions and steps
-        self._latest: dict[bytes, tuple[int, int]] = {}  # the valid chunk of each kind that replaces
-        self._events: list[list[_EventChunk]] = []  # each group is dropped as a whole
+        self._latest: dict[bytes, tuple[int, int]] = {}  # (offset, size) of the latest chunk of each replacing kind
+        self._events: list[list[_EventChunk]] = []  # groups of chunks; a group is dropped as a whole
         self._group: list[_EventChunk] = []
         self._event_bytes = self._outdated_bytes = 0
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -227,7 +227,7 @@ class ProfileWriter(ProfileEncoder):
 
 
 class ProfileStream(ProfileEncoder):
-    """Collects the chunks of a profile for sending: one thread adds, another takes.
+    """Collects the chunks of a profile for sending: one thread adds chunks, another thread takes them.
 
     Methods raise OSError (ENOBUFS) once more than MAX_PENDING_BYTES are pending.
     """
@@ -240,7 +240,7 @@ class ProfileStream(ProfileEncoder):
         self._append(self.header)
 
     def take_pending(self) -> bytes:
-        """Returns the bytes added since the last call."""
+        """Removes and returns the bytes added since the last call."""
         with self._lock:
             taken, self._pending = self._pending, bytearray()
         return bytes(taken)

@@ -12,7 +12,7 @@ from neurontools.profile.analysis.report import RankReport, RunReport
 
 
 class QuantityUnit(Enum):
-    """The unit of a quantity."""
+    """The unit of a `ReportQuantity`."""
 
     SECONDS = "seconds"
     BYTES = "bytes"
@@ -23,7 +23,7 @@ class QuantityUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReportQuantity:
-    """A number of a report; `name` ends with its unit, `compute` reads it."""
+    """A number that comparisons show. `compute` reads it from a report, and `name` ends with its unit."""
 
     name: str
     title: str
@@ -47,9 +47,10 @@ class QuantityDifference:
 
 @dataclass(frozen=True, slots=True)
 class OperatorDifference:
-    """An operator of one function of the script in both runs, per step and rank; None: not in that run.
+    """An operator of one function of the script in both runs. Values are per step and rank.
 
-    Operators are matched by function, because lines move. `place` is the line in b, or else in a.
+    The values of a run without this operator are None. Operators are matched by function, because line numbers change.
+    `place` is the line in b, or else in a.
     """
 
     name: str
@@ -65,7 +66,7 @@ class OperatorDifference:
 
     @property
     def change_seconds(self) -> float:
-        """The additional seconds in b."""
+        """The number of seconds by which b is slower than a."""
         return (self.b_seconds or 0.0) - (self.a_seconds or 0.0)
 
 
@@ -82,7 +83,7 @@ class Comparison:
 
 
 def compare(a: RunReport, b: RunReport) -> Comparison:
-    """Compares two reports."""
+    """Compares the reports on two runs."""
     a_hashes, b_hashes = ({graph.hash_text for graph in each.graphs} for each in (a, b))
     return Comparison(
         a,
@@ -99,12 +100,12 @@ def _per_step(read: Callable[[RunReport], float]) -> Callable[[RunReport], float
 
 
 def _total_executed_steps(report: RunReport) -> float:
-    """The number of steps of all ranks that executed the operators; 1 without steps."""
+    """Returns the number of steps in which operators were executed, summed over all ranks; at least 1."""
     return max(1.0, sum(map(_executed_steps, report.ranks)))
 
 
 def _executed_steps(rank: RankReport) -> float:
-    """The steps of a rank, including fractions of a step: a capture starts and ends within a step."""
+    """Returns the number of executed steps of a rank, with fractions: a capture starts and ends within a step."""
     steps = rank.profile.steps
     count = len(steps)
     if not count or steps.column("step")[0] == 1:
@@ -181,7 +182,7 @@ def _operator_differences(a: RunReport, b: RunReport) -> tuple[OperatorDifferenc
 
 
 def _sum_by_function(report: RunReport) -> dict[_OperatorKey, _OperatorSum]:
-    """Sums the operators by name and function of the script."""
+    """Sums the operators by name and by function of the script, per step and rank."""
     steps = _total_executed_steps(report)
     found: dict[_OperatorKey, _OperatorSum] = {}
     for use in report.operators:

@@ -16,16 +16,16 @@ class LineMemory:
     """The live storages of one category that one line of the script allocated."""
 
     category: str
-    place: SourceLine | None  # None: unknown, as for memory of the runtime itself
+    place: SourceLine | None  # None if unknown, as for memory of the runtime itself
     bytes: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak of HBM use on one core in the kept part of the profile, and the storages live at that time.
+    """The peak of HBM use on one core in the events of the profile, and the storages that were live then.
 
-    `highest_bytes` is the peak of the whole profile; if it is larger, the events of that time were dropped.
+    `highest_bytes` is the peak of the whole profile. If it is larger, the events of that time were dropped.
     """
 
     core: int
@@ -38,7 +38,7 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """The highest HBM use of one core in an interval, by category in the order of CATEGORIES; `at_ns` is its time."""
+    """The highest HBM use of one core in an interval, by category in the order of CATEGORIES, and its time."""
 
     at_ns: int
     bytes: tuple[int, ...]
@@ -62,12 +62,12 @@ def find_peak(profile: Profile) -> MemoryPeak | None:
     for share in shares:
         by_category[share.category] += share.bytes
     known = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
-    # Memory of the runtime has no allocation events, so its size at the end counts, which may be a little more.
+    # The runtime's own memory has no allocation events. `size` includes its final size, which may be slightly higher.
     return MemoryPeak(core, at_ns, min(size, known), by_category, shares, known)
 
 
 def levels_over_time(profile: Profile, core: int, most: int) -> tuple[MemoryLevel, ...]:
-    """Returns the HBM levels of a core over the kept time, for at most `most` intervals of equal length."""
+    """Returns the HBM levels of a core: the highest level in each of at most `most` equal intervals."""
     if _has_exact_levels(profile):
         rows = _exact_levels(profile, core)
     else:
@@ -94,12 +94,12 @@ _PeakPosition = tuple[int, int, int, int | None]
 
 
 def _has_exact_levels(profile: Profile) -> bool:
-    """Whether the final storages are known, so that all earlier levels can be computed back from them."""
+    """Whether the final storages are known, so that all earlier levels can be computed from them."""
     return profile.state.has_ended and len(profile.allocations) > 0 and len(profile.blocks) > 0
 
 
 def _signed_sizes(profile: Profile, core: int) -> list[int]:
-    """The change in bytes of each allocation event; 0 for events of other cores."""
+    """Returns the change in bytes of each allocation event; 0 for events of other cores."""
     table = profile.allocations
     columns = zip(table.column("core"), table.column("action"), table.column("bytes"), strict=True)
     return [0 if on != core else size if action == ALLOCATED else -size for on, action, size in columns]
@@ -125,7 +125,7 @@ def _sampled_peak(profile: Profile) -> _PeakPosition | None:
 
 
 def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The levels after each event, computed backwards, because only the release of a storage has its final category."""
+    """Returns the levels after each event, computed backwards: only the release of a storage has its final category."""
     table = profile.allocations
     levels = [0] * len(CATEGORIES)
     category_of: dict[int, int] = {}
@@ -149,15 +149,15 @@ def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...
 
 
 def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
-    """The storages that were live on a core at a time, or after `position` events.
+    """Returns the storages that were live on a core at a time, or after `position` events.
 
-    A storage without a kept allocation event was live from the beginning. Its release tells its size; the line that
-    allocated it is unknown.
+    A storage without an allocation event in the profile was live from the beginning. Its size comes from its release;
+    the line that allocated it is unknown.
     """
     table = profile.allocations
     if position is None:
         position = bisect_right(table.column("time_ns"), at_ns)
-    live: dict[int, tuple[int, int, int]] = {}  # by address: bytes, category, stack
+    live: dict[int, tuple[int, int, int]] = {}  # maps address to bytes, category and stack
     reused_addresses: set[int] = set()
     names = ("core", "action", "address", "bytes", "category", "stack")
     rows = zip(*(table.column(name) for name in names), strict=True)
@@ -173,7 +173,7 @@ def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) 
             reused_addresses.add(address)
         elif address not in reused_addresses:
             _set_final_category(live, address, size, category, stack)
-            reused_addresses.add(address)  # a later storage at this address is another one
+            reused_addresses.add(address)  # later events at this address belong to another storage
     for block in profile.blocks:
         if block.core == core and block.address not in reused_addresses:
             _set_final_category(live, block.address, block.bytes, block.category, block.stack)
@@ -183,7 +183,7 @@ def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) 
 def _set_final_category(
     live: dict[int, tuple[int, int, int]], address: int, size: int, category: int, stack: int
 ) -> None:
-    """Sets the category from the end of a storage; keeps size and stack of its allocation if that is known."""
+    """Sets the category that a storage had at its end; keeps size and stack of its allocation if known."""
     known = live.get(address)
     live[address] = (size, category, stack) if known is None else (known[0], category, known[2])
 

@@ -19,23 +19,23 @@ class OperatorUse:
     name: str
     engine: Engine
     place: SourceLine | None  # None: unknown
-    is_backward: bool  # computes the gradient of an operator of that line
+    is_backward: bool  # true if it computes the gradient of an operator of that line
     count: int = 0
     seconds: float = 0.0
     longest_seconds: float = 0.0
     flops: int = 0
     bytes: int = 0
-    results: dict[str, float] = field(default_factory=dict)  # the seconds of each layout of the results
-    seconds_by_rank: list[float] = field(default_factory=list)  # in the order of the report's ranks
+    results: dict[str, float] = field(default_factory=dict)  # maps each layout of the result to its seconds
+    seconds_by_rank: list[float] = field(default_factory=list)  # seconds of each rank of the report, in order
 
     @property
     def main_result(self) -> str:
-        """The layout of results that took the most time."""
+        """The layout of results whose executions took the most time."""
         return max(self.results, key=self.results.__getitem__, default="")
 
 
 def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
-    """Sums all executed operators by line, the longest first."""
+    """Sums the executions of operators by line of the script; the longest total time comes first."""
     found: dict[tuple[str, Engine, SourceLine | None, bool], OperatorUse] = {}
     for number, profile in enumerate(profiles):
         for operator, count, total_ns, longest_ns in executed_operators(profile):
@@ -68,7 +68,7 @@ def executed_operators(profile: Profile) -> Iterator[tuple[OperatorDefinition, i
 def largest_uses(
     uses: Sequence[OperatorUse], quantity: Callable[[OperatorUse], float], most: int
 ) -> tuple[OperatorUse, ...]:
-    """Returns the operators with the highest values of a quantity, in descending order, without zeros."""
+    """Returns the operators with the highest values of a quantity, in descending order; omits zeros."""
     return tuple(sorted((use for use in uses if quantity(use) > 0), key=lambda use: -quantity(use))[:most])
 
 
@@ -133,21 +133,21 @@ class GraphUse:
     hash_text: str
     module: str
     reason: str  # why it was compiled
-    place: SourceLine | None  # the line that executed it first; None: unknown
+    place: SourceLine | None  # the line that executed it first; None if unknown
     first_step: int
     operator_count: int
     flops: int  # of one execution
     code_bytes: int
     scratchpad_bytes: int
-    compile_seconds: float | None  # the longest of all ranks; None: unknown
-    was_cached: bool | None  # by all ranks; None: unknown
+    compile_seconds: float | None  # the longest compilation of all ranks; None if unknown
+    was_cached: bool | None  # true if all ranks found it in the cache; None if unknown
     executions: int = 0
     failures: int = 0
     seconds: float = 0.0
 
 
 def graph_uses(profiles: Sequence[Profile]) -> tuple[GraphUse, ...]:
-    """Returns all graphs in the order of their first steps; graphs of several ranks with one hash are one."""
+    """Returns all graphs in the order of their first steps. Merges graphs with the same hash, as of several ranks."""
     found: dict[str, GraphUse] = {}
     for profile in profiles:
         totals = {row.graph: row for row in profile.graph_totals}
@@ -182,7 +182,7 @@ def _new_graph_use(profile: Profile, graph: GraphDefinition) -> GraphUse:
 
 
 def _add_load(use: GraphUse, graph: GraphDefinition) -> None:
-    """Adds another load of the same graph, by another rank or onto another core."""
+    """Merges another load of the same graph, by another rank or onto another core."""
     if graph.compile_ns is not None:
         use.compile_seconds = max(use.compile_seconds or 0.0, graph.compile_ns / NS_PER_SECOND)
     if graph.was_cached is not None:

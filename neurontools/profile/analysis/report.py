@@ -22,7 +22,7 @@ from neurontools.profile.analysis.steps import (
     step_times,
 )
 
-_LEAST_WAIT_RATIO = 0.1  # the least difference to the median rank that makes a straggler
+_LEAST_WAIT_RATIO = 0.1  # least difference in waiting between the median rank and a straggler
 
 
 _SLOWEST_STEPS = 3
@@ -36,7 +36,7 @@ class CollectiveUse:
     count: int = 0
     seconds: float = 0.0
     bytes: int = 0
-    seconds_by_rank: list[float] = field(default_factory=list)  # in the order of the ranks
+    seconds_by_rank: list[float] = field(default_factory=list)  # seconds of each rank, in the order of the ranks
 
 
 def sum_collectives(profiles: Sequence[Profile]) -> tuple[CollectiveUse, ...]:
@@ -78,7 +78,8 @@ def straggler_index(ratios: Sequence[float | None]) -> int | None:
 def latest_run(profiles: Iterable[Profile]) -> list[Profile]:
     """Selects the profiles of the latest run in a directory, ordered by rank.
 
-    Profiles that ended before the last worker began belong to earlier runs. Of a restarted rank, the latest counts.
+    Profiles that ended before the last worker began belong to earlier runs. If a rank restarted, selects its latest
+    profile.
     """
     listed = list(profiles)
     last_ns = max((profile.metadata.began_ns for profile in listed), default=0)
@@ -94,32 +95,32 @@ class RankReport:
     """The report on one worker."""
 
     profile: Profile
-    steps: ColumnTable[TrainingStep]  # the steps behind `split`, `times` and `slowest`: all but the first of the run
+    steps: ColumnTable[TrainingStep]  # covered by `split`, `times`, `slowest`: all but the run's first
     split: TimeSplit
     times: StepPercentiles | None  # None: no steps
     slowest: tuple[SlowStep, ...]
-    first_step: SlowStep | None  # includes all time before it; None: not in the profile, or the only step
+    first_step: SlowStep | None  # includes all time before it; None if absent or the only step
     flops: int  # of all executions
     split_flops: int  # in the time of `split`
     flops_per_second: float | None  # in the time of `split`
-    execution_seconds: float  # of all executions, on the device
-    mfu_ratio: float | None  # of the bfloat16 peak of its cores; None: unknown
+    execution_seconds: float  # device time of all executions
+    mfu_ratio: float | None  # relative to the bfloat16 peak of its cores; None if unknown
     peak: MemoryPeak | None
 
     @property
     def number(self) -> int:
-        """The rank in the run."""
+        """The rank of the worker in the run."""
         return self.profile.metadata.rank
 
     @property
     def hbm_peak_bytes(self) -> int | None:
-        """The highest HBM peak of its cores; None: unknown."""
+        """The highest HBM peak of the worker's cores; None if unknown."""
         known = self.profile.state.hbm_peak_bytes
         return max(known) if known else None if self.peak is None else self.peak.bytes
 
     @property
     def incomplete_reason(self) -> str:
-        """Why its profile is incomplete; "" if it is complete."""
+        """The reason why the worker's profile is incomplete; "" if it is complete."""
         if self.profile.is_damaged:
             return "is damaged; only its readable part is shown"
         if not self.profile.state.has_ended:
@@ -144,7 +145,7 @@ class RunReport:
 
     @property
     def step_count(self) -> int:
-        """The highest number of steps of a rank."""
+        """The number of steps of the rank with the most steps."""
         return max(len(rank.profile.steps) for rank in self.ranks)
 
     @property
@@ -154,18 +155,18 @@ class RunReport:
 
     @property
     def flops_per_second(self) -> float | None:
-        """The sum over all ranks; None if a rank's is unknown."""
+        """The sum of the FLOPS of all ranks; None if the FLOPS of a rank are unknown."""
         known = [rank.flops_per_second for rank in self.ranks if rank.flops_per_second is not None]
         return sum(known) if len(known) == len(self.ranks) else None
 
     @property
     def split_steps(self) -> int:
-        """The number of steps of all ranks in `split`; 1 if there are no steps, since `split` then covers all time."""
+        """The number of steps of all ranks that `split` covers; 1 if there are none and `split` covers all time."""
         return max(1, sum(len(rank.steps) for rank in self.ranks))
 
     @property
     def mfu_ratio(self) -> float | None:
-        """The mean over all ranks; None if a rank's is unknown."""
+        """The mean MFU of all ranks; None if the MFU of a rank is unknown."""
         known = [rank.mfu_ratio for rank in self.ranks if rank.mfu_ratio is not None]
         return sum(known) / len(known) if len(known) == len(self.ranks) else None
 
@@ -182,7 +183,7 @@ class RunReport:
 
 
 def build_report(profiles: Sequence[Profile]) -> RunReport:
-    """Builds the report on the workers of one run; takes at least one profile."""
+    """Builds the report on a run from the profiles of its workers, at least one."""
     ranks = tuple(map(_rank, profiles))
     return RunReport(
         ranks=ranks,
@@ -214,14 +215,14 @@ def _rank(profile: Profile) -> RankReport:
 
 
 def _flops(profile: Profile, steps: ColumnTable[TrainingStep]) -> int:
-    """The FLOPs of these steps; without steps, of all executions."""
+    """Returns the FLOPs of these steps; without steps, returns the FLOPs of all executions."""
     if len(steps):
         return sum(steps.column("flops"))
     return sum(profile.graphs[row.graph].flops * row.executions for row in profile.graph_totals)
 
 
 def _mfu_ratio(profile: Profile, flops: int, split: TimeSplit) -> float | None:
-    """The ratio of the FLOPs to the peak of the cores in that time."""
+    """Returns the ratio of the FLOPs to those that the cores can execute at most in the time of `split`."""
     about = profile.metadata
     instance_type, cores, lnc = about.instance_type, len(about.cores), about.logical_neuroncore_config
     most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type, lnc)

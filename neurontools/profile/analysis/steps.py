@@ -11,7 +11,7 @@ from operator import sub
 from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 
 NS_PER_SECOND = 1e9
-_MOST_BEHIND = 1000  # the timeline is omitted if a rank is more steps ahead of another
+_MOST_BEHIND = 1000  # if a rank is more steps ahead of another, there is no timeline
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
 _TRANSFERS = (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
 
@@ -28,7 +28,7 @@ class TimeSplit:
     compile_seconds: float
     input_wait_seconds: float
     transfer_seconds: float
-    compute_seconds: float  # executions, without their collectives
+    compute_seconds: float  # time of executions, without their collectives
     collective_seconds: float  # including the wait for other ranks
 
     @property
@@ -47,7 +47,7 @@ class TimeSplit:
         return min(1.0, self.busy_seconds / self.total_seconds) if self.total_seconds > 0 else None
 
     def ratio(self, seconds: float) -> float | None:
-        """Returns a part as a share of the total; None if the total is 0."""
+        """Returns a part's share of the total; None if the total is 0."""
         return seconds / self.total_seconds if self.total_seconds > 0 else None
 
     def parts(self) -> tuple[tuple[str, float], ...]:
@@ -72,7 +72,7 @@ PART_NAMES = ("input wait", "host tracing", "compile", "transfer", "execute", "c
 
 
 def add_splits(splits: Iterable[TimeSplit]) -> TimeSplit:
-    """Adds part by part."""
+    """Adds time splits, part by part."""
     listed = list(splits)
     return TimeSplit(*(sum(getattr(each, field.name) for each in listed) for field in fields(TimeSplit)))
 
@@ -114,13 +114,16 @@ def split_of(steps: ColumnTable[TrainingStep]) -> TimeSplit:
 
 
 def steady_steps(profile: Profile) -> ColumnTable[TrainingStep]:
-    """Returns all steps but the first of the run, which includes the start-up; a single step is returned anyway."""
+    """Returns all steps but the first of the run, which includes the start-up.
+
+    Returns the first step if it is the only one.
+    """
     steps = profile.steps
     return steps[1:] if len(steps) > 1 and steps.column("step")[0] <= 1 else steps
 
 
 def first_step(profile: Profile) -> SlowStep | None:
-    """Returns the step that `steady_steps` leaves out; None if it leaves none out."""
+    """Returns the first step of the run if `steady_steps` omits it, otherwise None."""
     steps = profile.steps
     if len(steady_steps(profile)) == len(steps):
         return None
@@ -241,8 +244,8 @@ class StepTimeline:
 def latest_steps_timeline(profiles: Sequence[Profile], steps: int) -> StepTimeline | None:
     """Builds the timeline of the latest steps that all ranks have.
 
-    None if there is no common step, or the workers are not of one boot of one host (`boot_id`), because their clocks
-    then differ.
+    Returns None if there is no common step, or if the workers ran on different hosts or boots (`boot_id`), whose clocks
+    differ.
     """
     if len({profile.metadata.boot_id for profile in profiles}) != 1:
         return None
@@ -284,7 +287,7 @@ def _lanes(profile: Profile, start_ns: int, end_ns: int) -> Iterator[Lane]:
 def _execution_slices(
     profile: Profile, first_operator: int, module: str, times: Sequence[int], start_ns: int, end_ns: int
 ) -> Iterator[TimelineSlice]:
-    """Splits an execution into compute and collectives, in order."""
+    """Splits an execution into slices of compute and of collectives, in order of time."""
     begun = at = start_ns
     for number, took in enumerate(times, first_operator):
         operator = profile.operators[number]

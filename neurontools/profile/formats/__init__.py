@@ -1,1 +1,1 @@
-"""Writers of profiles in the formats of existing viewers, one module per format. No torch."""
+"""Writers of profiles in the formats of existing viewers, one module per format. They do not import torch."""

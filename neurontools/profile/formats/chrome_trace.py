@@ -4,8 +4,8 @@ Device events use Kineto's GPU categories, because HolisticTraceAnalysis and the
 `gpu_memcpy` and `cuda_runtime`.
 
 Viewers store times as doubles in microseconds. With a distant base, rounding makes consecutive operators overlap by a
-nanosecond, and Perfetto drops overlapping slices. So our own traces have a base of at most 12 days ago, where Kineto's
-is up to a quarter of a year ago. In traces with Kineto's base, operators are written 2 ns shorter.
+nanosecond, and Perfetto drops overlapping slices. So the base of our own traces is at most 12 days old, while Kineto's
+may be a quarter of a year old. In traces with Kineto's base, operators are written 2 ns shorter.
 Sources: pytorch/kineto libkineto/src/output_json.cpp and ActivityType.h; facebookresearch/HolisticTraceAnalysis.
 """
 
@@ -43,7 +43,10 @@ FIRST_TAG = 1 << 30
 
 
 def base_ns(first_ns: int) -> int:
-    """Returns the base of the times in a trace: equal for all workers of a run, except at a 12-day boundary."""
+    """Returns the time that is 0 in a trace.
+
+    It is equal for all workers of a run, except if a 12-day boundary lies between their starts.
+    """
     return first_ns // _BASE_NS * _BASE_NS
 
 
@@ -73,7 +76,7 @@ def merge_into_trace(text: str, profile: Profile, *, with_host: bool = False) ->
 
 
 def _drop_gpu_names(text: str, cores: Sequence[int]) -> str:
-    """Removes Kineto's process names for GPUs with the numbers of our cores."""
+    """Removes Kineto's process names of GPUs whose numbers are those of our cores."""
 
     def kept(found: re.Match[str]) -> str:
         pid = _PID.search(found[0])
@@ -101,7 +104,10 @@ def _header(profile: Profile, base: int) -> str:
 
 
 def trace_events(profile: Profile, base: int, *, with_host: bool = True) -> Iterator[str]:
-    """Yields the events as JSON objects; without `with_host`, only device events, because torch has the others."""
+    """Yields the events as JSON objects.
+
+    Without `with_host`, yields only device events, because the trace of torch has the host events.
+    """
     yield from _track_names(profile, with_host)
     if with_host:
         yield from _step_events(profile, base)
@@ -189,7 +195,7 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
 
 
 def _operator_parts(profile: Profile, operator: OperatorDefinition) -> tuple[str, str]:
-    """The constant parts of an operator's events: the JSON text before and after the variable part."""
+    """Returns the constant parts of an operator's events: the JSON text before and after the variable part."""
     lane = 2 + operator.engine
     arguments: dict[str, Any] = {
         "stream": lane,

@@ -15,11 +15,11 @@ from neurontools.profile.definitions import CATEGORIES, FREED
 
 _LARGE_BYTES = 1 << 20
 _TENSORS = 4
-_MOST_ALLOCATIONS = 50_000  # the latest ones; segments show all storages of the end anyway
+_MOST_ALLOCATIONS = 50_000  # limit of allocation events; segments show all final storages anyway
 
 
 def snapshot(profile: Profile) -> dict[str, Any]:
-    """Returns the snapshot as picklable data; a device number is the position of its core in the worker's cores."""
+    """Returns the snapshot as picklable data. A device number is the index of a core in the worker's cores."""
     cores = {core: index for index, core in enumerate(profile.metadata.cores)}
     frames = [
         [{"filename": place.file, "line": place.line, "name": place.function} for place in stack]
@@ -64,7 +64,7 @@ def write_snapshot(profile: Profile, path: Path) -> None:
 
 
 def _blocks(profile: Profile) -> list[Block]:
-    """The storages of the end; if the worker died, the storages whose release is not recorded."""
+    """Returns the final storages; if the worker died, returns the storages without a recorded release."""
     if len(profile.blocks) or profile.state.has_ended:
         return list(profile.blocks)
     living: dict[int, Block] = {}

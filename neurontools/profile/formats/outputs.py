@@ -1,4 +1,4 @@
-"""Writes the files for viewers beside the profiles: traces, XSpace and memory snapshots."""
+"""Writes the files for viewers into the directory of the profiles: traces, XSpace and memory snapshots."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from neurontools.profile.formats.xplane import CorePeaks, write_xplane
 
 _TRACE = ".pt.trace.json.gz"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_MAX_HOST_CHARACTERS = 64  # Linux's limit for host names
+_MAX_HOST_CHARACTERS = 64  # limit of host names on Linux
 PLUGIN = Path("plugins") / "profile"
 
 
 def run_name(began_ns: int) -> str:
-    """Names a run as TensorBoard's Profile tab does; such names sort by time."""
+    """Returns the name of a run in the form of TensorBoard's Profile tab; such names sort by time."""
     return time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(began_ns // 10**9))
 
 
 def worker_name(about: ProfileMetadata) -> str:
-    """Names a worker in file names; replaces unsafe characters of the host, so the name stays in its directory."""
+    """Returns a worker's name for files. Replaces unsafe characters, so the name can't leave its directory."""
     return f"{_UNSAFE.sub('_', about.host)[:_MAX_HOST_CHARACTERS].lstrip('.')}-rank{about.rank}-{about.pid}"
 
 
@@ -52,7 +52,7 @@ def write_ranks(profiles: Sequence[Profile], directory: Path) -> Path:
 
 
 def has_outputs(about: ProfileMetadata, directory: Path) -> bool:
-    """Whether the directory has the files of a worker."""
+    """Whether the directory has the output files of a worker."""
     return any(directory.glob(f"{glob.escape(worker_name(about))}.*{_TRACE}"))
 
 

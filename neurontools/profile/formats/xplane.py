@@ -1,8 +1,9 @@
 """Writes XSpace, `plugins/profile/<run>/<host>.xplane.pb`, for TensorBoard's Profile tab and xprof; encoded by hand.
 
-Field numbers are those of xla/tsl/profiler/protobuf/xplane.proto. A file has planes of lines of events. xprof shows
-tables only for planes named /device:TPU:N, so NeuronCores have such names, and state their true type in their stats.
-Events have no group_id, because with it, and with a plane of the host, xprof finds no steps.
+Field numbers are those of xla/tsl/profiler/protobuf/xplane.proto. A file has planes, a plane has lines, and a line has
+events. xprof shows tables only for planes named /device:TPU:N, so NeuronCores have such names, and state their true
+type in their stats. Events have no group_id, because xprof finds no steps in a file with group_id and a plane of the
+host.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from neurontools.profile.definitions import ENGINE_NAMES, FREED, script_line
 from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
 
 _PS = 1000
-_EVENT, _STAT = b"\x22", b"\x22"  # tags of field 4: `events` of a line, `stats` of an event
+_EVENT, _STAT = b"\x22", b"\x22"  # protobuf tags of field 4: `events` of a line, `stats` of an event
 
 Stat = int | float | str
 
@@ -31,7 +32,7 @@ _CATEGORIES = {
 }
 _COLLECTIVES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
 _PRODUCER = 1
-_MOST_ALLOCATIONS = 20_000  # each takes some 150 bytes
+_MOST_ALLOCATIONS = 20_000  # the latest allocations; each takes some 150 bytes
 
 
 class Plane:
@@ -55,7 +56,7 @@ class Plane:
             return head + encode_string(5, value)
         if isinstance(value, float):
             return head + b"\x11" + struct.pack("<d", value)
-        return head + encode_uint(4, value & (1 << 64) - 1)  # int64: memory viewers read only it
+        return head + encode_uint(4, value & (1 << 64) - 1)  # int64, because memory viewers read only this type
 
     def add_stats(self, **stats: Stat) -> None:
         """Adds stats of the plane itself."""
@@ -89,7 +90,6 @@ class Plane:
         self._lines.append(bytes(body))
 
     def encode(self) -> bytes:
-        """Encodes the plane."""
         names = [
             encode_bytes(5, encode_uint(1, number) + encode_bytes(2, encode_uint(1, number) + encode_string(2, name)))
             for name, number in self._stat_ids.items()
@@ -122,7 +122,7 @@ def encode_event(kind: int, offset_ns: int, duration_ns: int, stats: Iterable[by
 
 
 def encode_space(planes: Iterable[Plane], host: str, warnings: Iterable[str] = ()) -> bytes:
-    """Encodes a file of planes."""
+    """Encodes planes as the content of an XSpace file."""
     parts: list[Any] = [encode_bytes(1, plane.encode()) for plane in planes]
     parts += [encode_string(3, warning) for warning in warnings]
     parts.append(encode_string(4, host))
@@ -277,7 +277,7 @@ def _host_plane(profile: Profile, number: int, base_ns: int) -> Plane:
 
 
 def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
-    """The latest allocations in TensorFlow's form; levels are computed back from the storages of the end."""
+    """Yields the latest allocations in TensorFlow's form; computes levels backwards from the final storages."""
     about = profile.metadata
     changes: dict[int, int] = dict.fromkeys(about.cores, 0)
     for row in profile.allocations:
@@ -317,5 +317,5 @@ def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[byt
 
 
 def _link_stats(plane: Plane, end: str, number: int) -> list[bytes]:
-    """The stats that link a launch (producer, `_p`) to its execution on the device (consumer, `_c`)."""
+    """Returns the stats that link a launch (producer, `_p`) to its execution on the device (consumer, `_c`)."""
     return [plane.encode_stat(f"{end}t", _PRODUCER), plane.encode_stat(end, number)]
