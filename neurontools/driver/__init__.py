@@ -1,1 +1,1 @@
-"""The driver and the kernel: the sysfs tree, /proc, the kernel log and the environment of the original runtime."""
+"""Reads what driver and kernel show: the sysfs tree, /proc, the kernel log, the runtime's environment variables."""

@@ -33,8 +33,8 @@ _MAX_MOUNTINFO_BYTES = 4 * 2**20  # on a Kubernetes node, mountinfo has a line f
 class DeviceDirectory:
     """The sysfs directory of one device.
 
-    `index` is N of /dev/neuronN. `driver_index` is the number in the directory's name. They differ in a container that
-    has only some of the devices. `number` is the device number, "major:minor".
+    `index` is N of /dev/neuronN. `driver_index` is the number in the directory's name. The two differ in a container
+    that has only some of the devices. `number` is the device number, "major:minor".
     """
 
     __slots__ = ("_layouts", "driver_index", "index", "number", "path")

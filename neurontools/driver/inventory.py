@@ -146,7 +146,7 @@ class Inventory:
             )
 
     def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
-        """Returns the neighbours of a device in the driver's order, and whether they come from the catalog instead."""
+        """Returns the neighbours of a device, and whether they come from the catalog instead of the driver."""
         try:
             raw = read_bytes(directory.place(CONNECTED_DEVICES), 256)
             # If the driver can't fit the neighbours into the file, the file is empty and has no newline.
@@ -181,7 +181,7 @@ def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
 
 
 def flip_core_position(position: int) -> int:
-    """Returns the position of this logical core on a node with flipped core numbers (see `is_flipped`)."""
+    """Converts a logical core position to the position on a node with flipped core numbers (see `is_flipped`)."""
     return position ^ _FLIP
 
 

@@ -30,7 +30,7 @@ class ProcessTreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """Environment and process tree of a process. `problem` is the reason if they are unknown, else "".
+    """Environment and process tree of a process. If they are unknown, `problem` is the reason, otherwise "".
 
     Secrets in the environment are hidden. `environment` is None if it may not be read.
     """
@@ -62,7 +62,7 @@ def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: 
 
 
 def process_tree(pid: int, proc: str = "/proc") -> tuple[ProcessTreeEntry, ...]:
-    """Returns the ancestors of a process, itself and its descendants; at most MOST_PROCESSES."""
+    """Returns a process with its ancestors and descendants; at most MOST_PROCESSES."""
     ancestors: list[int] = []
     above = _parent(pid, proc)
     while above > 0 and above not in ancestors and len(ancestors) < MOST_DEEP:
@@ -192,7 +192,7 @@ class FoundProcess:
     def reread(self) -> None:
         """Rereads command, environment and runtime version, unless the process has already loaded the runtime.
 
-        They may change shortly after the start (exec).
+        These values may change shortly after the start (exec).
         """
         if not self.uses_runtime:
             self._runtime_version = self._files.runtime_version()

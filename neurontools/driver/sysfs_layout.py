@@ -29,7 +29,7 @@ class FoundFiles:
         core: dict[str, set[_CorePlace]] = {}
         for path in paths:
             *above, name = path.split("/")
-            if any(part.isdigit() for part in above):  # a numbered directory, for example of a process
+            if any(part.isdigit() for part in above):  # skips numbered directories, such as one per process
                 continue
             cores = [part for part in above if _is_core(part)]
             if not cores:
@@ -50,7 +50,8 @@ class FileLocations:
     """The paths of the expected files of one device, relative to the device's directory.
 
     `core` has the path parts before and after the number of the core. `moved` maps usual paths to paths found by name.
-    `missing` files were not found; `ambiguous` files were found more than once. `is_cut`: the search was incomplete.
+    `missing` files were not found; `ambiguous` files were found more than once. `is_cut` means that the search was
+    incomplete.
     """
 
     __slots__ = ("ambiguous", "core", "device", "is_cut", "missing", "moved")
@@ -116,7 +117,7 @@ class FileLocator:
             if place_of_core is None:
                 gone.append(path)
                 del made.core[path]
-            elif place_of_core != made.core[path]:  # if the path is equal, only the first core lacks the file
+            elif place_of_core != made.core[path]:  # with an equal path, only the first core lacks the file
                 made.core[path] = place_of_core
                 made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
         made.ambiguous = tuple(path for path in gone if path in found.ambiguous)
@@ -180,7 +181,7 @@ _DEVICE_NAMES, _CORE_NAMES = _names(DEVICE_FILES), _names(CORE_FILES)
 
 
 def _named(names: dict[_Tail, list[tuple[str, str]]], above: list[str], name: str) -> list[str]:
-    """Returns the usual paths of the known files that have this name and these directories above it."""
+    """Returns the usual paths of the known files that have this name and are below these directories."""
     tails: tuple[_Tail, ...] = ((name,),) if name not in _VALUES else ((above[-1], name),) if above else ()
     return [path for tail in tails for scope, path in names.get(tail, ()) if not scope or scope in above]
 

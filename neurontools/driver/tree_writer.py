@@ -35,7 +35,7 @@ class TreeWriter:
         self._texts: dict[str, str] = {}
         self._links: dict[str, str] = {}
         self._made_above: list[str] = []
-        self._below: dict[str, dict[str, None]] = {"": {}}  # created directories, and the entries of each
+        self._below: dict[str, dict[str, None]] = {"": {}}  # maps each created directory to its entries
         self._root: Directory | None = None
         self._marker = -1
         try:
@@ -185,7 +185,7 @@ def _refuse_forbidden(directory: str) -> None:
 
 
 def _usable_entries(root: Directory) -> set[str]:
-    """Returns the names in an empty directory or in the tree of a killed process; else raises UserError."""
+    """Returns the names in the directory. Raises UserError unless it is empty or has the tree of a killed process."""
     if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
             f"others may change the directory {root.path}; give one that is yours and that nobody else may write to",

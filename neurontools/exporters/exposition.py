@@ -231,14 +231,14 @@ class LabelTexts:
         self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], LabelRowTexts] = {}
 
     def named(self, *names: str) -> LabelSetTexts:
-        """Returns the cache for label sets of the base labels and labels with these names."""
+        """Returns the cache for label sets that consist of the base labels and labels with these names."""
         texts = self._texts.get(names)
         if texts is None:
             texts = self._texts[names] = LabelSetTexts(self.base, names)
         return texts
 
     def rows(self, *names: str, last: tuple[str, ...]) -> LabelRowTexts:
-        """Returns the cache for label sets of the base labels and labels with these names.
+        """Returns the cache for label sets that consist of the base labels and labels with these names.
 
         `last` has the fixed values of the last label.
         """

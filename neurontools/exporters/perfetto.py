@@ -69,7 +69,7 @@ def track_packet(uuid: int, name: str, *, parent: int = 0, rank: int = 0, descri
 
 
 def process_packet(uuid: int, pid: int, name: str, command: str) -> bytes:
-    """Encodes the track of a process, which groups its other tracks."""
+    """Encodes the track of a process, which groups the process's other tracks."""
     process = encode_uint(1, pid) + encode_string(2, command) + encode_string(6, name)
     return _descriptor(_track_fields(uuid, name) + encode_bytes(3, process))
 

@@ -1,4 +1,4 @@
-"""Feeds of a fleet: the base class, and the feed that asks the daemons directly."""
+"""Feeds of a fleet: the base class, and the feed that gets summaries directly from the daemons."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FleetFeed(ABC):
         return fleet_jobs(self.states)
 
     def request_users(self) -> None:
-        """Makes a feed that needs extra queries for the users of jobs run these queries from now on."""
+        """Enables the collection of users of jobs, for feeds that need extra queries for it."""
         self._are_users_wanted = True
 
     @property
@@ -124,7 +124,7 @@ _SETTLED_SECONDS_A_HOST = 0.1  # because hosts are connected in batches
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # the longest sampling interval that a daemon can have
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
-_HASTE = 0.2  # share of the interval; reading pauses if a host sends summaries faster
+_HASTE = 0.2  # share of the interval; the feed pauses reading a host that sends faster
 _MOST_FRUITLESS_READS = 100  # limit of successive reads without a complete summary
 _LONGEST_TROUBLE = 160
 _FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
@@ -178,7 +178,7 @@ class DirectFeed(FleetFeed):
 
     @property
     def states(self) -> tuple[HostState, ...]:
-        """The state of each host, in the given order. A host named twice occurs once."""
+        """The state of each host, in the given order. A host that was named twice appears once."""
         return deduplicate_hosts([host.state for host in self._hosts])[0]
 
     @property

@@ -48,7 +48,7 @@ class HostAddress:
     name: str
     reach: Reach
     address: str  # path of a socket, ssh destination, or //host:port
-    labels: tuple[tuple[str, str], ...] = ()  # names and values, for grouping
+    labels: tuple[tuple[str, str], ...] = ()  # label names and values, for grouping
 
     @property
     def text(self) -> str:

@@ -32,7 +32,7 @@ class SlowFleetRank:
     rank: int | None
     host_name: str
     pid: int | None
-    part: str | None  # its slow part of the step, as in STEP_PARTS; None if all parts are a little slower
+    part: str | None  # the slow part of its step, as in STEP_PARTS; None if all parts are slightly slow
     gain_seconds: float
     gain_ratio: float
 
@@ -61,7 +61,7 @@ class StepSeconds:
     """Durations of the latest steps, over all ranks. Synchronized ranks have equal durations."""
 
     least: float | None
-    median: float  # median of the hosts' medians, weighted by their ranks
+    median: float  # median of the hosts' medians, weighted by the number of their ranks
     most: float | None
 
 

@@ -43,9 +43,10 @@ class SummaryFinding:
 
 @dataclass(frozen=True, slots=True)
 class HostSummary:
-    """One host at one moment. NeuronCores are logical, under the host's default LNC.
+    """The state of one host at one time. NeuronCores are logical, under the host's default LNC.
 
-    A daemon always fills the fields that may be None, unless noted. Prometheus may have no series for them.
+    In the summary of a daemon, the fields that may be None have a value, unless noted. Prometheus may lack their
+    series.
     """
 
     host_name: str

@@ -3,7 +3,7 @@
 `engine_of` infers the engine of an operator from its name, following the guide to the engines in the Neuron
 documentation. The tensor engine multiplies matrices. The vector engine processes the elements of two tensors and
 reduces. The scalar engine computes functions of single elements. GpSimd gathers by index, draws random numbers and
-moves elements. The compiler may choose otherwise.
+moves elements. The compiler may choose another engine.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class RecordPeriod:
             past: LatencyHistogram = getattr(earlier, f"{name}_histogram")
             if past == histogram:
                 return None
-            with contextlib.suppress(ValueError):  # the process's reporter restarted: the whole histogram is new
+            with contextlib.suppress(ValueError):  # counting restarted, so the whole histogram is new
                 histogram = execution.subtract_histograms(histogram, past)
         return execution.latency_percentiles(histogram)
 

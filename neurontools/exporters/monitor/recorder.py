@@ -211,7 +211,7 @@ class MonitorRecorder:
         # A period shorter than the daemon's interval can't be met.
         due = self._schedule.take_due(now.taken_at_seconds, now.interval_seconds)
         made = make_record(now, self._configuration, self._before.get, due.__contains__)
-        following: dict[int, RecordBaseline] = {}  # groups with a common baseline get a common new one
+        following: dict[int, RecordBaseline] = {}  # groups that share a baseline get the same new baseline
         for key, _ in group_periods(self._configuration):
             if key in due:
                 earlier = self._before.get(key)

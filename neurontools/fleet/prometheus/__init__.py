@@ -1,1 +1,1 @@
-"""Fleets from Prometheus: a few aggregate queries, never one series per core."""
+"""Reads the state of a fleet from Prometheus, with a few aggregate queries instead of one series per core."""

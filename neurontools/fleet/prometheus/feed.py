@@ -134,7 +134,7 @@ class PrometheusFeed(FleetFeed):
             self._server.close()
 
     def _refresh(self) -> None:
-        """Runs all queries once and keeps the results."""
+        """Runs all queries once and stores the results."""
         deadline = time.monotonic() + _WHOLE_SECONDS
         notes: dict[str, None] = {}
         answers: dict[str, tuple[PrometheusSample, ...]] = {}

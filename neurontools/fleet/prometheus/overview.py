@@ -85,7 +85,7 @@ def _names(samples: tuple[PrometheusSample, ...]) -> dict[str, str]:
 
 
 def _place(instance: str, name: str) -> HostAddress:
-    """Returns the address of a host. SSH reads everything that Prometheus does not have."""
+    """Returns the SSH address of a host, for data that Prometheus does not have."""
     address = name if name != shown_label(instance) else instance.rpartition(":")[0].strip("[]") or instance
     return HostAddress(name, Reach.SSH, shown_label(address))
 

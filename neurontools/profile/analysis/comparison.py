@@ -77,7 +77,7 @@ class Comparison:
     a: RunReport
     b: RunReport
     quantities: tuple[QuantityDifference, ...]
-    operators: tuple[OperatorDifference, ...]  # the largest change first
+    operators: tuple[OperatorDifference, ...]  # sorted by change, largest first
     only_a_graphs: tuple[GraphUse, ...]
     only_b_graphs: tuple[GraphUse, ...]
 

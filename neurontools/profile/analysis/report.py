@@ -95,11 +95,11 @@ class RankReport:
     """The report on one worker."""
 
     profile: Profile
-    steps: ColumnTable[TrainingStep]  # covered by `split`, `times`, `slowest`: all but the run's first
+    steps: ColumnTable[TrainingStep]  # all but the run's first; base of `split`, `times`, `slowest`
     split: TimeSplit
     times: StepPercentiles | None  # None: no steps
     slowest: tuple[SlowStep, ...]
-    first_step: SlowStep | None  # includes all time before it; None if absent or the only step
+    first_step: SlowStep | None  # includes the time before the step; None if absent or the only step
     flops: int  # of all executions
     split_flops: int  # in the time of `split`
     flops_per_second: float | None  # in the time of `split`
@@ -222,7 +222,7 @@ def _flops(profile: Profile, steps: ColumnTable[TrainingStep]) -> int:
 
 
 def _mfu_ratio(profile: Profile, flops: int, split: TimeSplit) -> float | None:
-    """Returns the ratio of the FLOPs to those that the cores can execute at most in the time of `split`."""
+    """Returns the ratio of the FLOPs to the most that the cores can execute in the time of `split`."""
     about = profile.metadata
     instance_type, cores, lnc = about.instance_type, len(about.cores), about.logical_neuroncore_config
     most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type, lnc)
