@@ -145,10 +145,10 @@ def finding_key(finding: Finding) -> str:
 class ActionSettings:
     """The validated [actions] table of the configuration."""
 
-    asked: HealthCriteria  # selects findings
-    events: frozenset[str]  # "begins", "ends"
+    asked: HealthCriteria  # which findings cause actions
+    events: frozenset[str]  # one or both of "begins" and "ends"
     command: tuple[str, ...] | None = None  # command to run: program and arguments, without a shell
-    webhook: str | None = None  # URL for HTTP POST
+    webhook: str | None = None  # URL to which findings are posted
     timeout_seconds: float = 30.0
     retries: int = 2
     most_per_hour: int = 60

@@ -103,7 +103,7 @@ class CoreLease:
     report: RuntimeReport | None = None
     cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report of each core, by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
-    """First report of each core, by local index, if the process started before the daemon: its counts are not added."""
+    """First report of each core, by local index, if the process began before the daemon. Its counts are subtracted."""
     peak_device_memory_bytes: int | None = None  # None until the process has reported
 
     @property

@@ -54,7 +54,7 @@ class KubeletWatcher:
         self._socket = socket
         self._patience = patience or KubeletTimeouts()
         self._task: asyncio.Task[None] | None = None
-        self._answered_at_seconds: float | None = None  # None: no valid answer
+        self._answered_at_seconds: float | None = None  # time of the last valid answer; None: too old or none yet
         self._failures = 0
         self._trouble = ""
 
@@ -84,7 +84,7 @@ class KubeletWatcher:
 
     async def ask_once(self) -> float:
         """Asks the kubelet once and handles its answer. Returns the seconds until the next request."""
-        if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
+        if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a local path, so it does not block
             try:
                 found = await self._ask()
             except Exception as error:
@@ -130,7 +130,7 @@ def _cause(error: Exception) -> str:
     return excerpt(f"its reply is garbled: {error}", _MAX_TROUBLE_CHARACTERS)
 
 
-MAX_NAME_CHARACTERS = 253  # of a pod name
+MAX_NAME_CHARACTERS = 253  # longest name of a pod
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
@@ -147,10 +147,10 @@ DRA_DRIVER = "neuron.aws.com"
 
 # Field numbers of the protobuf messages in the kubelet's reply.
 _POD_RESOURCES = 1  # field of ListPodResourcesResponse
-_POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
-_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
-_RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
-_CLAIM_RESOURCES = 4  # DynamicResource
+_POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # fields of PodResources
+_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # fields of ContainerResources
+_RESOURCE_NAME, _DEVICE_IDS = 1, 2  # fields of ContainerDevices
+_CLAIM_RESOURCES = 4  # field of DynamicResource
 _CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # fields of ClaimResource, which exists since Kubernetes 1.31
 
 _MOST_INDICES = 1024  # more than any host has
@@ -313,7 +313,7 @@ def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attrib
     pod = _POD.search(cgroup)
     slurm = _SLURM.search(cgroup)
     found = Attribution(
-        container_id=containers[-1] if containers else None,  # the innermost one
+        container_id=containers[-1] if containers else None,  # the innermost container
         container_name=name_of_kubernetes(read_environment.get("CONTAINER_NAME")) if pod else None,
         pod_uid=pod[1].replace("_", "-") if pod else None,
         pod_name=name_of_kubernetes(read_environment.get("POD_NAME")) if pod else None,

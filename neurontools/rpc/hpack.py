@@ -104,7 +104,7 @@ def decode(block: bytes) -> list[tuple[bytes, bytes]]:
     position = 0
     while position < len(block):
         first = block[position]
-        if first & 0x80:  # 6.1 indexed field
+        if first & 0x80:  # RFC 7541, section 6.1: indexed field
             index, position = _decode_integer(block, position, 7)
             headers.append(_static_entry(index))
         elif first & 0xE0 == 0x20:  # RFC 7541, section 6.3: dynamic table size update

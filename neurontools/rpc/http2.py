@@ -183,7 +183,7 @@ class Http2Connection:
         try:  # noqa: SIM105 - importing contextlib takes as long as a call
             self._sock.shutdown(_socket.SHUT_RDWR)
         except OSError:
-            pass  # closed already
+            pass  # the socket is closed already
 
     def close(self) -> None:
         """Closes the connection; the peer cancels an open stream. May be called again."""

@@ -25,7 +25,7 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 CONNECT_SECONDS = 8.0
 _DEAD_MILLISECONDS = 60_000  # timeout for a host that no longer answers
-_MOST_CONNECTING = 4  # to one daemon at a time
+_MOST_CONNECTING = 4  # simultaneous attempts to connect to one daemon
 _BACKLOG = 8
 _STOP_SECONDS = 2.0
 

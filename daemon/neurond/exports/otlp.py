@@ -139,7 +139,7 @@ class OtlpSender:
 
     def _status(self, snapshot: Snapshot) -> Iterator[Reading]:
         for verdict in verdicts(snapshot):
-            if verdict.severity is None:  # not known
+            if verdict.severity is None:  # the health of the device is unknown
                 continue
             state = _STATES[verdict.severity]
             for each in ("ok", "degraded", "failed"):
@@ -149,7 +149,7 @@ class OtlpSender:
 class _OncePerOutage(logging.Filter):
     """Logs at most one of the SDK's messages about an unreachable collector every ten minutes, shortened."""
 
-    _told_at_seconds: float | None = None  # shared by all loggers
+    _told_at_seconds: float | None = None  # time of the last message, shared by all loggers
 
     def __init__(self, url: str) -> None:
         super().__init__()

@@ -179,7 +179,7 @@ USUAL_MIX = (
     "inf2.48xlarge=2,trn1.32xlarge/stuck-core=1,trn2.48xlarge/ecc-burst=1"
 )
 MOST_HOSTS = 2000
-_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # per host
+_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # limits for the history of each host
 _HIGHEST_PORT = 65_535
 
 
@@ -313,7 +313,7 @@ class FleetProcesses:
                 with defer_signals():  # a signal must not come before the new process is stored
                     self._children.append(_started(share))
             for child in self._children:
-                assert child.stdout is not None  # noqa: S101 - it was made with a pipe
+                assert child.stdout is not None  # noqa: S101 - Popen made a pipe
                 said = child.stdout.readline().decode("utf-8", "replace").strip()
                 if said != "ready":
                     raise UserError(said or f"a process of the fleet ended with code {child.wait()}", EXIT_FAILURE)
@@ -356,7 +356,7 @@ def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C reaches only the command, which ends the children
     )
-    assert child.stdin is not None  # noqa: S101 - it was made with a pipe
+    assert child.stdin is not None  # noqa: S101 - Popen made a pipe
     try:
         child.stdin.write("".join(f"{host.settings.to_json()}\n" for host in share).encode())
         child.stdin.close()

@@ -323,7 +323,7 @@ class EndedLog:
 
 _AUDIT_NAME = "audit"
 _STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", FaultState.OVER: "fault_is_over"}
-_MOST_CHARACTERS = 500  # of a text
+_MOST_CHARACTERS = 500  # longer texts in an event are cut
 
 
 class AuditLog:

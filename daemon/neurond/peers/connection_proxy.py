@@ -208,8 +208,8 @@ class Relay:
         self._spend = spend
         self._on_end = on_end
         self._weight = RequestCost()
-        self._up = b""  # for the server
-        self._down = b""  # for the client
+        self._up = b""  # data that waits to be sent to the server
+        self._down = b""  # data that waits to be sent to the client
         self._rest: asyncio.TimerHandle | None = None
         self._is_open = True
         self._loop = asyncio.get_running_loop()

@@ -89,7 +89,7 @@ def _shared(together: int, by_process: int) -> ResourceLimit:
     return ResourceLimit(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
 
 
-_SWEEP_EVERY = 256  # new accounts
+_SWEEP_EVERY = 256  # least number of new accounts between two removals of unused ones
 
 
 class Peer(Protocol):
@@ -207,7 +207,7 @@ class PeerLimiter:
         return account
 
 
-_UCRED = struct.Struct("iII")  # pid, uid, gid
+_UCRED = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _SO_PEERPIDFD = 77  # socket option since Linux 6.5; Python's socket module lacks it
 
 

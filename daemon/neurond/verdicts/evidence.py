@@ -25,7 +25,7 @@ class RuleContext:
 
     snapshot: Snapshot
     limits: HealthThresholds
-    cores: dict[int, NeuronCore]  # now, by physical index
+    cores: dict[int, NeuronCore]  # cores of the snapshot, by physical index
     devices: dict[int, Device] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     cores_before: dict[int, NeuronCore] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class HealthThresholds:
     window_seconds: float = 300.0  # period in which errors and growth are counted
     idle_seconds: float | None = 300.0  # time without a finished execution after which a held core is idle
     stuck_seconds: float | None = 60.0  # time in flight after which an execution is stuck
-    memory_used_ratio: float | None = 0.95  # of an HBM stack
+    memory_used_ratio: float | None = 0.95  # share of an HBM stack that is in use
     ecc_corrected_events: int | None = 10  # corrected ECC events in the window
     numerical_errors: int | None = 1  # numerical errors in the window
     hardware_errors: int | None = 1  # hardware errors of executions in the window

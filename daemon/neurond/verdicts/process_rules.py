@@ -252,7 +252,7 @@ def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds:
     )
 
 
-_ENOUGH = 2  # consecutive processes
+_ENOUGH = 2  # a core is reported after failing for this many consecutive processes
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
 _FURTHER = ("timeout_total",)  # a timeout may have other causes, so it counts only after a failure
 
@@ -263,7 +263,7 @@ class _Past:
 
     core: NeuronCore
     owner: ProcessIdentity | None = None
-    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # since when
+    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # Unix time of the failure
 
     def record_outcome(
         self, who: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool
