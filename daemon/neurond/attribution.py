@@ -225,9 +225,10 @@ _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 # systemd delegates this part of the cgroup tree to users. They choose the names of its cgroups, so it is ignored.
 _OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
-# Slurm's cgroup of a job is /slurm/uid_1000/job_1 (v1; /slurm_NODE/... if a host runs several Slurm nodes) or
-# /system.slice/slurmstepd.scope/job_1 (v2). The pattern starts at the root of the tree, because a service can choose
-# any names inside its own cgroup. For a daemon in a container, paths begin with "/..".
+# The cgroup of a Slurm job: /slurm/uid_1000/job_1 (cgroup v1) or /system.slice/slurmstepd.scope/job_1 (v2).
+# A host with several Slurm nodes has /slurm_NODE instead of /slurm.
+# The pattern starts at the root of the cgroup tree, because a service can choose any names inside its own cgroup.
+# For a daemon in a container, cgroup paths begin with "/..".
 _SLURM = re.compile(
     r"^\d+:[^:]*:(?:/\.\.)*(?:/slurm(?:_[^/]+)?/uid_\d+|/[^/]+\.slice/(?:[^/]+_)?slurmstepd\.scope)"
     r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)",

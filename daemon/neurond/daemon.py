@@ -134,8 +134,8 @@ class Daemon:
             publisher.start_kubelet()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
-            # Exempts all objects made so far from garbage collection: they live as long as the daemon. Otherwise a
-            # collection blocks for 20 ms.
+            # Exempts all objects made so far from garbage collection, because they live as long as the daemon.
+            # Without this, a garbage collection blocks for 20 ms.
             gc.freeze()
             turns.begin()
             if self._faults is not None and self._first_faults:

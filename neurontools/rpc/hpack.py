@@ -72,8 +72,8 @@ STATIC_TABLE = (
     (b"www-authenticate", b""),
 )
 
-# RFC 7541, Appendix B: the bit lengths of the Huffman codes of the 256 octets and of EOS, as base-36 digits. The
-# lengths are enough because the code is canonical: codes of one length count upwards in the order of the symbols.
+# The bit lengths of the Huffman codes of the 256 octets and of EOS, as base-36 digits (RFC 7541, Appendix B).
+# The lengths define a canonical code: the codes of one length count upwards in the order of the symbols.
 _HUFFMAN_CODE_LENGTHS = (
     "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6ca"
     "d67777777777777777777777878djde6f56565666577666567655677777fbeds"

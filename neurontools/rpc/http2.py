@@ -114,7 +114,7 @@ class Http2Connection:
         return not self._is_closed and not self._is_going_away and self._next_stream_id <= _MAX_STREAM_ID
 
     def open(self, stream: Http2Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Opens a stream and sends its request. The reply may start while the request waits for the peer's window."""
+        """Opens a stream and sends its request. The reply may start while the peer's window delays the request."""
         stream.id = self._next_stream_id
         stream.send_window_bytes = self._peer_settings[_INITIAL_WINDOW_SIZE]
         self._next_stream_id += 2
