@@ -154,7 +154,7 @@ class OwnerScan:
         except PermissionError:
             # A process without a command line is a kernel thread, and has no open files.
             return None if ProcessFiles(self._roots.proc, pid).command() else ()
-        except (OSError, ValueError):  # it ended
+        except (OSError, ValueError):  # the process ended
             return ()
         found = set()
         for descriptor in descriptors:

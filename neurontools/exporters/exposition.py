@@ -21,7 +21,7 @@ OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset
 
 _END = CompressedPart(b"# EOF\n")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-_MAX_CACHED_TEXTS = 2048  # more texts than a host needs; limits the cache while processes start and end for months
+_MAX_CACHED_TEXTS = 2048  # limit of each cache, because new processes add label texts for months
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 

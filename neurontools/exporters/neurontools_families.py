@@ -76,7 +76,7 @@ _TRAINING_DEFINITIONS = tuple(
     (field, FamilyDefinition(f"neurontools_process_{name}", MetricKind.COUNTER, text))
     for field, name, text in _TRAINING_COUNTERS
 )
-_MOST_JOBS = 32  # exported jobs, the largest first; each has nine series, and one per rank
+_MOST_JOBS = 32  # limit of exported jobs, largest first; a job has nine series, plus one per rank
 _JOB_LABELS = ("job_name", "run_id")
 JOB_COUNT = FamilyDefinition(
     "neurontools_jobs", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"

@@ -319,7 +319,7 @@ def _shared_latency(processes: list[Process], before: Snapshot | None) -> Latenc
             continue
         try:
             recent = execution.subtract_histograms(process.total_latency_histogram, past.total_latency_histogram)
-        except ValueError:  # its reporter restarted
+        except ValueError:  # the process's counts restarted
             continue
         for index, count in zip(recent.bucket_indices, recent.bucket_counts, strict=True):
             counts[index] = counts.get(index, 0) + count

@@ -56,7 +56,7 @@ class FleetHostJob:
     steps_per_second: float | None
     mfu_ratio: float | None
     run_id: str | None
-    users: tuple[str, ...]  # possibly not all
+    users: tuple[str, ...]  # users of the job, possibly not all
     user_count: int | None
     missing_ranks: tuple[int, ...]
     state: str
@@ -72,7 +72,7 @@ class FleetHost:
     place: str
     labels: dict[str, str]
     link: str  # connection state: live, lost, connecting or waiting
-    trouble: str  # why it is lost
+    trouble: str  # why the host is lost
     age_seconds: float | None
     clock_ahead_seconds: float | None
     health: str | None  # ok, or the highest severity: notice, warning or critical; None if unknown
@@ -116,7 +116,7 @@ class FleetDocumentJob:
     name: str
     run_id: str | None  # None if the launcher reports no run across hosts
     users: tuple[str, ...]  # the users that its hosts report
-    user_count: int | None  # None if unknown
+    user_count: int | None  # number of all users; None if unknown
     hosts: tuple[str, ...]  # host names; empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
@@ -128,7 +128,7 @@ class FleetDocumentJob:
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
-    step_seconds: StepSeconds | None  # by rank
+    step_seconds: StepSeconds | None  # statistics over its ranks
     slow_rank: SlowFleetRank | None  # the straggler
     standstill: FleetStandstill | None  # ranks that wait in a collective while no step completes
     health: str | None

@@ -11,7 +11,7 @@ from neurontools.model import Severity
 from neurontools.model.jobs import JobState, find_straggler
 
 MOST_MISSING = 16
-MOST_ABSENT = 4  # per host
+MOST_ABSENT = 4  # absent ranks listed per host
 STUCK_SECONDS = 60.0  # the default of neurond
 _STATES = tuple(JobState)
 
@@ -74,7 +74,7 @@ class FleetJob:
     host_names: tuple[str, ...]  # names of its hosts; empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
-    rank_count: int  # on these hosts
+    rank_count: int  # ranks on these hosts
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]  # the lowest missing ranks, if rank numbers are known
     state: str  # a value of `JobState`

@@ -48,7 +48,7 @@ def _run_for_job(job: str, *arguments: str) -> str:
 
 
 MOST_BYTES = 8 << 20
-"""Limit on an answer: the names of far more nodes than a cluster has."""
+"""Limit on the size of an answer; enough for the names of far more nodes than a cluster has."""
 
 _REACH_IT = "is slurmctld running?"
 _FATAL = "fatal: "

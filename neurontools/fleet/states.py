@@ -18,7 +18,7 @@ class HostLink(StrEnum):
     WAITING = "waiting"  # not connected yet; hosts are connected one after the other
     CONNECTING = "connecting"  # connecting; no answer yet
     LIVE = "live"
-    LOST = "lost"  # retrying
+    LOST = "lost"  # connection lost; the feed retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class HostState:
     place: HostAddress
     link: HostLink = HostLink.WAITING
     trouble: str = ""  # why the host is lost, in one line
-    summary: HostSummary | None = None  # the latest
+    summary: HostSummary | None = None  # the latest summary
     received_at_seconds: float | None = None  # time.monotonic() of this process; clocks of other hosts may differ
     clock_ahead_seconds: float = 0.0  # the host's clock minus ours, at the latest summary
     reported_steps_per_second: float | None = None  # set by feeds that know the rate per host, not per job

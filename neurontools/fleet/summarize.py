@@ -50,7 +50,7 @@ class _Lengths:
 
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
-"""From large to small. With the last one, any host fits; it keeps only the number of users."""
+"""Limits to try, from large to small. With the last one, any host fits; it keeps only the number of users."""
 _LONGEST_USER = 32  # limit of useradd(8); equal on all hosts, because hosts are grouped by user
 
 

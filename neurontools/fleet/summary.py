@@ -67,7 +67,7 @@ class HostSummary:
     warning_count: int
     notice_count: int
     findings: tuple[SummaryFinding, ...]  # the gravest findings, possibly not all
-    devices: tuple[DeviceCell, ...]  # by index
+    devices: tuple[DeviceCell, ...]  # sorted by index
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None
@@ -77,7 +77,7 @@ class HostSummary:
     mfu_ratio: float | None  # MFU of the held cores, relative to the bf16 peak
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
-    process_count: int | None  # with cores
+    process_count: int | None  # processes with cores
     job_count: int | None
     jobs: tuple[SummaryJob, ...]  # the jobs with the most cores, possibly not all
     further_users: tuple[str, ...]  # users of the other jobs, possibly not all
@@ -149,7 +149,7 @@ class JobStandstill:
     collective: str  # the collective in which most of these ranks wait
     waiting_rank_count: int
     absent_rank_count: int  # includes ranks that do not report
-    absent_ranks: tuple[int, ...]  # possibly not all
+    absent_ranks: tuple[int, ...]  # some or all of the absent ranks
     seconds: float  # waiting time of the rank that began to wait last
 
 

@@ -49,7 +49,7 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-_OF_DEVICES, _HELD = "devices", "held"  # neuroncores_in_use
+_OF_DEVICES, _HELD = "devices", "held"  # values of neuroncores_in_use
 
 
 @dataclass(frozen=True, slots=True)

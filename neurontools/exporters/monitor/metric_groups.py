@@ -67,7 +67,7 @@ _CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runti
 _SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
 _NO_ERRORS = {name.removesuffix("_total"): 0 for name in ErrorCounters.__slots__}
 _NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters.__slots__}
-_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in AWS's order
+_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of AWS's records
 
 
 _CPU_SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
@@ -76,7 +76,7 @@ _ECC_COUNTERS = (
     "mem_uncorrected",
     "sram_uncorrected",
     "sram_corrected",
-)  # in AWS's order
+)  # in the order of AWS's records
 _NO_VCPU_USAGE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -131,7 +131,7 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
 
 
 def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
-    """Returns entries of 0 for NeuronCores of the process's devices that it does not hold.
+    """Returns entries with utilization 0 for NeuronCores of the process's devices that it does not hold.
 
     Readers look cores up by index, so no index may be absent.
     """
@@ -373,7 +373,7 @@ def _device_ecc(device: Device, before: Device | None) -> DeviceEcc:
         # The format requires integers, so events that the driver does not count are 0.
         now = getattr(device.ecc, f"{name}_total") or 0
         earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
-        # A counter that has become smaller restarted when the driver was reloaded.
+        # If a counter is smaller than before, the driver was reloaded and counts from 0 again.
         counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
     return cast(DeviceEcc, counts)
 
@@ -459,7 +459,7 @@ def _add_processes(snapshot: Snapshot, cores: dict[int, K8sUser], devices: dict[
 
 
 def _add_user(users: dict[int, K8sUser], index: int, pod_name: str, namespace: str, container_name: str) -> None:
-    """Assigns a core or device to a pod if it has none, and adds the container if the pod is the same."""
+    """Assigns a core or device to the first pod that has it; adds further containers of that pod."""
     user = users.setdefault(index, {"pod_name": pod_name, "namespace": namespace, "container_name": []})
     is_same = user["pod_name"] == pod_name and user["namespace"] == namespace
     if is_same and container_name and container_name not in user["container_name"]:

@@ -173,7 +173,8 @@ class RecordPeriod:
         if earlier is None or core.measured_at_seconds is None or not self._is_one_count_of_cores():
             return derived
         is_held_on = earlier.owner_pid == core.owner_pid
-        if earlier.owner_pid is None or (is_held_on and earlier.measured_at_seconds is None):  # no report about it yet
+        if earlier.owner_pid is None or (is_held_on and earlier.measured_at_seconds is None):
+            # The baseline has no report about the core.
             if not self._counted_here(owner):  # counting began before the period, so the increase is unknown
                 return derived
             seconds = self.seconds_of(owner)

@@ -123,7 +123,7 @@ class _DueTime:
 
 
 class GroupSchedule:
-    """Schedules keys, each with its own period. All keys are due at the start; missed times are skipped."""
+    """Schedules keys, such as metric groups, by their periods. All are due at the start; missed times are skipped."""
 
     def __init__(
         self, periods: Iterable[tuple[object, float]], start_seconds: float, idle_period_seconds: float

@@ -35,7 +35,7 @@ class QueryTime:
 
 
 Answers = Mapping[str, tuple[PrometheusSample, ...]]
-"""The samples of each query of an overview. Failed queries are missing."""
+"""The samples of each query, by the name of the query. Failed queries are missing."""
 
 
 def read_host_states(

@@ -76,7 +76,7 @@ UNKNOWN, FREE_DEVICE, IDLE, WARNING, CRITICAL = 1, 2, 3, 7, 8
 THIRDS = {4: 0.333, 5: 0.667, 6: 1.0}
 """Device conditions, one digit each, 0 for no device. The digits between idle and warning are the load in thirds."""
 CONDITIONS, DIGITS = 9, 16
-"""The base of these digits, and the number of digits that one sample can hold exactly: 16, the most devices of a host.
+"""The base of condition digits, and the number of digits that one sample holds exactly: 16, the most devices of a host.
 """
 
 
@@ -107,14 +107,14 @@ HOST_RULES = (CORES, HELD, FREE, BUSY, HELD_UTILIZATION, STEPS, FINDINGS, DEVICE
 
 
 MOST_JOBS = 50
-"""Limit on jobs. Each has at most eleven samples of about 90 bytes."""
+"""Limit on jobs in an answer. A job has at most eleven samples of about 90 bytes."""
 
 SAMPLE_OF = "of"
 """The label that says what a sample is: a key of JOB_QUANTITIES, `SLOW_RANK`, or `JOB_COUNT`."""
 
 SLOW_RANK, JOB_COUNT = "slow_rank", "jobs"
 JOB_STATES = tuple(JobState)
-"""Job states as numbers: the index in this tuple. A lower state explains the state of the other ranks."""
+"""The number of a job state is its index in this tuple. A lower state explains the state of the other ranks."""
 
 _RUN, _ALONE = "run_id", "instance, job_name"
 _OF_RUNS, _OF_ALONE = 'run_id!=""', 'run_id=""'
@@ -186,7 +186,7 @@ JOB_QUANTITIES = {
     "mfu": JobQuantity("run:neuron_mfu:avg", _mfu),
     "severity": JobQuantity("run:neuron_job_findings_severity:max", _severity),
 }
-"""By the value of SAMPLE_OF. `severity` is a number of `Severity`."""
+"""Maps values of the label SAMPLE_OF to quantities. The value of `severity` is a number of `Severity`."""
 
 _WAIT = f"neurontools_job_rank_collective_wait_seconds{{{_OF_RUNS}}}"
 LEAST_WAIT = PrometheusQuantity("run:neuron_rank_wait:least", f"min by (run_id) ({_WAIT})")
@@ -220,7 +220,7 @@ _SLOW_UNRECORDED = _slow(
 
 JOB_RULES = (*(quantity.of_runs for quantity in JOB_QUANTITIES.values()), LEAST_WAIT, GAIN, SLOW)
 PROBED = JOB_QUANTITIES["neuroncores"].rule
-"""A series of each run if our rules are recorded."""
+"""A metric that each run has if Prometheus records our rules."""
 
 
 def jobs_query(*, is_recorded: bool) -> str:
@@ -310,7 +310,7 @@ class PackedQuery:
 
 
 PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
-"""Counts the hosts, and the hosts with recorded rules."""
+"""Counts the hosts, the hosts with recorded rules, and the runs with recorded rules."""
 
 
 def has_rules(counts: dict[str, float]) -> bool:

@@ -90,7 +90,7 @@ def levels_over_time(profile: Profile, core: int, most: int) -> tuple[MemoryLeve
 
 
 _PeakPosition = tuple[int, int, int, int | None]
-"""Bytes, core, time in ns, and the number of preceding allocation events (None: sampled)."""
+"""Bytes, core, time in ns, and the number of preceding allocation events (None if sampled)."""
 
 
 def _has_exact_levels(profile: Profile) -> bool:

@@ -18,7 +18,7 @@ class OperatorUse:
 
     name: str
     engine: Engine
-    place: SourceLine | None  # None: unknown
+    place: SourceLine | None  # None if unknown
     is_backward: bool  # true if it computes the gradient of an operator of that line
     count: int = 0
     seconds: float = 0.0
@@ -132,11 +132,11 @@ class GraphUse:
 
     hash_text: str
     module: str
-    reason: str  # why it was compiled
+    reason: str  # why the graph was compiled
     place: SourceLine | None  # the line that executed it first; None if unknown
     first_step: int
     operator_count: int
-    flops: int  # of one execution
+    flops: int  # FLOPs of one execution
     code_bytes: int
     scratchpad_bytes: int
     compile_seconds: float | None  # the longest compilation of all ranks; None if unknown

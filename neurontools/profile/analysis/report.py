@@ -97,12 +97,12 @@ class RankReport:
     profile: Profile
     steps: ColumnTable[TrainingStep]  # all but the run's first; base of `split`, `times`, `slowest`
     split: TimeSplit
-    times: StepPercentiles | None  # None: no steps
+    times: StepPercentiles | None  # None without steps
     slowest: tuple[SlowStep, ...]
     first_step: SlowStep | None  # includes the time before the step; None if absent or the only step
-    flops: int  # of all executions
-    split_flops: int  # in the time of `split`
-    flops_per_second: float | None  # in the time of `split`
+    flops: int  # FLOPs of all executions
+    split_flops: int  # FLOPs in the time of `split`
+    flops_per_second: float | None  # FLOPS in the time of `split`
     execution_seconds: float  # device time of all executions
     mfu_ratio: float | None  # relative to the bfloat16 peak of its cores; None if unknown
     peak: MemoryPeak | None
@@ -133,7 +133,7 @@ class RunReport:
     """The report on all workers of a run."""
 
     ranks: tuple[RankReport, ...]  # at least one
-    split: TimeSplit  # of all ranks
+    split: TimeSplit  # sum over all ranks
     operators: tuple[OperatorUse, ...]  # the longest first
     graphs: tuple[GraphUse, ...]  # in the order of their first steps
     collectives: tuple[CollectiveUse, ...]  # the longest first

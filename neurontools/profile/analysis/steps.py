@@ -226,7 +226,7 @@ class Lane:
     """The slices of one track: the host of a rank, or one of its NeuronCores."""
 
     rank: int
-    core: int | None  # None: the host
+    core: int | None  # None for the host
     pieces: tuple[TimelineSlice, ...]  # in order of time
 
 
