@@ -14,21 +14,21 @@ T = TypeVar("T")
 
 
 class FactStatus(StrEnum):
-    """The evidence for a fact."""
+    """The kind of evidence for a fact."""
 
     DOCUMENTED = "documented"  # stated in AWS documentation or an AWS blog post
     DRIVER = "driver"  # stated in the source code of the Neuron driver
     OBSERVED = "observed"  # seen in the output of a real host or of a public API
     INFERRED = "inferred"  # derived from other facts; no source states it
-    UNKNOWN = "unknown"  # searched for, but no source found
-    NOT_APPLICABLE = "n/a"  # this hardware lacks the part or property
+    UNKNOWN = "unknown"  # a search found no source
+    NOT_APPLICABLE = "n/a"  # the hardware does not have this property
 
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T]):
     """One value and its evidence. `value` is None exactly if the status is unknown or n/a.
 
-    `source` lists IDs from `catalog.sources()`. It is empty if nobody recorded the origin.
+    `source` lists IDs from `catalog.sources()`, and is empty if the origin was not recorded.
     """
 
     value: T | None
@@ -97,10 +97,10 @@ class DeviceFamily:
     generation: int  # hardware generation in the driver: 1 to 4
     pci: PciIds
     sysfs: SysfsStrings
-    device_type: Fact[str]  # as neuron-monitor prints it in neuron_device_type
-    device_version: Fact[str]  # as neuron-monitor prints it in neuron_device_version
+    device_type: Fact[str]  # neuron-monitor prints it as neuron_device_type
+    device_version: Fact[str]  # neuron-monitor prints it as neuron_device_version
     neuroncore_version_by_lnc: tuple[Fact[str], ...]  # one version per element of lnc_supported
-    physical_core_count: Fact[int]  # cores of one device; never unknown
+    physical_core_count: Fact[int]  # physical cores of one device; never unknown
     lnc_supported: tuple[int, ...]  # configurable numbers of physical cores per logical core
     lnc_default: int
     device_memory_bytes: Fact[int]  # always known
@@ -141,7 +141,7 @@ class DeviceFamily:
         return None if total is None or count is None else total // count
 
     def checked_lnc(self, lnc: int | None = None) -> int:
-        """Returns `lnc`, or the family's default LNC for None. Raises ValueError for an LNC that the hardware lacks."""
+        """Returns `lnc`, or the family's default LNC for None. Raises ValueError for an unsupported LNC."""
         if lnc is None:
             return self.lnc_default
         if lnc not in self.lnc_supported:
@@ -172,7 +172,7 @@ class DeviceFamily:
 
 
 def known_value(fact: Fact[int]) -> int:
-    """Returns the value of a fact. Raises ValueError if it is unknown, which the catalog's reader prevents."""
+    """Returns the value of a fact that the catalog requires to be known. Raises ValueError if it is unknown."""
     if fact.value is None:
         msg = f"a fact that must be known has status {fact.status}"
         raise ValueError(msg)
@@ -218,6 +218,9 @@ class InstanceType:
 
     `physical_core_map[device]` lists the physical core at each logical position of the device, for LNC 1. At LNC n, a
     logical core takes n consecutive positions. Nodes 1 and 3 of a Trn2 UltraServer use position XOR 6.
+
+    `device_index_by_routing_id` is a table of the driver. It is empty if the driver has none, as for Inferentia, where
+    devices have their indices in probe order.
     """
 
     name: str  # "trn1.32xlarge"
@@ -225,9 +228,9 @@ class InstanceType:
     device_count: int
     devices: tuple[DeviceFacts, ...]  # one item per device, in index order
     topology: Topology
-    topology_standing: Fact[str]  # evidence for `topology`; its value is the name in topologies.toml
+    topology_standing: Fact[str]  # evidence for `topology`; `value` is the topology's name in topologies.toml
     physical_core_map: tuple[tuple[int, ...], ...]
-    device_index_by_routing_id: tuple[int, ...]  # table in the driver; empty if it has none (Inferentia: probe order)
+    device_index_by_routing_id: tuple[int, ...]
     vcpu_count: Fact[int]
     host_memory_bytes: Fact[int]
     numa_node_count: Fact[int]
@@ -285,7 +288,7 @@ def ultraserver_node(
     concluded = {name for name, fact in named.items() if fact.value is not None and not fact.certain}
     if ultraserver.node_links.value == "ring":
         concluded.add("links")
-    if not ultraserver.node_links.certain:  # AWS does not state the UltraServer of this instance type
+    if not ultraserver.node_links.certain:  # the catalog infers to which UltraServer the type belongs
         concluded |= {"name"} if node_count is not None else {"name", "node_count"}
     return UltraServerNode(
         index=index,

@@ -54,7 +54,7 @@ class Table:
         return key in self._left
 
     def take(self, key: str, kind: type[T]) -> T:
-        """Consumes a required key and returns its value, which must have the type `kind`; an integer may be a float."""
+        """Consumes a required key and returns its value, which must have the type `kind`. An integer can be a float."""
         if key not in self._left:
             raise self.error(key, "is missing")
         return self._as(kind, self._left.pop(key), key)
@@ -310,7 +310,7 @@ def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
 
 
 def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[int, ...], ...]:
-    """Reads the physical core at each logical position of each device. Without a map, both numbers are equal."""
+    """Reads the physical core at each logical position of each device. Without a map, position and core are equal."""
     if not table.has("core_map"):
         return (tuple(range(core_count)),) * device_count
     name = table.take("core_map", str)
@@ -406,7 +406,7 @@ def load_family(name: str) -> DeviceFamily:
 
 @lru_cache(maxsize=8)
 def peak_flops_per_core(instance_type: str) -> float | None:
-    """Returns the peak operations per second of a physical core for PEAK_DTYPE. None if unknown."""
+    """Returns the peak operations per second of a physical core for PEAK_DTYPE (bf16). None if unknown."""
     try:
         return load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
     except UnknownInstanceType:  # a newer daemon may report a type that this catalog lacks
@@ -414,7 +414,7 @@ def peak_flops_per_core(instance_type: str) -> float | None:
 
 
 def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
-    """Returns the peak operations per second of a logical core for PEAK_DTYPE, at this LNC or the family's default.
+    """Returns the peak operations per second of a logical core for PEAK_DTYPE (bf16), by default at the family's LNC.
 
     None if the peak is unknown or the hardware does not support the LNC.
     """

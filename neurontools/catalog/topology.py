@@ -3,7 +3,7 @@
 On Trainium and Inferentia2, the driver doesn't detect links: it looks up the neighbours by the total number of devices.
 A multiple of 16 devices is a 4x4 torus, 12 are the ring of Inf2, and 6 the line of Inf2. With any other count, every
 neighbour list is empty, for example if one device failed to probe or is hidden. Only on Inferentia, the driver reads
-the links from firmware. Its order within a list differs between Trn1 and Trn2, so the lists are never sorted.
+the links from firmware. The driver's order of neighbours differs between Trn1 and Trn2, so the lists are never sorted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-# The search for the closest group is exhaustive up to this number of groups (16 devices give at most 12,870).
+# The search for a compact device group tries all groups up to this number of them (16 devices: at most 12,870).
 _EXACT_SEARCH_GROUPS = 20_000
 
 
@@ -128,7 +128,7 @@ class Topology:
             return None
         far = self.device_count
         costs = [[far if hops is None else hops for hops in row] for row in _distance_table(self)]
-        from math import comb  # imported here, because drawing a topology doesn't need it
+        from math import comb  # imported here, because drawing a topology doesn't need math
 
         if comb(len(candidates), group_size) <= _EXACT_SEARCH_GROUPS:
             return _closest_group(group_size, candidates, costs)

@@ -1,4 +1,4 @@
-"""Compiles the segments of one program, runs of its instructions, with inductor in a separate process."""
+"""Compiles the segments (runs of instructions) of one program with inductor, in a separate process."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _example(program: Program, number: int) -> Tensor:
 
 
 def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Callable[..., list[Tensor]]:
-    """Returns a function that executes a segment. It takes the inputs, and the changing scalars as one tensor."""
+    """Returns a function that executes a segment. Its arguments are the inputs and one tensor of changing scalars."""
     positions = {index: position for position, index in enumerate(segment.changing)}
     instructions = program.compiled.instructions
 

@@ -16,7 +16,7 @@ import tempfile
 
 
 def main() -> int:
-    """Entry point: `supervisor REQUEST RESULT`. Passes both file descriptors to the worker. Returns its exit status."""
+    """Entry point: `supervisor REQUEST RESULT`. Passes both descriptors to the worker and returns its exit status."""
     descriptors = tuple(map(int, sys.argv[1:3]))
     directory = tempfile.mkdtemp(prefix="neurontools-machine-code-")
     try:

@@ -1,4 +1,4 @@
-"""Runs operators that can't be recorded in a graph eagerly on the host, on the memory of device tensors."""
+"""Runs operators eagerly on the host if a graph can't record them. They work on the memory of device tensors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def run_eager(
 ) -> Any:
     """Runs an operator eagerly on the host and counts a fallback.
 
-    Such an operator has layouts that depend on values, or a wrong meta kernel. `results` receives the CPU's results.
+    The result layouts of such an operator depend on values, or its meta kernel is wrong. `results` receives the results
+    on the CPU.
     """
     with buffers.lock:
         tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
@@ -151,7 +152,7 @@ def run_eager(
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
     """Runs an `out=` call that may resize its target.
 
-    Computes a new result. Copies the result into a target of the same shape, or else makes the target a view of it.
+    Copies the result into a target of the same shape. Makes a target of another shape a view of the result.
     """
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
@@ -174,7 +175,7 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
 
 def _view_of(owner: Tensor, value: Tensor) -> Tensor:
     """Returns a view of a device tensor's storage with the size, strides and offset of a CPU tensor."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the CPU kernel reads no tensor data
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # torch's CPU kernel of this operator reads no tensor data
     view: Tensor = torch.ops.aten.as_strided.default.redispatch(
         keys, owner, list(value.shape), list(value.stride()), value.storage_offset()
     )
@@ -183,7 +184,7 @@ def _view_of(owner: Tensor, value: Tensor) -> Tensor:
 
 def point_at(target: Tensor, source: Tensor) -> Tensor:
     """Makes `target` a view of the whole tensor `source`."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the CPU kernel reads no tensor data
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # torch's CPU kernel of this operator reads no tensor data
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         keys, target, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
     )

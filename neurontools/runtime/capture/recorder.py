@@ -24,7 +24,7 @@ from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
-# Types of arguments that are part of a call's key without conversion.
+# Types of arguments that enter the key of a call unchanged.
 _PLAIN = frozenset({type(None), torch.dtype, torch.layout, torch.memory_format, str, torch.device, complex})
 _Parameter = torch.nn.Parameter
 _BOOLEAN = (object(), object())
@@ -110,7 +110,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
-        if replayer.ahead is not None:  # another thread has executed a graph, which started a replay
+        if replayer.ahead is not None:  # another thread executed a graph meanwhile, which started a replay
             replayer.bail_out()
         try:
             core, signature = record(operator, arguments, keywords, core)

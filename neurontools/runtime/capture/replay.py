@@ -68,7 +68,7 @@ class TraceReplayer:
         buffer.index = number
         trace.addresses[number] = address
         trace.buffers[number] = buffer
-        buffer.graph = core.pending  # last, because a bail-out resets only buffers that the trace lists
+        buffer.graph = core.pending  # set last, because a bail-out resets only buffers that the trace lists
         return True
 
     def output(self, trace: Trace, number: int) -> Tensor:
@@ -119,7 +119,7 @@ class TraceReplayer:
     def _write_graph(self, trace: Trace, position: int) -> None:
         core, graph, count = trace.core, trace.core.pending, trace.buffer_counts[position]
         for buffer in trace.buffers[count:]:
-            if buffer is not None:  # its call did not complete
+            if buffer is not None:  # the call that bound this buffer did not complete
                 buffer.graph = None
         listed = [
             self._make_temporary(trace, number) if buffer is None else buffer
@@ -146,7 +146,7 @@ class TraceReplayer:
         return buffer
 
     def take_finished_trace(self, core: Core) -> Trace | None:
-        """Returns the trace if its replay is complete and the same tensors are alive. Otherwise bails out."""
+        """Returns the trace if all its calls were replayed and the same tensors are alive. Otherwise bails out."""
         trace = self.trace
         if trace is None or trace.core is not core or self.ahead is trace.first:
             return None
@@ -167,7 +167,7 @@ class TraceReplayer:
         return [] if observed is None else observed
 
     def stop_observing(self) -> None:
-        """Drops the observed calls after a call failed, because they are not a whole graph."""
+        """Bails out and drops the observed calls. Use it after a failed call, when they are not a whole graph."""
         self.bail_out()
         self.observed = self._observed_core = None
 
@@ -186,7 +186,7 @@ class TraceReplayer:
                 self.drop_trace(self._entries.popleft())
 
     def expect_next(self, core: Core, entry: TraceCacheEntry) -> None:
-        """After an execution, starts to replay or observe the program that followed the same execution last time."""
+        """After an execution, starts to replay or observe the program that ran after this one last time."""
         last = self._last.get(core.local_index)
         if last is not None:
             last.after = entry

@@ -75,8 +75,8 @@ def observe_call(
 ) -> ObservedCall:
     """Generates the comparisons that recognize a recorded call when it recurs.
 
-    `indices` are the graph's numbers of its tensors; numbers from `known_count` on first appeared in this call. Raises
-    NotTraceable for arguments other than device tensors, numbers and constants.
+    `indices` are the numbers of the call's tensors in the graph. Numbers from `known_count` on first appeared in this
+    call. Raises NotTraceable for arguments other than device tensors, numbers and constants.
     """
     if operator.out_names or signature.host_count:
         raise NotTraceable(operator.name)

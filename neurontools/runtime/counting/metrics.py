@@ -148,7 +148,7 @@ class CallSiteCounter:
         self._latest: dict[CallSite, int] = {}
 
     def count_call(self, cause: str) -> None:
-        """Counts an event for the script's line on the calling stack. Does nothing if the stack has no such line."""
+        """Counts an event for the script's line on the call stack. Does nothing if the stack has no such line."""
         frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented, and cheaper than `inspect`)
         if frame is None:
             return

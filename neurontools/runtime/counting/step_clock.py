@@ -14,15 +14,16 @@ COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 Entry = tuple[int, float, float]
 """An open part: its number, its start by perf_counter, and `charged_seconds` at its start."""
 
-_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # a few hundred ns: on Linux both are CLOCK_MONOTONIC
+_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # a few hundred ns, as Linux uses CLOCK_MONOTONIC for both
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimeParts:
     """Seconds of training time by part. Their sum is the time since the step clock started.
 
-    `input_wait_seconds` is None for a script without a torch data loader. `compiling_since_seconds` is the start of the
-    current wait for a program by CLOCK_MONOTONIC, `collective_since_seconds` that of the current collective; else None.
+    `input_wait_seconds` is None for a script without a torch data loader. `compiling_since_seconds` is the
+    CLOCK_MONOTONIC start of the current wait for a program; None if the script is not waiting.
+    `collective_since_seconds` is the same for the current collective.
     """
 
     host_seconds: float
@@ -46,13 +47,13 @@ class StepClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.charged_seconds = 0.0
         self.background: set[int] = set()
-        self.latest_collective: str | None = None  # kind of the collective; its caller sets this
+        self.latest_collective: str | None = None  # kind of the latest collective; the code that opens it sets this
         self._seconds = [0.0] * 5
         self._open: dict[int, Entry] = {}
         self._clock = clock
         self._began_seconds = clock()
-        self._read_seconds = [0.0] * 6  # seconds by part in the latest read_times; host time last
-        self._lock = Lock()  # held by read_times; charging takes no lock
+        self._read_seconds = [0.0] * 6  # result of the latest read_times: seconds by part, host time last
+        self._lock = Lock()  # read_times holds this lock; charging takes no lock
 
     def begin(self) -> None:
         """Restarts host time now. Discards the host time that `read_times` has not returned yet."""
@@ -120,7 +121,7 @@ class StepClock:
 
     def _of_moment(self, now: float) -> tuple[list[float], dict[int, float]]:
         """Returns the seconds by part, host time last, and the start of each open part. Takes no lock."""
-        lasting = self._open.copy()  # copied first: `_seconds` then includes a part that closes meanwhile
+        lasting = self._open.copy()  # copied before `_seconds`, which then includes a part that closes in between
         seconds = self._seconds.copy()
         charged = sum(seconds)
         since: dict[int, float] = {}
@@ -129,7 +130,7 @@ class StepClock:
             if rest > 0.0:
                 seconds[part] += rest
                 charged += rest
-            since[part] = began_seconds + _MONOTONIC_SECONDS  # the earliest start comes last and wins
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # latest start first, so that the earliest start remains
         return [*seconds, now - self._began_seconds - charged], since
 
     def renew_lock(self) -> None:

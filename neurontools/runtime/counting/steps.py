@@ -20,7 +20,7 @@ WARM_UP_STEPS = 5  # after this many steps, a training has usually compiled all 
 class StepCounts:
     """Counts of steps, batches and samples in this process.
 
-    A step is a call of an optimizer's `step`. Its duration is the time since the previous call.
+    A step is a call of an optimizer's `step`. The duration of a step is the time since the previous call.
     """
 
     steps_total: int = 0

@@ -149,7 +149,7 @@ class Executor:
         replayer.expect_next(core, loaded.cache_entry)
 
     def _execute_again(self, core: Core, trace: Trace) -> None:
-        """Executes the program of a replayed trace. For such a step, no graph was recorded."""
+        """Executes the program of a replayed trace, for which no graph was recorded."""
         loaded: LoadedProgram = trace.program
         metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
@@ -166,7 +166,7 @@ class Executor:
         hosts: Sequence[Tensor],
         queued: float,
     ) -> None:
-        """Runs a program on the buffers of its graph. A None in `listed` is a temporary of the program."""
+        """Runs a program on the buffers of its graph. `listed` has None for temporaries of the program."""
         known: Any = listed
         compiled = loaded.program.compiled
         memory = core.memory
@@ -419,7 +419,7 @@ def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
     _forget(listed)
 
 
-_MOST_PREPARED = 16  # programs; enough, because a training repeats few programs
+_MOST_PREPARED = 16  # number of programs; a training repeats only few
 
 
 class LoadedProgram:
@@ -466,7 +466,7 @@ class LoadedProgram:
         self.cache_entry = TraceCacheEntry()
         self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
-        self.entry: GraphEntry | None = None  # the program's graph in the profile
+        self.entry: GraphEntry | None = None  # the entry of the program's graph in the profile ring
 
     @property
     def may_sample(self) -> bool:

@@ -156,7 +156,7 @@ def _receive(group: Any, outputs: list[Tensor], _inputs: list[Tensor], _reductio
 
 
 def _permute(group: Any, outputs: list[Tensor], inputs: list[Tensor], routes: str, _root: int) -> None:
-    """Sends a tensor along each route, such as "0>1" from rank 0 to rank 1. Other outputs are unchanged."""
+    """Sends a tensor along each route, such as "0>1". A rank that receives nothing keeps its output unchanged."""
     rank = group.rank()
     works, received = [], None
     for route in routes.split():
@@ -191,7 +191,7 @@ _FUNCTIONS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None
 _TIMEOUT = timedelta(minutes=30)
 _groups: list[Any] = []
 _sizes: list[int] = []  # sizes of the groups as plain numbers, because Dynamo can't call a group's size()
-_own_rank: list[int] = []  # rank of this process in group 0; at most one item
+_own_rank: list[int] = []  # own rank in group 0; empty before group 0 exists
 _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
@@ -199,7 +199,7 @@ _subgroups: dict[tuple[int, ...], int] = {}
 def prefix_store_of_start(store: Any) -> Any:
     """Returns a rendezvous store with a key prefix for the current start of the ranks.
 
-    When torchrun restarts the ranks, it keeps its store, which still has the addresses of the ended ranks.
+    torchrun keeps its store when it restarts the ranks, so the store still has the addresses of the ended ranks.
     """
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
@@ -378,7 +378,7 @@ class CollectiveWait:
             self._work_seconds[key] = sorted(latest)[len(latest) // 2]
             return met - began
         if kind in _PAIRWISE:
-            # The start of the peer is unknown, so the shortest time so far counts as a collective without waiting.
+            # The start of the peer is unknown, so the shortest time so far counts as the time without waiting.
             known = self._work_seconds[key] = seconds if known is None else min(known, seconds)
         elif known is None:
             known = self._like(kind, number, nbytes)

@@ -71,7 +71,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def settle(self, program: SampledProgram) -> None:
-        """Adds a program's executions since its previous call, under an empty operator name if none was timed."""
+        """Adds the executions of a program since its last call here. Without samples, their operator name is empty."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions

@@ -44,7 +44,7 @@ class ExecutionPolicy:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ExecutionPolicy:
-        """Reads the settings from environment variables. A time-out other than a positive integer means none."""
+        """Reads the settings from environment variables. There is no time-out if it is not a positive integer."""
         timeout = environment.get(EXEC_TIMEOUT, "")
         stochastic = None
         if stochastic_rounding(environment):

@@ -47,7 +47,7 @@ def _completed_work(result: Any) -> Any:
     return core._distributed_c10d._create_work_from_future(future)
 
 
-_ProcessGroup: Any = dist.ProcessGroup  # Any, because its type stubs forbid what torch's own subclasses do
+_ProcessGroup: Any = dist.ProcessGroup  # Any, because its type stubs reject subclasses like torch's own
 
 
 class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
@@ -61,7 +61,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         store = prefix_store_of_start(store)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
-        self.number = add_process_group(gloo, store)  # the list of groups holds the only reference until exit
+        self.number = add_process_group(gloo, store)  # gloo.py keeps the only reference to the group until exit
 
     def _run(
         self, kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0

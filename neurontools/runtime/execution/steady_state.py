@@ -14,7 +14,7 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.device import device
 
-_MOST_EXECUTIONS = 8192  # limit between two steps; with more executions, the interval is an evaluation
+_MOST_EXECUTIONS = 8192  # most executions between two steps; an interval with more is an evaluation
 _MOST_KINDS = 256
 _MANY_EXECUTIONS = 1.5
 _MORE_FLOPS = 1.02
@@ -34,7 +34,7 @@ class DeviceCounts(NamedTuple):
 
 
 class _Interval(NamedTuple):
-    """One or more optimizer steps. The interval ends at the first step after an execution."""
+    """An interval of one or more optimizer steps, which ends at the first step after an execution."""
 
     steps: int
     counts: DeviceCounts
@@ -87,7 +87,7 @@ class SteadyState:
         self._kinds[kind] += 1
 
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
-        """Returns the number of usual steps, their counts, executions and work. None before the second step.
+        """Returns the number of usual steps, and their total counts, executions and work. None before the second step.
 
         Leaves out an interval whose executions per step exceed the median by over half, and FLOPs per step by over 2%.
         One of the two is not enough: variable shapes change only the FLOPs, and an occasional read of a value changes

@@ -50,7 +50,7 @@ def _backward(
             gradient.outer(value) if mask[1] else None,
             gradient.clone() if mask[2] else None,
         )
-    if gradient.dim() == 2:  # without no-op views, which cost as much as a small matrix product
+    if gradient.dim() == 2:  # skips no-op views, which cost as much as a small matrix product
         return (
             _value_gradient(gradient, value, weight) if mask[0] else None,
             _weight_gradient(gradient, value, weight) if mask[1] else None,
@@ -99,7 +99,7 @@ _PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _pl
 
 
 def _is_plain(layout: TensorLayout | None) -> bool:
-    """Returns whether a layout is a real row-major matrix. Both sizes exceed 1, so its strides are unambiguous."""
+    """Returns whether a layout is a row-major matrix of real numbers with both sizes above 1, so of clear strides."""
     return (
         layout is not None
         and layout.ndim == 2

@@ -40,7 +40,7 @@ class InvalidDeviceName(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNameChoice:
-    """The chosen device name, and the reason for an error message about the other name."""
+    """The chosen device name and the reason for the choice, which errors about the other name show."""
 
     name: str
     reason: str

@@ -117,7 +117,7 @@ class UnsupportedName:
         """Never runs, because `__enter__` always raises. A context manager must have this method."""
 
     def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):  # Python itself looks up special methods
+        if name.startswith("__"):  # Python looks up special methods on any object
             raise AttributeError(name)
         self._refuse()
 
@@ -161,7 +161,7 @@ class _StandInLoader(SourceFileLoader):
         def refuse(name: str) -> object:
             raise AttributeError(unsupported_message(f"{package}.{name}"))
 
-        vars(module)["__getattr__"] = refuse  # before the module runs, because it may replace this function
+        vars(module)["__getattr__"] = refuse  # set first, so that the module can define its own `__getattr__`
         super().exec_module(module)
 
 
@@ -181,7 +181,7 @@ class TorchXlaFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a stand-in module; None for other packages. Raises ModuleNotFoundError if unsupported."""
+        """Returns the spec of a stand-in module; None for other packages. Unknown modules raise ModuleNotFoundError."""
         package, _, rest = fullname.partition(".")
         if package not in VERSIONS:
             return None

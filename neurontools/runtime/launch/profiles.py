@@ -41,7 +41,7 @@ from neurontools.util.units import bytes_text
 _LONGEST_WAIT_SECONDS = 60.0  # for the first execution
 _LOOK_SECONDS = 0.25
 _SEND_SECONDS = 30.0
-_END_SECONDS = 5.0  # longest time that an ending process sends its profile
+_END_SECONDS = 5.0  # longest time in which an ending process sends its profile
 _LOCK_SECONDS = 0.02
 
 

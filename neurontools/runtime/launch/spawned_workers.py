@@ -23,7 +23,7 @@ from neurontools.runtime.torch_device.torch_patches import on_import
 
 def patch_start_processes(environment: Mapping[str, str]) -> None:
     """Replaces torch's start_processes by a function that first gives this process's cores back. Call it once."""
-    module: Any = sys.modules["torch.multiprocessing.spawn"]  # because torch.multiprocessing.spawn is a function
+    module: Any = sys.modules["torch.multiprocessing.spawn"]  # sys.modules: torch.multiprocessing.spawn is a function
     original = module.start_processes
 
     @functools.wraps(original)

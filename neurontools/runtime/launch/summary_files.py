@@ -65,7 +65,7 @@ class SummaryFile:
                 document = self._document()
                 name = f"{self._pid}.json"
                 if document is None:
-                    if self._is_there:  # from the time before the workers got the cores
+                    if self._is_there:  # a file from before this process gave its cores to workers
                         with Directory.open(self._directory) as directory:
                             directory.remove(name)
                         self._is_there = False
@@ -74,7 +74,7 @@ class SummaryFile:
                 with Directory.open(self._directory) as directory:
                     directory.replace(name, json.dumps(document).encode(), 0o600)
                 self._is_there = True
-            except Exception:  # must not stop the training; the next second tries again
+            except Exception:  # no error may stop the training; the next second tries again
                 return
 
 

@@ -27,7 +27,7 @@ _THREADS = "OMP_NUM_THREADS"
 def main(arguments: list[str]) -> int:
     """Runs the workers. Returns 0, the exit code of the worker that failed first, or 128 plus a signal number."""
     die_with_neuron_run(os.environ)
-    os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts the workers in this thread
+    os.environ[ENDS_WITH] = str(os.getpid())  # workers end with this thread, in which the agent starts them
     count, *target = arguments
     run, failed, signalled = _import_torchrun()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)

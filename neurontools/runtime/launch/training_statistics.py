@@ -39,7 +39,7 @@ def training_counters() -> TrainingCounters:
     statistics = [core.statistics for core in device.taken]
     logged = training_log.counters
     times = step_clock.read_times()
-    # The step clock measures only torch's data loaders. It counts the input wait that a script reports as host time.
+    # The step clock measures only the wait for torch's data loaders. It counts wait that scripts report as host time.
     logged_wait = logged.input_wait_seconds_total if times.input_wait_seconds is None else None
     return TrainingCounters(
         steps_total=steps.steps_total,

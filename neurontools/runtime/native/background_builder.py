@@ -117,7 +117,7 @@ class BackgroundBuilder:
     def result(self, request: BuildRequest) -> Archive | None:
         """Returns the archive of a build, or None while the build is running.
 
-        If the build process failed, the archive has a reason for refusal instead of code.
+        If the build process failed, the archive has no code, and its `refusal` is the reason.
         """
         if self._pid != os.getpid() or request.process.poll() is None:
             return None

@@ -1,4 +1,4 @@
-"""An LRU cache with a cheap hit."""
+"""An LRU cache in which most hits cost one dictionary look-up."""
 
 from __future__ import annotations
 

@@ -294,7 +294,7 @@ class NumberForTensor(Exception):
 
 
 class Unverified(Exception):
-    """The first call of a signature, which runs eagerly to compare the meta kernel with the CPU kernel."""
+    """The meta kernel was not yet compared with the CPU kernel for a signature, so its first call runs eagerly."""
 
     def __init__(self, key: tuple[Any, ...], signature: OperatorSignature) -> None:
         super().__init__(signature.operator.name)
@@ -365,7 +365,7 @@ class OperatorSignature:
         """Returns the operator's result on meta tensors and its FLOPs."""
         operator = self.operator
         if operator.effect and operator.in_place:
-            return None, 0  # without a meta call, in which a collective would communicate
+            return None, 0  # no meta call, because a collective would communicate in it
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
         values = [template.made(a) for a in self.arguments]
@@ -523,7 +523,7 @@ def is_scalar(value: Any, lifted: bool) -> bool:
 
 
 def _is_inconclusive(error: Exception) -> bool:
-    """Returns whether an error means that a meta kernel is missing or undecided. Otherwise it rejects the arguments."""
+    """Returns whether an error means that a meta kernel is missing or undecided. Other errors reject the arguments."""
     text = str(error).lower()
     words = ("meta", "dispatch", "fake", "data-dependent", "symint")
     return isinstance(error, NotImplementedError) or any(word in text for word in words)
