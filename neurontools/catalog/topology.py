@@ -154,8 +154,8 @@ class Topology:
 def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
     """Returns the shape of links read from a host, or None for an unknown shape, such as devices without links.
 
-    Also None if a list names a device beyond the last index, as in a container, or if only one end lists a link.
-    Never returns SWITCHED, because a switched fabric looks like devices without links.
+    Also None if only one end lists a link, or if a list names a device beyond the last index, as in a container. Never
+    returns SWITCHED, because a switched fabric looks like devices without links.
     """
     degrees = [len(links) for links in connected_to]
     if degrees == [0]:

@@ -186,7 +186,7 @@ class TraceReplayer:
                 self.drop_trace(self._entries.popleft())
 
     def expect_next(self, core: Core, entry: TraceCacheEntry) -> None:
-        """After an execution, starts to replay or observe the program that ran after this one last time."""
+        """After a program was executed, starts to replay or observe the program that followed last time."""
         last = self._last.get(core.local_index)
         if last is not None:
             last.after = entry

@@ -194,8 +194,8 @@ class NanCheck:
     the parameters, and a NaN in optimizer state reaches the parameter in the same step.
 
     Each check reads the results that have one element, such as a loss. Reading the larger tensors takes up to a tenth
-    of a step, so checks spend only a hundredth of the time on them; the first check always reads them. After a NaN in
-    a larger tensor, each check reads all larger tensors until none has NaN.
+    of a step. So only the first check always reads them, and later checks spend a hundredth of the time on them. After
+    a NaN in a larger tensor, each check reads all larger tensors until none has NaN.
     """
 
     __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")

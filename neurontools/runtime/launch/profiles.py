@@ -1,8 +1,8 @@
 """Profiles of this process: one that environment variables request, and captures that clients request while it runs.
 
 A capture starts right after an execution, when no graph is partly recorded. A thread streams the profile to the client
-over a socket, and the client writes the file, so neither side has to trust a path of the other. The training never
-waits for this thread.
+over a socket. The client writes the file, so neither side has to trust a path of the other. The training never waits
+for this thread.
 """
 
 from __future__ import annotations

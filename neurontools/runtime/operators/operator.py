@@ -427,8 +427,8 @@ class OperatorSignature:
     def _has_ambiguous_strides(self) -> bool:
         """Returns whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
 
-        Both agree if all inputs are contiguous. Returns False for matrix products and convolutions, which are expensive
-        and choose their own layout, and for operators that may have side effects.
+        Both agree if all inputs are contiguous. Returns False for operators that may have side effects, and for matrix
+        products and convolutions, which are expensive and choose their own layout.
         """
         operator = self.operator
         if (
@@ -558,7 +558,7 @@ def _layout_tree(value: Any, name: str) -> Any:
 
 
 def _with_strides_of(output: Any, made: Any) -> Any:
-    """Returns result layouts in which the strides are replaced by those of the CPU kernel's results."""
+    """Returns the result layouts with the strides that the CPU kernel's results have."""
     if isinstance(output, list):
         return [_with_strides_of(layout, value) for layout, value in zip(output, made, strict=True)]
     if output is None or made.shape != output.size or 0 in made.stride():
