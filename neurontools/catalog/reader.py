@@ -123,7 +123,7 @@ class Table:
         return value
 
 
-class open_table:  # noqa: N801 - reads like a function; contextlib takes longer to import than the catalog to read
+class open_table:  # noqa: N801 - used like a function; importing contextlib takes longer than reading the catalog
     """Opens one TOML table. Raises CatalogDataError if the `with` block leaves keys unconsumed.
 
     `path` is the dotted path of the table in its file.

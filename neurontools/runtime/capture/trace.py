@@ -20,7 +20,7 @@ from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor
 from neurontools.runtime.tensors.storages import NAME, SlotRange, capsule_of, from_dlpack, storages
 
 MISS = object()
-"""The result of a call's function when the call differs from the trace."""
+"""The result of a generated function if a call differs from the trace."""
 _Guard: Any = torch._C._dynamo.guards.TensorGuards
 _EXACT = frozenset({torch.dtype, torch.layout, torch.memory_format, str, torch.device, int, bool})
 

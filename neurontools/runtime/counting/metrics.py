@@ -129,7 +129,7 @@ _OTHERS = tuple(
 )
 
 CallSite = tuple[str, str, int]
-"""A cause, the file name in the code object, and the line."""
+"""(cause of the event, file name in the code object, line number)"""
 
 
 class CallSiteCounter:

@@ -12,7 +12,7 @@ COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 """Wait for a compiled program, wait for the loader, copies between host and device, execution, wait for other ranks."""
 
 Entry = tuple[int, float, float]
-"""An open part: its number, its start by perf_counter, and `charged_seconds` at its start."""
+"""An open part: (number of the part, its start by perf_counter, `charged_seconds` at its start)"""
 
 _MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # a few hundred ns, as Linux uses CLOCK_MONOTONIC for both
 

@@ -32,7 +32,7 @@ Lightning, transformers and others choose their API calls by `importlib.metadata
 SUPPORTED_TORCH = "2.13"
 """The device uses private parts of torch, which may change in any minor version; pyproject.toml lists them."""
 is_spawned_worker = False
-"""Set in processes that multiprocessing spawns: they take NeuronCores at their first use of the device."""
+"""True in processes that multiprocessing spawns, which take NeuronCores at their first use of the device."""
 is_installing = False
 """Set while install_runtime imports torch, so that torch's entry point leaves the device to it."""
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")
@@ -97,7 +97,7 @@ IMPORTABLE_MODULES = frozenset(
         "neuronx_distributed.trainer",
     )
 )
-"""Unsupported modules that can be imported all the same, because scripts import more than they use."""
+"""Unsupported modules that scripts can import, because scripts import more modules than they use."""
 
 
 class UnsupportedName:

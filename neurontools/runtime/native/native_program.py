@@ -190,7 +190,7 @@ _LONGEST_SECONDS = 2.0  # limit of a run; torch's runner holds the GIL, so a lon
 
 
 class NumericsMismatch(RuntimeError):
-    """A result of machine code differs from the operators' result. The message names the result and the difference."""
+    """A result of machine code differs from the operators' result. The message says what differs."""
 
 
 def load_shared_object(code: bytes, name: str) -> Any:

@@ -37,7 +37,7 @@ _NAMES = frozenset(
  _scaled_dot_product_flash_attention_for_cpu_backward""".split()
 )
 _CHANGING = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
-"""Operators that may get a scalar with another value at each execution."""
+"""Operators whose scalar arguments may change between executions of machine code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -468,7 +468,7 @@ class OperatorSignature:
 
 
 signatures: LRUCache[tuple[Any, ...], OperatorSignature] = LRUCache(8192)
-"""The signatures in use, by operator id and the recorder's key of the arguments."""
+"""The signatures in use, by the recorder's key of a call: operator ID and arguments."""
 
 
 class _Template:
