@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _is_complete(data: bytes, compiled: CompiledGraph, request: dict[str, Any]) -> bool:
-    """Returns whether a cached archive, which another rank may have built meanwhile, satisfies this request."""
+    """Returns whether a cached archive satisfies this request. Another rank may have built the archive meanwhile."""
     try:
         archive = Archive.from_bytes(data, compiled.module, request["key"])
     except (InvalidArchive, ValueError, KeyError, TypeError):
@@ -90,7 +90,7 @@ def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
 
 
 _OPTIONS: dict[str, Any] = {
-    # Rounds a bfloat16 result between two operators to bfloat16, as the CPU's kernels do.
+    # Rounds bfloat16 results after each operator, as the CPU's kernels do.
     "emulate_precision_casts": True,
     "layout_optimization": False,
     "fallback_random": True,
@@ -103,9 +103,9 @@ _OPTIONS: dict[str, Any] = {
 
 
 def shared_object(program: Program, segment: Segment, scalars: Sequence[Any]) -> bytes:
-    """Compiles a segment and returns the bytes of its shared object. Any error of the compiler propagates.
+    """Compiles a segment and returns the bytes of its shared object. Does not catch errors of the compiler.
 
-    `scalars` has the values of all scalars in one execution.
+    `scalars` has the values of the graph's scalars in one execution.
     """
     import torch._inductor as inductor
 
@@ -164,7 +164,7 @@ def _changes(instruction: Instruction, changing: dict[int, int]) -> bool:
 
 
 def _as(number: Any, like: Tensor) -> Any:
-    """Converts a 0-dimensional tensor to the type that the CPU's kernels use for scalars. Keeps other values."""
+    """Converts a 0-d tensor to the type that the CPU's kernels use for scalars. Returns other values unchanged."""
     if not isinstance(number, Tensor) or number.dim():
         return number
     return number.to(torch.float64 if like.dtype is torch.float64 else torch.float32)

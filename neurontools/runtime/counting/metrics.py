@@ -40,7 +40,7 @@ class Timer:
             self.buckets[index] = self.buckets.get(index, 0) + 1
 
     def quantile(self, ratio: float) -> float | None:
-        """Returns a quantile of the samples, accurate to 0.5 %. None without samples, or if samples are not times."""
+        """Returns a quantile of samples in seconds, accurate to 0.5 %. Returns None if there are no such samples."""
         if not self.buckets:
             return None
         rank = max(1, round(ratio * self.count))
@@ -135,8 +135,8 @@ CallSite = tuple[str, str, int]
 class CallSiteCounter:
     """Counts events, such as fallbacks, by the line of the script that causes them. Any thread may count.
 
-    `counts` has at most 256 call sites; events at further call sites are dropped. For each call site, `steps` has the
-    number of training steps with an event there; an evaluation counts as one step. `step` is the current step's number.
+    `counts` has at most 256 call sites. Events at further call sites are not counted. For each call site, `steps` has
+    the number of training steps with an event there. `step` is the number of the current training step.
 
     Finding the line takes one to two microseconds, so count only events that happen a few times per step.
     """

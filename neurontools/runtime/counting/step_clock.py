@@ -14,16 +14,16 @@ COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 Entry = tuple[int, float, float]
 """An open part: (number of the part, its start by perf_counter, `charged_seconds` at its start)"""
 
-_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # a few hundred ns, as Linux uses CLOCK_MONOTONIC for both
+_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # about 0: Linux uses one clock for both
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimeParts:
-    """Seconds of training time by part. Their sum is the time since the step clock started.
+    """Seconds of training time by part. The parts add up to the time since the step clock started.
 
-    `input_wait_seconds` is None for a script without a torch data loader. `compiling_since_seconds` is the
-    CLOCK_MONOTONIC start of the current wait for a program; None if the script is not waiting.
-    `collective_since_seconds` is the same for the current collective.
+    `input_wait_seconds` is None for a script without a torch data loader. `compiling_since_seconds` is the time of
+    CLOCK_MONOTONIC at which the current wait for a program began, or None while the script does not wait for a program.
+    `collective_since_seconds` is the time at which the current collective began, or None outside of collectives.
     """
 
     host_seconds: float
@@ -39,9 +39,9 @@ class StepTimeParts:
 class StepClock:
     """Charges training time to parts. Parts may nest: an outer part gets only the time not charged to inner parts.
 
-    Threads in `background` work while the script continues. Their time must not be charged, so callers test
-    `is_background`. If parts of two threads overlap, the part that ends first gets the common time. Callers must take
-    the times that they pass from `clock`.
+    `background` has the ids of threads that work while the script continues. Their time must not be charged, so callers
+    test `is_background`. If parts of two threads overlap, the part that ends first gets the common time. All times that
+    callers pass must come from `clock`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -56,11 +56,11 @@ class StepClock:
         self._lock = Lock()  # read_times holds this lock; charging takes no lock
 
     def begin(self) -> None:
-        """Restarts host time now. Discards the host time that `read_times` has not returned yet."""
+        """Starts host time now: discards the host time that `read_times` has not returned yet."""
         self._began_seconds = self._clock() - max(self.charged_seconds, sum(self._read_seconds))
 
     def open(self, part: int, at_seconds: float) -> Entry:
-        """Opens a part that may take long, so that `read_times` includes the part before it ends."""
+        """Opens a part that may take long. `read_times` counts the part while it is open."""
         entry = (part, at_seconds, self.charged_seconds)
         self._open[id(entry)] = entry
         return entry
@@ -79,7 +79,10 @@ class StepClock:
         del self._open[id(entry)]
 
     def charge(self, part: int, seconds: float, charged_before: float) -> None:
-        """Charges a duration to a part, less the time charged to inner parts since `charged_before` was read."""
+        """Charges `seconds` to a part, less the time that was charged to inner parts meanwhile.
+
+        `charged_before` is the value that `charged_seconds` had at the start of the part.
+        """
         rest = seconds - (self.charged_seconds - charged_before)
         if rest > 0.0:
             self._seconds[part] += rest
@@ -92,8 +95,8 @@ class StepClock:
     def read_times(self) -> StepTimeParts:
         """Returns the seconds of all parts up to now, including open parts. No part decreases between two calls.
 
-        The final charge of an open part is unknown, because some of a collective's time may be waiting. If a call has
-        returned too much time for a part, later calls return the same value until the charges catch up.
+        Until a collective ends, nobody knows how much of its time is waiting. So a call may return too much time for a
+        part. Later calls then return the same value until the charges catch up.
         """
         with self._lock:
             now = self._clock()
@@ -111,17 +114,18 @@ class StepClock:
         )
 
     def read_charges(self) -> tuple[float, tuple[float, ...]]:
-        """Returns the current perf_counter time and the seconds charged to each part up to now.
+        """Returns the current perf_counter time and the seconds of each part up to now, without host time.
 
-        Callers subtract the values of two step boundaries, where hardly any part is open. Unlike in `read_times`, an
-        open part may decrease.
+        Callers subtract the values of two step boundaries, where hardly any part is open. The seconds of an open part
+        may be lower in a later call.
         """
         now = self._clock()
         return now, tuple(self._of_moment(now)[0][:-1])
 
     def _of_moment(self, now: float) -> tuple[list[float], dict[int, float]]:
-        """Returns the seconds by part, host time last, and the start of each open part. Takes no lock."""
-        lasting = self._open.copy()  # copied before `_seconds`, which then includes a part that closes in between
+        """Returns the seconds by part, host time last, and the CLOCK_MONOTONIC start of each open part."""
+        # Copied before `_seconds`: a part that closes in between is in both copies, but counts once.
+        lasting = self._open.copy()
         seconds = self._seconds.copy()
         charged = sum(seconds)
         since: dict[int, float] = {}
@@ -130,7 +134,7 @@ class StepClock:
             if rest > 0.0:
                 seconds[part] += rest
                 charged += rest
-            since[part] = began_seconds + _MONOTONIC_SECONDS  # latest start first, so that the earliest start remains
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # of several open entries, the earliest start remains
         return [*seconds, now - self._began_seconds - charged], since
 
     def renew_lock(self) -> None:
@@ -139,7 +143,7 @@ class StepClock:
 
 
 def _limit_growth(before: list[float], now: list[float], whole_seconds: float) -> list[float]:
-    """Returns `before` with its parts raised towards `now`, up to a sum of `whole_seconds`. No part decreases."""
+    """Returns `before` with each part raised towards its value in `now`. The sum grows to `whole_seconds` at most."""
     passed_seconds = max(0.0, whole_seconds - sum(before))
     missing = [max(0.0, part - earlier) for earlier, part in zip(before, now, strict=True)]
     share = min(1.0, passed_seconds / (sum(missing) or 1.0))

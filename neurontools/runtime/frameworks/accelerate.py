@@ -13,8 +13,8 @@ from neurontools.runtime.reporting.training_report import TrainingReport
 class ReportTraining(GeneralTracker):  # type: ignore[misc]
     """Reports each optimizer step to the daemon, with the `samples` that the script passes to `accelerator.log`.
 
-    accelerate has no callbacks for input wait and checkpoints. Scripts report both by `batches` and `checkpoint` of
-    `tracker`.
+    accelerate has no callbacks for input wait and checkpoints. Scripts report both by `tracker.batches`
+    and `tracker.checkpoint`.
     """
 
     name = "neurontools"

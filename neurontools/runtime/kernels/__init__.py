@@ -1,1 +1,1 @@
-"""Kernels of the torch device, one module per family of operators that recording alone does not cover."""
+"""Registers the kernels of the torch device, and implements the operators that need more than recording."""

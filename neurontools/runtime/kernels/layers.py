@@ -194,9 +194,9 @@ def _on_meta(result: Any) -> Any:
 
 
 def _with_workspace(op: Any) -> Callable[..., Any]:
-    """Returns oneDNN's layer with gradients enabled, because only then it returns the workspace for backward.
+    """Returns a function that runs oneDNN's layer with gradients enabled.
 
-    When a graph is executed, the gradient mode of the script's call is no longer known.
+    Only then, the layer returns its workspace for backward. The script's gradient mode is unknown during an execution.
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -207,7 +207,7 @@ def _with_workspace(op: Any) -> Callable[..., Any]:
 
 
 def probed_kernels() -> dict[str, Any]:
-    """Returns the recording kernels, by operator name, whose meta kernels run the CPU kernel on zeros."""
+    """Returns recording kernels by operator name, for operators whose meta kernels run the CPU kernel on zeros."""
     listed = []
     for name in _PROBED_NAMES:
         op = find_overload("aten::" + name)

@@ -24,8 +24,8 @@ _mm: Callable[[Tensor, Tensor], Tensor] = _functions.mm
 
 
 def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # Folds the leading dimensions, as torch's matmul does for a weight that requires a gradient. In a kernel, gradients
-    # are off, so matmul would decide by the strides.
+    # torch's matmul folds the leading dimensions if the weight requires a gradient. Gradients are off in a kernel, and
+    # matmul would decide by the strides. So this function folds the dimensions itself.
     if value.dim() < 3 or (bias is not None and value.is_contiguous()):
         result: Tensor = _cpu_linear(value, weight, bias)
         return result
@@ -99,7 +99,7 @@ _PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _pl
 
 
 def _is_plain(layout: TensorLayout | None) -> bool:
-    """Returns whether a layout is a row-major matrix of real numbers with both sizes above 1, so of clear strides."""
+    """Returns whether a layout is a real row-major matrix with both sizes above 1. At size 1, strides are ambiguous."""
     return (
         layout is not None
         and layout.ndim == 2
@@ -122,7 +122,7 @@ def _meta_backward(
 class _Linear(DeviceOperator):
     """A linear operator that counts the FLOPs of its matrix products by torch's formula.
 
-    Once per program, the subclasses choose a faster function for row-major matrices. Checking the strides in each
+    The subclasses choose a faster function for row-major matrices, once per program. A check of the strides in each
     execution would cost as much as a small matrix product.
     """
 

@@ -188,12 +188,10 @@ def _zeros(
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    """Implements aten::_copy_from."""
     return copy_(target, source, non_blocking)
 
 
 def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
-    """Implements aten::_copy_from_and_resize."""
     return copy_(target.resize_(source.shape), source)
 
 

@@ -2,13 +2,13 @@
 
 The first rule that applies decides:
 
-1. NEURONTOOLS_DEVICE=xla or neuron.
-2. A command-line argument names a device, such as `--device=neuron`, `--device neuron` or
-   `trainer.accelerator=neuron`; or a configuration file among the arguments (JSON, YAML, TOML, INI) does.
-3. The script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
-   neuronx_distributed anywhere: xla.
-4. The script contains the string `"neuron"`, `"neuron:0"`, …, or uses `torch.neuron`: neuron.
-5. Otherwise xla, because a module that the script imports may import torch_xla."""
+1. The name in NEURONTOOLS_DEVICE, if it is set.
+2. The name in a command-line argument, such as `--device=neuron`, `--device neuron` or `trainer.accelerator=neuron`.
+   Then the name in a configuration file (JSON, YAML, TOML, INI) among the arguments.
+3. xla if the script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
+   neuronx_distributed.
+4. neuron if the script contains the string `"neuron"`, `"neuron:0"`, …, or uses `torch.neuron`.
+5. xla, because a module that the script imports may import torch_xla."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def device_name(environment: Mapping[str, str], script: str | Path | None, argum
 def choose_device_name(
     environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()
 ) -> DeviceNameChoice:
-    """Chooses the device name by the rules in this module's docstring. Treats unreadable files as naming no device."""
+    """Chooses the device name by the rules in this module's docstring. Ignores files that can't be read."""
     wanted = environment.get(DEVICE_VARIABLE, "")
     if wanted:
         if wanted not in DEVICE_NAMES:

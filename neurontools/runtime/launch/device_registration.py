@@ -131,7 +131,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     os.register_at_fork(after_in_child=buffers.renew_lock)
     for install in (
         count_optimizer_steps,
-        watch_hbm_growth,  # after count_optimizer_steps, because its hook reads the step count
+        watch_hbm_growth,  # reads the step count, so its hook must follow the hook of count_optimizer_steps
         watch_optimizers,
         patch_torch_accelerator,
         guard_backward_hooks,

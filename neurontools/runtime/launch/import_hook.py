@@ -117,7 +117,7 @@ class UnsupportedName:
         """Never runs, because `__enter__` always raises. A context manager must have this method."""
 
     def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):  # Python looks up special methods on any object
+        if name.startswith("__"):  # Python itself looks up special names; that is not a use by the script
             raise AttributeError(name)
         self._refuse()
 
@@ -181,7 +181,10 @@ class TorchXlaFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the spec of a stand-in module; None for other packages. Unknown modules raise ModuleNotFoundError."""
+        """Returns the spec of a stand-in module, or None for any other package.
+
+        Raises ModuleNotFoundError if a stand-in package has no such module.
+        """
         package, _, rest = fullname.partition(".")
         if package not in VERSIONS:
             return None
@@ -198,7 +201,7 @@ class TorchXlaFinder(MetaPathFinder):
         raise ModuleNotFoundError(f"{unsupported_message(fullname)}; there are {supported}", name=fullname)
 
     def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
-        """Returns the metadata of the stand-in packages. importlib.metadata prefers that of an installed torch_xla."""
+        """Returns the metadata of the stand-in packages that importlib.metadata asks for."""
         normalized = None if context.name is None else context.name.lower().replace("-", "_").replace(".", "_")
         return (StandInDistribution(package) for package in VERSIONS if normalized in (None, package))
 

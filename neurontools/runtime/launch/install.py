@@ -30,7 +30,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     try:
         import torch
 
-        import_hook.warn_of_other_torch(torch.__version__)  # first, because imports below may fail with another torch
+        import_hook.warn_of_other_torch(torch.__version__)  # warns before imports that another torch may break
         from neurontools.runtime.launch.device_registration import (
             before_report_hooks,
             is_registered,

@@ -1,8 +1,8 @@
-"""Profiles of this process: one that environment variables request, and captures that clients request while it runs.
+"""Profiles of this process that environment variables request, and captures that clients request at run time.
 
-A capture starts right after an execution, when no graph is partly recorded. A thread streams the profile to the client
-over a socket. The client writes the file, so neither side has to trust a path of the other. The training never waits
-for this thread.
+A capture starts when no graph is partly recorded, for example after an execution. A thread streams the profile to the
+client over a socket. The client writes the file, so neither side has to trust a path of the other. The training never
+waits for this thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from neurontools.util.units import bytes_text
 _LONGEST_WAIT_SECONDS = 60.0  # for the first execution
 _LOOK_SECONDS = 0.25
 _SEND_SECONDS = 30.0
-_END_SECONDS = 5.0  # longest time in which an ending process sends its profile
+_END_SECONDS = 5.0  # longest wait of an ending process for its profile to be sent
 _LOCK_SECONDS = 0.02
 
 
@@ -74,7 +74,7 @@ class ProfileCaptures:
             running.end()
 
     def forget_in_child(self) -> None:
-        """Closes a forked child's copy of the client's socket, so that the client gets end-of-file from the parent."""
+        """Closes a forked child's copy of the client's socket, which would keep end-of-file from the client."""
         running, self._running = self._running, None
         self._lock = Lock()
         if running is not None:
@@ -129,9 +129,9 @@ class _Capture:
             self._on_done()
 
     def _begins(self) -> bool:
-        """Waits until the recording has begun, after the next execution or immediately without a pending graph.
+        """Waits until the recording has begun. If a graph is pending, it begins after the next execution.
 
-        Returns False if nothing was executed in time, if the client has disconnected or if the process ends.
+        Returns False if nothing is executed within 60 s, if the client disconnects, or if the process ends.
         """
         ring.is_eager = device.eager
         ring.watch(steps.steps_total)
@@ -159,7 +159,7 @@ class _Capture:
         self._begin(is_at_step=False)
 
     def _begin(self, *, is_at_step: bool) -> None:
-        """Begins to record, unless a graph is partly recorded. The first complete step counts as the first step."""
+        """Begins to record, unless a graph is partly recorded. The capture counts only complete steps."""
         with buffers.lock:
             if self._recorder is not None or any(map(_has_pending, device.taken)):
                 return
@@ -170,7 +170,7 @@ class _Capture:
         self._begun.set()
 
     def _follow(self) -> None:
-        """Sends the profile while it grows, until its seconds or steps are over or the process ends."""
+        """Sends the profile while it grows, until the requested seconds or steps have passed or the process ends."""
         recorder, stream = self._recorder, self._stream
         if recorder is None or stream is None:
             return
@@ -190,7 +190,6 @@ class _Capture:
             self.channel.sendall(data)
 
     def _leave(self) -> None:
-        """Removes the capture's hooks from the profile ring."""
         if self._at_step in ring.step_hooks:
             ring.step_hooks.remove(self._at_step)
             ring.flush_hooks.remove(self._at_flush)

@@ -23,7 +23,8 @@ from neurontools.runtime.torch_device.torch_patches import on_import
 
 def patch_start_processes(environment: Mapping[str, str]) -> None:
     """Replaces torch's start_processes by a function that first gives this process's cores back. Call it once."""
-    module: Any = sys.modules["torch.multiprocessing.spawn"]  # sys.modules: torch.multiprocessing.spawn is a function
+    # The attribute torch.multiprocessing.spawn is a function, so the module of this name is taken from sys.modules.
+    module: Any = sys.modules["torch.multiprocessing.spawn"]
     original = module.start_processes
 
     @functools.wraps(original)
@@ -66,9 +67,8 @@ _STRATEGIES = (
 def remove_lightning_launchers(environment: Mapping[str, str]) -> None:
     """Keeps Lightning's XLA strategies from starting workers in a process that torchrun or neuron-run started.
 
-    By default, these strategies always start workers, so each worker of torchrun would wait for a worker of its own.
-    Without a launcher, they train like Lightning's other strategies, and `Fabric.launch()` needs no function. Call this
-    once.
+    By default, these strategies always start workers. A worker of torchrun would start another worker and wait for it.
+    Without a launcher, the strategies train in this process, and `Fabric.launch()` needs no function. Call this once.
     """
     for part, module, strategy in _STRATEGIES:
         change = _without_launcher(strategy, environment)

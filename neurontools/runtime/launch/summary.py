@@ -28,7 +28,7 @@ _started = time.perf_counter()
 
 
 def build_summary() -> dict[str, Any]:
-    """Builds the summary of this process as a JSON object. The keys contain the units. None means unknown."""
+    """Builds the summary of this process as a JSON object. The keys contain the units. Unknown values are None."""
     cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
     collectives = metrics.timers.get("CollectiveTime")
@@ -44,7 +44,7 @@ def build_summary() -> dict[str, Any]:
         "rank": int(os.environ.get("RANK", "0") or 0),
         "instance_type": reporter.instance_type if reporter is not None else None,
         "logical_neuroncore_config": reporter.logical_neuroncore_config if reporter is not None else None,
-        "is_simulated": True,  # even on a Neuron host: a CPU executes the programs
+        "is_simulated": True,  # true also on a host with Neuron devices: a CPU executes the programs
         "training_seconds": elapsed,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
@@ -101,7 +101,7 @@ def build_summary() -> dict[str, Any]:
 
 
 def _usual_steps() -> dict[str, Any] | None:
-    """Returns the counts of the steady-state steps, with the summary's keys for totals. None without such steps."""
+    """Returns the totals of all steady-state steps under the summary's keys, or None if there are no such steps."""
     total = steady_state.total()
     if total is None:
         return None
@@ -127,8 +127,8 @@ def write_summaries_to(directory: Path) -> None:
 
 _INTERVAL_SECONDS = 10.0
 _MIN_STEPS = 20  # steps before the first evaluation, because early steps may not be typical
-_MAX_LOCK_WAIT_SECONDS = 0.05  # longest wait for an execution to end; then the next report tries again
-_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # at the start of a run, most time is outside the loop
+_MAX_LOCK_WAIT_SECONDS = 0.05  # longest wait for the runtime's lock; after a time-out, the next report tries again
+_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # for the end of a run; early, most time is outside the loop
 
 
 class AdviceReporter:

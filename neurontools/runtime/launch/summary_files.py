@@ -23,8 +23,8 @@ INTERVAL_SECONDS = 1.0
 class SummaryFile:
     """Writes the result of `document` to a file once a second in its own thread, until the process ends.
 
-    If the result is None, there is no file. If the process is killed, the file is at most a second old. If the disk is
-    full, the file is lost and the training continues. A forked child writes nothing.
+    If the result is None, there is no file. If the process is killed, the file is at most a second old. An error, such
+    as a full disk, does not stop the training. A forked child writes nothing.
     """
 
     def __init__(self, directory: Path, document: Callable[[], dict[str, Any] | None]) -> None:
@@ -65,7 +65,7 @@ class SummaryFile:
                 document = self._document()
                 name = f"{self._pid}.json"
                 if document is None:
-                    if self._is_there:  # a file from before this process gave its cores to workers
+                    if self._is_there:  # the file is outdated: this process gave its cores to workers
                         with Directory.open(self._directory) as directory:
                             directory.remove(name)
                         self._is_there = False

@@ -25,9 +25,9 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the workers. Returns 0, the exit code of the worker that failed first, or 128 plus a signal number."""
+    """Runs the workers. Returns 0, or the exit code of the worker that failed first: 128 + N if signal N killed it."""
     die_with_neuron_run(os.environ)
-    os.environ[ENDS_WITH] = str(os.getpid())  # workers end with this thread, in which the agent starts them
+    os.environ[ENDS_WITH] = str(os.getpid())  # workers end when this process ends
     count, *target = arguments
     run, failed, signalled = _import_torchrun()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         run.run(run.parse_args(command))
     except failed as error:
         rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(DIRECTORY)))
-        # On a line of its own: a worker that was killed while it printed a traceback left an unfinished line.
+        # `apart`, because a worker that was killed while it printed a traceback has left an unfinished line.
         write_stderr_line(f"neuron-run: {_failure_line(rank, failure, int(count))}", apart=True)
         exit_code = int(failure.exitcode)
         return exit_code if exit_code >= 0 else 128 - exit_code
@@ -51,7 +51,7 @@ def root_cause(failures: Mapping[int, Any], exceptions: Mapping[int, str]) -> tu
     """Returns the rank and the failure that caused the other failures.
 
     `failures` are torchrun's failures by rank. `exceptions` maps a worker's PID to the exception that ended the worker.
-    A worker that the agent ended by SIGTERM, or whose collective failed because of another rank, is the last choice.
+    Workers that the agent ended by SIGTERM, or whose collective failed because of another rank, are chosen last.
     """
 
     def weight(item: tuple[int, Any]) -> tuple[bool, bool, float, int]:

@@ -39,7 +39,7 @@ def training_counters() -> TrainingCounters:
     statistics = [core.statistics for core in device.taken]
     logged = training_log.counters
     times = step_clock.read_times()
-    # The step clock measures only the wait for torch's data loaders. It counts wait that scripts report as host time.
+    # The step clock measures only waits for torch's data loaders. It counts other waits for input as host time.
     logged_wait = logged.input_wait_seconds_total if times.input_wait_seconds is None else None
     return TrainingCounters(
         steps_total=steps.steps_total,
@@ -71,7 +71,7 @@ def training_counters() -> TrainingCounters:
 class HbmGrowth:
     """HBM in use on all cores of this process after a step.
 
-    `warm_bytes` is the use at the end of the warm-up steps, None before.
+    `warm_bytes` is the use at the end of the warm-up steps; until then, it is None.
     """
 
     warm_bytes: int | None = None
@@ -104,24 +104,24 @@ def watch_hbm_growth() -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-_LATEST_STEP = 4096  # last recorded step; later steps show nothing new, and recording takes time
+_LATEST_STEP = 4096  # later steps are not recorded: they show nothing new, and recording takes time
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
     """The HBM of the gradients and the state of one optimizer after its latest recorded step."""
 
-    gradient_bytes: dict[int, int]  # by id() of the parameter, because optimizers may share parameters
+    gradient_bytes: dict[int, int]  # by id() of the parameter: a parameter of two optimizers counts once
     host_parameters: set[int]  # id() of each parameter that has a gradient and is on the CPU
     state_bytes: int
 
 
 @dataclass(slots=True)
 class OptimizerMemory:
-    """The largest sums of HBM over all live optimizers so far. None before the first step of an optimizer.
+    """The peak HBM of weights, gradients and state of all live optimizers. None before the first optimizer step.
 
-    Each thread reads only the optimizer that it has just stepped. Other threads may replace the gradients of their own
-    optimizers at any moment, and torch does not guard `grad` against that.
+    Each thread reads only the optimizer that it has just stepped, because other threads may replace the gradients of
+    their own optimizers at any moment.
     """
 
     weight_bytes: int | None = None
@@ -132,7 +132,7 @@ class OptimizerMemory:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_new(self, optimizer: Any) -> bool:
-        """Returns whether the optimizer was not recorded before."""
+        """Returns whether no step of the optimizer was recorded before."""
         with self._lock:
             return optimizer not in self._held
 

@@ -33,7 +33,7 @@ def compiler_of(environment: Mapping[str, str]) -> str | None:
 
 
 class BuildRequest:
-    """A running build. `result` is the file descriptor into which the build process writes its archive."""
+    """A running build. The build process writes its archive to the file descriptor `result`."""
 
     def __init__(self, module: str, key: str, process: subprocess.Popen[bytes], result: int) -> None:
         self.module = module
@@ -58,7 +58,7 @@ class BackgroundBuilder:
         return self._running is None and self._pid == os.getpid()
 
     def find(self, compiled: CompiledGraph, key: str) -> Archive | None:
-        """Returns the machine code of a graph from the compile cache; None if there is none for this `key`."""
+        """Returns the machine code of a graph from the compile cache, or None if the cache has none for this `key`."""
         data = self.cache.machine_code(compiled.graph_hash, self.flags, key)
         return None if data is None else _parse_archive(data, compiled.module, key)
 

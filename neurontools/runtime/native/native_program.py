@@ -70,7 +70,7 @@ class NativeProgram:
             self._surprised(scalars)
             return self.program.run(inputs, scalars, hosts, generator)
         outputs = self._run(inputs, scalars, hosts, generator)
-        if self.is_native:  # False if the check in the first execution refused the code
+        if self.is_native:  # False if this execution has just refused the machine code
             metrics.increment("MachineCodeExecution")
         return outputs
 
@@ -135,7 +135,8 @@ class NativeProgram:
     def _surprised(self, scalars: Sequence[Any]) -> None:
         """Handles scalars whose values differ from the constants in the machine code.
 
-        Discards the code, so that a new build turns these scalars into inputs. After 3 builds, keeps the code.
+        Discards the machine code, so that a new build makes these scalars inputs. After 3 builds, keeps the code for
+        later executions with the old values.
         """
         different = {i for i, old in zip(self._fixed, self._values, strict=True) if scalars[i] != old}
         metrics.increment("MachineCodeMiss")
@@ -160,16 +161,16 @@ class MachineCode:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all programs that were executed often enough run as machine code or never will; False without any."""
+        """Whether all frequent programs are settled: run as machine code, or never will. False if there are none."""
         settled = [program.is_settled for program in self._programs if program.is_warm]
         return bool(settled) and all(settled)
 
     def remark(self, flags: CompilerFlags) -> str:
-        """Returns a remark on --optlevel 3 that a profile adds to the reason for a graph. Empty for other levels."""
+        """Returns a text for profiles: a profiled graph does not run as machine code. Empty without --optlevel 3."""
         return "; not as machine code (--optlevel 3) while it is profiled" if flags.optlevel == _LEVEL else ""
 
     def of(self, program: Program, flags: CompilerFlags) -> NativeProgram | None:
-        """Returns the NativeProgram of a program. None without --optlevel 3, or if the program rounds numbers."""
+        """Returns a NativeProgram for a program, or None without --optlevel 3 or if the program rounds numbers."""
         if flags.optlevel != _LEVEL:
             return None
         if not program.numerics.is_plain:
@@ -186,7 +187,7 @@ class MachineCode:
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 _DIFFERENT_BOOLEANS = 1e-3
-_LONGEST_SECONDS = 2.0  # limit of a run; torch's runner holds the GIL, so a long run blocks the reports
+_LONGEST_SECONDS = 2.0  # limit of a segment: torch's runner holds the GIL, which blocks the reports
 
 
 class NumericsMismatch(RuntimeError):
@@ -196,8 +197,8 @@ class NumericsMismatch(RuntimeError):
 def load_shared_object(code: bytes, name: str) -> Any:
     """Loads a shared object and returns torch's runner for it.
 
-    Loads from memory, because a file could be replaced after its verification. The descriptor stays open, because the
-    loader would take a second object with the same path for the first one.
+    Loads from memory, because a file could be replaced after its verification. The descriptor stays open, so that no
+    other object gets the same path: the loader would then return this object again.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
@@ -213,8 +214,8 @@ def load_shared_object(code: bytes, name: str) -> Any:
 class SegmentCode:
     """The machine code of one segment, which replaces the segment's instructions.
 
-    The first execution returns the results of the operators and compares them with those of the machine code. If the
-    code fails, is too slow, or differs by more than rounding, `refuse` gets the reason, and operators run instead.
+    The first execution runs the operators too, compares the results, and returns those of the operators. If the machine
+    code fails, is too slow, or differs by more than rounding, calls `refuse` with the reason and keeps the operators.
     """
 
     def __init__(self, program: Program, segment: Segment, runner: Any, refuse: Callable[[str], None]) -> None:

@@ -150,7 +150,7 @@ _OF_THE_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", 
 
 
 class InvalidArchive(ValueError):
-    """An archive has no valid machine code for this graph and machine. The message is the reason."""
+    """An archive is damaged, or belongs to another graph or machine. The message is the reason."""
 
 
 @cache
@@ -167,7 +167,7 @@ def _processor() -> str:
 def machine_key(threads: int) -> str:
     """Returns a hash of the torch version, the processor and the thread count, as 16 hexadecimal digits.
 
-    Machine code depends on these and on its graph.
+    Machine code for a graph is valid only with the same torch version, processor and thread count.
     """
     text = "\n".join((ARCHIVE_FORMAT, torch.__version__, _processor(), str(threads)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -177,8 +177,8 @@ def machine_key(threads: int) -> str:
 class Archive:
     """The machine code of a graph: one shared object for each segment.
 
-    `fixed` has pairs of the index of a scalar and its value, which is a constant in the code. `refusal` is the reason
-    for an archive without code, else empty.
+    `fixed` has the index and the value of each scalar that is a constant in the code. If the build failed, the archive
+    has no code, and `refusal` is the reason.
     """
 
     module: str

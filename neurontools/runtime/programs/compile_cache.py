@@ -3,9 +3,9 @@
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
     compile_flags.json, model.lock, model.log, machine-code-<machine>.bin}
 
-An entry is complete if it has `model.done`, the digest of `model.neff`. A failed compilation leaves `model.log` with
-the reason instead; only --retry_failed_compilation repeats it. A full disk, missing permissions or a damaged entry cost
-a compilation, but never end the training.
+An entry is complete if it has `model.done`, the digest of `model.neff`. A failed compilation leaves its reason in
+`model.log`, and is not repeated without --retry_failed_compilation. A full disk, missing permissions or a damaged entry
+cost a compilation, but never end the training.
 
 The default directory belongs to this user alone. A configured directory is used only if it belongs to this user or to
 root and is not a symbolic link. The same rule applies to each file and directory in it. A group shares a directory
@@ -42,7 +42,7 @@ _OWN_MODE, _NAMED_MODE = 0o700, 0o755
 
 
 def default_directory() -> str:
-    """Returns the default cache directory of this user. Unlike the SDK's default, it has the user ID in its name."""
+    """Returns the default cache directory of this user: the SDK's default with the user ID at the end."""
     return f"/var/tmp/neuron-compile-cache-{os.geteuid()}"  # noqa: S108
 
 
@@ -144,8 +144,8 @@ class CompileCache:
     def locked(self, graph_hash: str, flags: CompilerFlags, name: str = "model.lock") -> Iterator[None]:
         """Holds an entry's lock, so that one rank compiles the graph while the other ranks wait for its result.
 
-        The kernel releases the lock of a rank that dies. A stopped rank delays the other ranks by at most
-        `longest_wait_seconds`.
+        The kernel releases the lock of a rank that dies. If the lock can't be acquired within `longest_wait_seconds`,
+        the block runs without the lock.
         """
         with contextlib.ExitStack() as stack:
             # If the lock can't be opened, each rank compiles the graph itself.
@@ -183,7 +183,7 @@ class CompileCache:
         self._info("Compiler status PASS")
 
     def machine_code(self, graph_hash: str, flags: CompilerFlags, key: str) -> bytes | None:
-        """Returns the machine code of a graph for this machine key, or None.
+        """Returns the machine code of a graph for this machine key, or None if the cache has none.
 
         Ignores files that other users wrote, even in a shared directory, because this process executes the code.
         """
@@ -203,7 +203,7 @@ class CompileCache:
     def _opened(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:
         """Opens an entry's directory. Yields None if the directory is missing, or if another user may control it.
 
-        With `make`, creates a missing directory, and raises OSError if that fails.
+        With `make`, creates a missing directory. Raises OSError only with `make`.
         """
         path = self.directory(flags)
         if path is None:
@@ -268,8 +268,8 @@ def hold_entry_lock(
     """Creates a lock file and holds its lock during the block. Yields whether the lock was acquired.
 
     The kernel releases the lock when its holder ends, even by SIGKILL, so a leftover lock file is harmless. Yields
-    False if the file can't be created, or after `longest_wait_seconds`, so that a stopped process does not stop all
-    others. Calls `waiting` with the seconds waited so far: after 0.2 s, and then once a minute.
+    False if the file can't be created, or if another process still holds the lock after `longest_wait_seconds`. During
+    the wait, calls `waiting` with the seconds waited so far: after 0.2 s, and then once a minute.
     """
     descriptor = -1
     try:

@@ -23,7 +23,7 @@ class InvalidCompiledGraph(ValueError):
 class ValueUse:
     """A value as an argument: the whole value, or a view of it if `layout` is set.
 
-    `offset` is the index of the scalar input with the view's storage offset; None means 0.
+    `offset` is the index of the scalar that has the view's storage offset. If it is None, the storage offset is 0.
     """
 
     value: int
@@ -47,8 +47,9 @@ class HostInput:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One operator call. `results` has a value number, a list of numbers, or None for each result of the operator.
+    """One operator call, on values with numbers.
 
+    `results` has an item for each result of the operator: its number, a list of numbers for a list of tensors, or None.
     `written` are the values that the call changes in place. `dead` are the values that no later instruction needs.
     """
 
@@ -64,9 +65,9 @@ class Instruction:
 class CompiledGraph:
     """An executable graph.
 
-    `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
-    layout of every value. `flops_by_dtype` counts FLOPs by the element type of the multiplied operands.
-    `scratchpad_bytes` is the planned peak of values that are neither inputs nor outputs.
+    `inputs` and `outputs` are value numbers. The number of a value is the index of its buffer in the recorded graph.
+    `layouts` has the layout of every value. `flops_by_dtype` counts FLOPs by the element type of the multiplied
+    operands. `scratchpad_bytes` is the planned peak size of all values that are neither inputs nor outputs.
     """
 
     graph_hash: str

@@ -143,7 +143,7 @@ def _flops_by_dtype(calls: list[_GraphCall], layouts: dict[int, TensorLayout]) -
 
 
 def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
-    """Eliminates dead calls, from the last call to the first.
+    """Returns the calls that are not dead, in the graph's order.
 
     A call stays if it has a side effect, draws random numbers, or computes or changes a value that is needed later.
     """
@@ -246,7 +246,7 @@ _WRAPPER_VALUES = frozenset(
 
 
 class InvalidCompilerFlags(ValueError):
-    """The compiler would reject these flags. The message is that of the compiler, with a remedy."""
+    """The compiler would reject these flags. The message is the compiler's message and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class CompilerFlags:
 
     @property
     def hash_text(self) -> str:
-        """Eight hex digits of the MD5 hash of the flags that reach the compiler; `d41d8cd9` without flags."""
+        """The first eight hex digits of the MD5 hash of `passed_on`, the flags that reach the compiler."""
         return hashlib.md5(" ".join(self.passed_on).encode(), usedforsecurity=False).hexdigest()[:8]
 
 

@@ -20,7 +20,7 @@ _TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp8_e4m3": "float8_e4m3f
 
 
 def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dtype]:
-    """Maps dtypes of the script to narrower dtypes in HBM, as XLA_USE_BF16 or XLA_DOWNCAST_BF16 request."""
+    """Returns the narrower dtypes in HBM by dtype of the script, as XLA_USE_BF16 or XLA_DOWNCAST_BF16 request."""
     if environment.get(USE_BF16) == "1":
         return {torch.float32: torch.bfloat16, torch.float64: torch.bfloat16}
     if environment.get(DOWNCAST_BF16) == "1":
@@ -29,10 +29,7 @@ def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dt
 
 
 def stochastic_rounding(environment: Mapping[str, str]) -> bool:
-    """Returns whether bfloat16 results are rounded stochastically.
-
-    The default is True if `narrowed_types` is not empty.
-    """
+    """Returns whether bfloat16 results are rounded stochastically. By default, they are if dtypes are narrowed."""
     wanted = environment.get(STOCHASTIC, "")
     return wanted == "1" or (wanted == "" and bool(narrowed_types(environment)))
 
@@ -41,11 +38,10 @@ def stochastic_rounding(environment: Mapping[str, str]) -> bool:
 class Numerics:
     """The numeric precision of programs. `auto_cast` and `auto_cast_type` are flags of NEURON_CC_FLAGS.
 
-    The mode `matmult` of `auto_cast` rounds float32 inputs of matrix multiplications and convolutions, and sums
-    products in float32. The mode `all` also rounds float32 inputs of every other operator. For the other operators,
-    bfloat16 replaces types with a smaller range than float32, in which an optimizer's epsilon would become 0. Values
-    updated in place are never rounded. `stochastic` is the random generator for stochastic rounding, or None if that is
-    off.
+    If `auto_cast` is `matmult`, float32 inputs of matrix multiplications and convolutions are rounded to
+    `auto_cast_type`, and products are summed in float32. If it is `all`, float32 inputs of every other operator are
+    rounded too: to bfloat16 if `auto_cast_type` has a smaller range than float32, because an optimizer's epsilon would
+    become 0. Values updated in place are never rounded. Without stochastic rounding, `stochastic` is None.
     """
 
     auto_cast: str = "none"
@@ -141,7 +137,7 @@ def _rounding_inputs(
 def _rounding_results(
     call: Callable[..., Any], generator: torch.Generator, written: frozenset[int | str], narrow: bool
 ) -> Callable[..., Any]:
-    """Wraps an operator: computes bfloat16 operands in float32, and rounds results stochastically to bfloat16."""
+    """Wraps an operator, so that it computes in float32 and rounds its results stochastically to bfloat16."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         wide: list[tuple[Tensor, Tensor]] = []
@@ -172,7 +168,7 @@ def _rounding_results(
 
 
 def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps an operator that takes a device or dtype argument: converts its results to their narrower types in HBM."""
+    """Wraps an operator with a device or dtype argument, so that it converts its results to their dtypes in HBM."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         return _map(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
@@ -218,7 +214,7 @@ NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
 def stochastic_bf16(value: Tensor, generator: torch.Generator) -> Tensor:
     """Rounds each float32 value up or down to a bfloat16, at random. The nearer bfloat16 is more likely.
 
-    The mean of many roundings is the value itself. Keeps infinity and NaN.
+    The mean of many roundings of a value is the value. Keeps infinity and NaN.
     """
     bits = value.contiguous().view(torch.int32)
     noise = torch.randint(0, 1 << 16, bits.shape, generator=generator, dtype=torch.int32, device="cpu")

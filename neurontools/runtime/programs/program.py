@@ -31,9 +31,9 @@ TimedRun = Callable[
 
 
 class MetaMismatch(RuntimeError):
-    """An operator returned another shape or type than its meta kernel announced, so later results would be wrong.
+    """An operator returned another shape or dtype than its meta kernel predicted, so later results would be wrong.
 
-    Only operators that were verified before can raise this. The operator runs eagerly from then on.
+    From then on, the operator runs eagerly.
     """
 
     def __init__(self, operator: DeviceOperator, value: Tensor, layout: TensorLayout) -> None:
@@ -57,9 +57,9 @@ class Replacement(Protocol):
 class Program:
     """A compiled graph on one core. Inputs and outputs are CPU tensors, in the order of its compiled graph.
 
-    The first execution finds the results that need a copy: their strides differ from those of the meta kernels, or they
-    share bytes with an argument. Each execution copies these results into the layout of the meta kernel. Without the
-    copy, views of them would read the wrong elements.
+    The first execution finds the results whose strides differ from those of the meta kernel, or that share bytes with
+    an argument. Each execution copies these results into the layout of the meta kernel. Without the copy, views of
+    these results would read the wrong elements.
     """
 
     def __init__(self, compiled: CompiledGraph, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
@@ -96,7 +96,7 @@ class Program:
     def run_timed(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> tuple[list[Tensor], tuple[int, ...]]:
-        """Like `run`, but also returns time.perf_counter_ns before the first instruction and after each one."""
+        """Like `run`, but also returns the times (perf_counter_ns) before the first and after each instruction."""
         if self._run_timed is not None:
             return self._run_timed(inputs, scalars, hosts, generator)
         if self._checked:
@@ -144,7 +144,7 @@ def _interpret(
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
-        made = result = None  # otherwise the last result would live one instruction longer than in generated code
+        made = result = None  # so that a result is freed at the same instruction as in generated code
         del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)
@@ -174,10 +174,7 @@ def run_instructions(
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
-    """Returns the value of an instruction's argument.
-
-    This is no closure, because a recursive closure would keep the values alive.
-    """
+    """Returns the value of an instruction's argument. A recursive closure instead would keep the values alive."""
     if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
@@ -216,7 +213,7 @@ def _checked(program: Program, instruction: Instruction, number: int, value: Ten
 
 
 def _checker(operator: DeviceOperator, layout: TensorLayout) -> Callable[[Tensor], Tensor]:
-    """Returns a function that compares the layout of a result in each execution, for operators that are not trusted."""
+    """Returns a function that checks the layout of a result in each execution, for operators that are not trusted."""
 
     def check(value: Tensor) -> Tensor:
         if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
@@ -255,7 +252,7 @@ def _seen(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
 
 
 def _on_device(part: Any) -> Any:
-    """Replaces a dtype by the narrower dtype that the device stores instead, if any."""
+    """Returns the dtype in HBM for a dtype of the script. Returns any other argument unchanged."""
     if isinstance(part, torch.dtype):
         return layouts.narrowed.get(part, part)
     return part
@@ -299,10 +296,7 @@ def with_replacements(program: Program, replacements: Sequence[Replacement]) -> 
 
 
 def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> list[str]:
-    """Returns the source lines that call a replacement.
-
-    They look up its `run` at each call, because `run` may change after the first call.
-    """
+    """Returns the source lines that call a replacement. They look up `run` at each call, because it may change."""
     inputs = ",".join(f"v{number}" for number in replacement.inputs)
     line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
     if replacement.outputs:
@@ -314,7 +308,7 @@ def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> li
 
 
 def _generate(program: Program, *, is_timed: bool = False, replacements: Sequence[Replacement] = ()) -> tuple[str, Any]:
-    """Generates the Python source of a program. Returns the source and its compiled function, a Run or TimedRun."""
+    """Returns the generated Python source of a program and its compiled function, a TimedRun if `is_timed`."""
     compiled, writer = program.compiled, _Writer()
     replacing = {each.first: each for each in replacements}
     left_out = {position for each in replacements for position in range(each.first, each.end)}
@@ -379,7 +373,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
 
 
 def _view(writer: _Writer, part: Any, sources: dict[int, TensorLayout]) -> str:
-    """Like `_Writer.expression`, but a view of the same type, the common case, becomes a direct as_strided call."""
+    """Like `_Writer.expression`, but a view with the same dtype becomes a direct as_strided call, which is faster."""
     if isinstance(part, ValueUse) and part.layout is not None:
         if part.layout.device_dtype is sources[part.value].device_dtype:
             offset = "0" if part.offset is None else f"S[{part.offset}]"
