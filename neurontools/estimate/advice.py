@@ -68,7 +68,7 @@ class Advice:
 class CallSite:
     """The events of one kind that were counted at one line of the script.
 
-    `count` is the number of events; `steps` is the number of training steps with any.
+    `count` is the number of events; `steps` is the number of training steps in which they occurred.
     """
 
     event: str
@@ -149,7 +149,7 @@ _TITLES = {
 
 
 def format_advice(found: Sequence[Advice], limit: int | None = None) -> str:
-    """Formats the first `limit` pieces of advice; without a limit, all with their sources. Returns "" for no advice."""
+    """Formats the first `limit` pieces of advice. If `limit` is None, formats all of them, with their sources."""
     lines: list[str] = []
     shown = found[:limit]
     for truth, title in _TITLES.items():

@@ -80,7 +80,7 @@ _MAX_FILE_BYTES = 2**20
 class CalibrationRow:
     """A measured training run. `batch` is per worker; `samples_per_second` is the sum over all workers.
 
-    If `workers` is None, the worker count of the run to estimate applies.
+    If `workers` is None, this run had as many workers as the run to estimate.
     """
 
     instance_type: str
@@ -132,7 +132,7 @@ class StepTimeFit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Two fits to measured runs of one model: one with overlapping host and device time, one that adds both."""
+    """Two fits to measured runs of one model: in one, host and device time overlap; in the other, they add up."""
 
     overlapping: StepTimeFit
     adding: StepTimeFit
@@ -171,7 +171,7 @@ class Calibration:
 
 
 def read_rows(path: Path) -> list[CalibrationRow]:
-    """Reads measured runs from a TOML file with [[row]] tables, or from a `neuron-run --summary-json` of real hardware.
+    """Reads measured runs: [[row]] tables of a TOML file, or a summary that `neuron-run` wrote on real hardware.
 
     Raises EstimateError, with path and cause, if the file is unusable.
     """
@@ -253,7 +253,7 @@ def _measured_step(row: CalibrationRow, flops_per_sample: float, run_workers: in
 def _fit_overlapping(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
     """Returns the best fit over all splits of the runs into compute-bound and host-bound ones.
 
-    A split makes those runs host-bound that have the most executions per compute time.
+    Each split counts the runs with the most executions per compute time as host-bound.
     """
     ordered = sorted(steps, key=lambda step: step.executions / step.peak_seconds)
     fits = []
@@ -274,7 +274,7 @@ def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
     if determinant <= 1e-9 * aa * bb:
-        # Rows with equal ratios of executions to compute can't separate both: assume the fastest published compute.
+        # Equal ratios of executions to compute can't separate host and device time: assumes the best published compute.
         slowdown = min(a1 / aa, 1 / ETA.high)
         return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
     slowdown, host = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant

@@ -11,7 +11,7 @@ from typing import Any
 class CountedRun:
     """The work per optimizer step of the worker with the most FLOPs, and the largest HBM peak of all workers.
 
-    Averages over steady-state steps if the run has any, which excludes evaluations between steps.
+    Averages over the steady-state steps, which exclude evaluations; over all steps if there was no steady state.
     `flops_by_dtype` has torch's names of element types as keys. Per step, `executions` counts executed graphs,
     `tensors` their inputs and outputs, and `moved_bytes` the bytes of these tensors. `batch_samples` is the batch size
     of the loader; `samples` is larger if gradients are accumulated. Both are None without a loader of torch_xla.

@@ -27,9 +27,9 @@ NOT_PREDICTED = (
 """Changes whose effect the model can't predict, with the reasons."""
 
 _SECONDS_PER_HOUR = 3600.0
-_BATCHES_PER_EXECUTION = 10  # the value in published training runs of a ViT-B/16 on inf2.xlarge
+_BATCHES_PER_EXECUTION = 10  # batches per execution in published runs of a ViT-B/16 on inf2.xlarge
 _ACCUMULATED_BATCHES = 4
-_NOTABLE_COLLECTIVE_RATIO = 0.1  # collectives below this share of the step time are too short to predict accumulation
+_NOTABLE_COLLECTIVE_RATIO = 0.1  # least share of collectives in the step time for a prediction of accumulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _collective_seconds(run: CountedRun) -> Interval:
 class TrainingCost:
     """Training cost in US dollars at one price of an instance.
 
-    `million_samples_usd` is None if the run counted no samples; `epoch_usd` also if the epoch's size is unknown.
+    Without counted samples, `million_samples_usd` and `epoch_usd` are None. Without an epoch size, `epoch_usd` is None.
     """
 
     price: Price
@@ -232,7 +232,7 @@ class _Baseline:
     def speedup(self, changed: CountedRun, work: float = 1.0) -> Interval:
         """Returns the throughput of the changed run divided by that of this run.
 
-        `work` is the ratio of samples per step. Compares equal scenarios, because unknowns are the same in both runs.
+        `work` is the same ratio of samples per step. Compares scenario by scenario: both runs have the same unknowns.
         """
         after = step_time(changed, self.hardware, self.calibration)
         ratios = [work * before / now for before, now in zip(self.step.scenarios, after.scenarios, strict=True)]

@@ -15,7 +15,7 @@ from neurontools.util.units import bytes_text, duration_text
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice, because it is too short to show a steady state."""
 
-_HALF_OF_STEPS = 0.5  # evaluations cause events in fewer steps than this share; more frequent events belong to training
+_HALF_OF_STEPS = 0.5  # events in more than this share of the steps belong to training; evaluations cause fewer
 
 _RECOMPILE_LEAST_GRAPHS = 3
 _RECOMPILE_STEPS_PER_GRAPH = 50
@@ -27,7 +27,7 @@ _FALLBACK_PREFIX = "fallback "
 _FLOAT32_LEAST_SHARE = 0.5
 _FLOAT32_LEAST_COMPUTE_RATIO = 0.3
 _LOADER_WAIT_RATIO = 0.1
-_LOADER_WAIT_LEAST_SECONDS = 20e-3  # wait for batches per step; a busy CPU alone can cause shorter waits
+_LOADER_WAIT_LEAST_SECONDS = 20e-3  # least wait for batches per step; a busy CPU alone can cause shorter waits
 _MOST_COLLECTIVES_PER_STEP = 20
 _SMALL_COLLECTIVE_BYTES = 2**20
 _MEMORY_GROWTH_RATIO = 0.05
@@ -87,10 +87,10 @@ def _host_read(facts: RunFacts) -> Advice | None:
 
 
 def _two_executions(facts: RunFacts) -> Advice | None:
-    """Applies to more than 1.5 executions per batch that reads and fallbacks do not explain: a surplus mark_step.
+    """Applies to a surplus mark_step: more than 1.5 executions per batch, which reads and fallbacks do not explain.
 
-    If batches were not counted, assumes one mark_step per batch at the line with the most calls. A batch need not be a
-    step, because a script may accumulate gradients.
+    If batches were not counted, assumes one mark_step per batch at the line with the most calls. The rule counts
+    batches, not steps, because a script may accumulate gradients.
     """
     run = facts.run
     explained = sum(site.count for site in (*facts.call_sites_of("read"), *facts.call_sites_of("fallback")))
@@ -119,7 +119,7 @@ def _two_executions(facts: RunFacts) -> Advice | None:
 
 
 def _batches_per_execution(facts: RunFacts) -> Advice | None:
-    """Applies if an execution has one batch, and takes under 40 ms at the bfloat16 peak or leaves the step host-bound.
+    """Applies to one batch per execution if executions take under 40 ms at the bfloat16 peak or the host is the limit.
 
     Does not apply to executions shorter than the launch of a small graph, for which no measurement is published.
     """
@@ -205,7 +205,7 @@ def _optimizer_on_host(facts: RunFacts) -> Advice | None:
 
 
 def _loader_wait(facts: RunFacts) -> Advice | None:
-    """Applies if steps wait for batches for 10% of the training time on this CPU, and for 20 ms per step."""
+    """Applies if steps wait for batches at least 10% of the training time on this CPU, and at least 20 ms per step."""
     waited, training = facts.counter("loader_wait_seconds"), facts.counter("training_seconds")
     least_seconds = max(_LOADER_WAIT_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
     if not training or waited < least_seconds:
@@ -224,7 +224,7 @@ def _loader_wait(facts: RunFacts) -> Advice | None:
 
 
 def _small_collectives(facts: RunFacts) -> Advice | None:
-    """Applies to more than 20 collectives per step of less than 1 MiB on average, whose latency dominates."""
+    """Applies to more than 20 collectives per step with a mean size below 1 MiB, because their latency dominates."""
     run = facts.run
     if run.collectives <= _MOST_COLLECTIVES_PER_STEP:
         return None
@@ -323,7 +323,7 @@ def _checkpoint_cost(facts: RunFacts) -> Advice | None:
 
 
 def _outside_loop(facts: RunFacts) -> Advice | None:
-    """Applies if at least half of the run, and 30 s, is before the first training step or after the last."""
+    """Applies if at least half of the run, and at least 30 s, is before the first training step or after the last."""
     wall, training = facts.counter("wall_seconds"), facts.counter("training_seconds")
     outside = wall - training
     if not training or outside < max(_OUTSIDE_LOOP_RATIO * wall, _OUTSIDE_LOOP_LEAST_SECONDS):

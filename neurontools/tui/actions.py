@@ -27,7 +27,7 @@ def _show_help(dashboard: DashboardState) -> None:
 
 
 def _go_back(dashboard: DashboardState) -> None:
-    """Clears the search of the visible list. Without a search, closes the details, or else clears the filter."""
+    """Clears the search of the list. Without a search, closes the details. Without details, clears the filter."""
     if dashboard.search_text and (dashboard.details_pid is None or dashboard.is_surroundings_list):
         dashboard.search_text = ""
     elif dashboard.details_pid is not None and dashboard.details_opened_from:
@@ -82,7 +82,7 @@ def _turn_tab(dashboard: DashboardState, step: int) -> None:
 
 
 def choose_tab(dashboard: DashboardState, context: RenderContext, pid: int | None) -> None:
-    """Selects the tab of one process, or of all for None. Device pages then show the first device of the process."""
+    """Selects the tab of a process; None selects all processes. Device pages then show the process's first device."""
     dashboard.pid = pid
     figures = context.figures.process_figures(pid)
     if figures is not None and figures.process.device_indices:

@@ -51,7 +51,7 @@ class NeuronTop(App[None]):
         typed_ahead: TypedAhead | None = None,
     ) -> None:
         super().__init__(driver_class=driver_class(continues=continues), ansi_color=True)
-        self.terminal_driver: TerminalDriver | None = None  # TerminalDriver sets this
+        self.terminal_driver: TerminalDriver | None = None  # set by TerminalDriver; None with Textual's own driver
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
         self._has_next = typed_ahead is not None  # whether the page of many hosts follows when the user leaves
@@ -94,7 +94,7 @@ class NeuronTop(App[None]):
         self.board.is_behind = lambda: driver.is_behind
         if isinstance(driver, HandoverDriver):
             self.board.paint = driver.write
-            # Between `_show` and now, Textual may have rendered lines without writing them to the terminal.
+            # Since `_show` ran, Textual may have rendered lines without writing them to the terminal.
             self.board.refresh()
 
     def on_mount(self) -> None:
@@ -125,7 +125,7 @@ class NeuronTop(App[None]):
             self.post_message(FeedChanged())
 
     def _beat(self) -> None:
-        """Redraws if the screen changes without new data: by replay, an expired message, or the age of old data."""
+        """Redraws the screen for a replay, an expired message, or the growing age of old data."""
         if self.dashboard.time.advance() or self.dashboard.is_restless():
             self.board.redraw()
 

@@ -110,7 +110,7 @@ class Dashboard(DashboardState):
         return True
 
     def _edit_search(self, key: str, character: str | None) -> bool:
-        """Handles a key while the user types a search. After each edit, searches from the row where typing began."""
+        """Handles a key while the user types a search. Each edit searches anew from the row selected at the start."""
         text = self.edited_search or ""
         if key == "enter":
             self.search_text, self.edited_search = text.strip(), None

@@ -78,7 +78,7 @@ class DashboardState(FeedView):
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
     def is_restless(self) -> bool:
-        """Returns whether the screen has changed without new data, by an expired message or the age of old data."""
+        """Returns whether to redraw without new data: for an expired message, or for the growing age of old data."""
         if self._message[0] and not self.message:
             self.forget_message()
             return True

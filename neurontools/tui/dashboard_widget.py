@@ -38,7 +38,7 @@ def update(
 ) -> str:
     """Returns the escape sequences that change the screen from `before` to `lines`.
 
-    Both sequences have the same number of lines, and each line is `width` cells wide.
+    `before` and `lines` have equally many lines, each of which is `width` cells wide.
     """
     out: list[str] = []
     current = ""
@@ -71,7 +71,7 @@ def update(
 
 
 def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
-    """Returns the ranges of cells in which two lines differ, in ascending order. Joins ranges with small gaps."""
+    """Returns the ranges of cells in which two lines differ, in ascending order. Joins ranges that are close."""
     found: list[tuple[int, int]] = []
     new_runs, old_runs = iter(line), iter(before)
     new_text, new_style = next(new_runs, ("", ""))
@@ -144,7 +144,7 @@ def rich_style(theme: str, name: str) -> Style:
 
 
 _WHEEL_LINES = 3
-_LATE_SECONDS = 0.05  # seconds until a redraw after a frame was skipped for queued output
+_LATE_SECONDS = 0.05  # seconds until the retry of a frame that was skipped because output was queued
 
 
 class InteractivePage(Protocol):
@@ -208,7 +208,7 @@ class DashboardWidget(Widget, can_focus=True):
             text = update(lines, before, self.theme_name, COLOR_SYSTEMS.get(self.app.console.color_system or ""), width)
             if text:
                 self.paint(text)
-                # Textual would show its stale cached lines after the command palette or Ctrl-Z.
+                # Otherwise Textual would show its stale cached lines after the command palette or Ctrl-Z.
                 forget_rendered_lines(self)
             return
         regions = []

@@ -140,7 +140,7 @@ def sort_order_text(settings: DashboardSettings) -> str:
 
 
 def sort_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog for the sort column. The cursor is at column `at`, or at the first sort column."""
+    """Returns the dialog for the sort column. The cursor is at column `at`; if it is "", at the sort column."""
     settings, glyphs = dashboard.settings, dashboard.glyphs
     names = [column.key for column in EVERY_COLUMN]
 
@@ -309,7 +309,7 @@ def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
 
 
 def _signal_targets(dashboard: DashboardState) -> list[Process]:
-    """Returns the running processes to signal: the tagged; else the selected; else those of the job or tab."""
+    """Returns the running processes to signal: the tagged ones; if none is tagged, those of the selected row or tab."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []

@@ -111,7 +111,7 @@ def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
     return tuple(lines)
 
 
-_FIXED = ("choose_tab",)  # actions with fixed keys; number keys select tabs
+_FIXED = ("choose_tab",)  # actions whose keys can't be changed: the number keys select tabs
 _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
 
 

@@ -29,7 +29,7 @@ def settings_path(environment: Mapping[str, str]) -> Path:
 
 
 def load_settings(path: Path) -> tuple[DashboardSettings, str]:
-    """Returns the settings from a file, and an error text, "" for no error. A missing file is no error."""
+    """Returns the settings from a file, and an error text; it is "" without an error. A missing file is no error."""
     shown = escape_controls(str(path))
     try:
         text = read_regular_file(path)
@@ -67,7 +67,7 @@ def _invalid_reason(name: str, value: object) -> str:
         low, high = _BOUNDS[name]
         return (
             "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"
-        )  # the comparison also fails for NaN
+        )  # NaN fails the comparison, so it is invalid
     names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:
         from neurontools.views.process_table import BY_KEY
@@ -86,7 +86,7 @@ def _invalid_reason(name: str, value: object) -> str:
 def save_settings(path: Path, settings: DashboardSettings) -> None:
     """Writes the settings file atomically. Does nothing if the directory is not writable or another user owns it.
 
-    Another user may own the directory because HOME under sudo may be the home of the calling user.
+    Under sudo, HOME may still be the home of the calling user, who then owns the directory.
     """
     with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
         directory.replace(path.name, f"{json.dumps(settings.kept(), indent=2)}\n".encode())

@@ -23,7 +23,7 @@ class TerminalOutput:
         self._encoding = file.encoding
         self._on_end: Callable[[], object] | None = on_end
         self._at_once: int | None = None
-        self._handed_over = self._written = 0  # number of texts passed to the writer thread, and written by it
+        self._handed_over = self._written = 0  # texts passed to the writer thread; texts that it wrote
 
     def open(self) -> None:
         """Opens a second, non-blocking descriptor of the terminal.
@@ -100,13 +100,13 @@ class TypedAhead:
         self.is_kept = True
 
     def keep(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
-        """Stores a key. `is_unread` marks keys from the driver, delivered after the keys that the page received."""
+        """Stores a key. The driver sets `is_unread`: its keys were typed later than those that the page stores."""
         kept = self._unread if is_unread else self._waiting
         if len(kept) < _MOST_KEYS:
             kept.append((key, character))
 
     def deliver(self, press: Callable[[str, str | None], object], later: Iterable[TypedKey] = ()) -> None:
-        """Passes the stored keys, then `later`, to `press`. Once a key leaves the page, stores the remaining keys."""
+        """Passes the stored keys, then `later`, to `press`. If a key closes the page, stores the keys after it."""
         keys = [*self._waiting, *self._unread, *later]
         self.forget()
         for key, character in keys:
@@ -125,7 +125,7 @@ class ExitSignals(Protocol):
     """Reports the signals that must end the application."""
 
     def on_signal(self, callback: Callable[[int], object]) -> None:
-        """Calls `callback` with the number of each signal, in a signal handler; first for signals that came earlier."""
+        """Calls `callback` with the number of each signal: immediately for past signals, later in a signal handler."""
 
 
 def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:

@@ -104,7 +104,7 @@ def missing_parts() -> list[str]:
 
 
 def driver_class(*, continues: bool) -> type[Driver] | None:
-    """Returns the value for `App(driver_class=...)`. Returns None, for Textual's driver, if a private name is missing.
+    """Returns the value for `App(driver_class=...)`. If a private name is missing, this is None: Textual's own driver.
 
     `continues` means that the first frame is already on the alternate screen.
     """

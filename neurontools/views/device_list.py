@@ -48,7 +48,7 @@ def device_list_table(
 
     `wide` cuts commands at 80 characters instead of 40. `all_processes` adds processes that don't use the Neuron
     runtime. Ignores an LNC that the hardware does not support. Empty `device_indices` means all devices. Raises
-    NoSuchDevice.
+    NoSuchDevice if one of `device_indices` does not exist.
     """
     instance = snapshot.instance
     devices = _select_devices(snapshot, device_indices)

@@ -87,7 +87,7 @@ class AuxiliaryData:
         return ProcessCost(self._own.vcpu_ratio, self._own.resident_bytes)
 
     def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
-        """Returns environment and process tree of a process, with what this user may read; re-reads them every 5 s."""
+        """Returns the environment and tree of a process, as far as this user may read them. Reads them every 5 s."""
         of = figures.by_pid.get(pid) if pid is not None else None
         if of is None or pid is None:
             return None

@@ -17,7 +17,7 @@ _IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
 _MOST_NAMES = 3
 HostSort = Callable[[Iterable[HostState]], list[HostState]]
 _MINUTE_SECONDS = 60
-_CLOCK_SECONDS = 60.0  # clock differences to this host are shown from this size on
+_CLOCK_SECONDS = 60.0  # least clock difference to this host that is shown
 _STYLES = {
     Severity.CRITICAL: "bad",
     Severity.WARNING: "warn",

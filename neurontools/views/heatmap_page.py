@@ -135,7 +135,7 @@ def _core_line(
 
 
 def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
-    """Replaces the run at cell `at` of a line. Each character of the line must be one cell wide."""
+    """Replaces the cell with index `at` of a line. Each character of the line must be one cell wide."""
     found: list[Run] = []
     position = 0
     for text, style in runs:

@@ -145,7 +145,7 @@ def _traffic_section(context: RenderContext, width: int, height: int) -> TextPag
 
 
 def user_and_system_ratios(usage: VcpuUsage) -> tuple[float, float]:
-    """Returns the user share of vCPU time with nice, and the system share with interrupts and I/O wait."""
+    """Returns two shares of vCPU time: user, including nice, and system, including interrupts and I/O wait."""
     system = usage.system_ratio + usage.io_wait_ratio + usage.irq_ratio + usage.soft_irq_ratio
     return usage.user_ratio + usage.nice_ratio, system
 

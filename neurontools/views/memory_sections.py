@@ -200,9 +200,9 @@ def visible_nodes(context: RenderContext) -> list[MemoryNode]:
 
 
 def _driver_host_bytes(context: RenderContext, device_index: int) -> int | None:
-    """Returns the host memory of a device without loaded models, 0 on simulated devices.
+    """Returns the host memory of a device without loaded models. It is 0 on simulated devices.
 
-    The driver counts host memory per device, so a single process gets None.
+    Returns None if the tab shows a single process, because the driver counts host memory per device.
     """
     if context.snapshot.source is SourceKind.SIMULATED:
         return 0

@@ -56,7 +56,7 @@ _LEAST_LIST_LINES = 4
 _LEAST_GRID_LINES = 4
 _LEAST_TREE_LINES = 4
 _COMPACT_GRID_LINES = 3
-_LINES_FOR_ALL = 44  # screens with at least this many lines show the jobs with the open memory tree
+_LINES_FOR_ALL = 44  # screens with at least this many lines show both the jobs and the open memory tree
 _USAGE_LABEL_CELLS = 20
 _HEADING_CELLS = 26  # terminal cells reserved for the text and rule of the vCPU heading
 _Ratios = tuple[float | None, float | None]  # user share and system share of vCPU time
@@ -386,7 +386,7 @@ def _last_execution_text(context: RenderContext, row: JobRow) -> str:
 
 
 def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
-    """Returns the stuck rank or straggler of a job. For a process, returns "stuck" or "slowest" if it is this rank."""
+    """Returns the stuck rank or straggler of a job. For a process, returns "stuck", "slowest" or ""."""
     if row.rank is None:
         return straggler_text(row.job)
     if any(finding.kind == FindingKind.STUCK and finding.pid == row.pid for finding in row.job.findings):

@@ -370,9 +370,9 @@ def _recent_shares(
     seconds: Callable[[TimedType], float | None],
     name: Callable[[TimedType], str],
 ) -> tuple[list[_TimeShare], bool]:
-    """Returns the shares of operators or graphs in recent execution time, highest first; True if they are recent.
+    """Returns the shares of operators or graphs in execution time, highest first, and whether they are recent.
 
-    If nothing ran recently, returns the shares of the whole run and False.
+    If nothing ran recently, returns the shares of the whole run.
     """
     recent = sum(ratio(row) or 0.0 for row in rows)
     read = ratio if recent else seconds

@@ -39,7 +39,7 @@ class InvalidFilter(ValueError):
 
 
 def parse_filter(text: str) -> ProcessTest:
-    """Parses a filter; returns a function that tests whether a process matches. Raises InvalidFilter.
+    """Parses a filter, or raises InvalidFilter. Returns a function that tests whether a process matches.
 
     A term is a word, or `column operator value`. A word matches if tag, command, user, PID, pod or job contains it. The
     operators are = != < > <= >= and ~ (contains). Adjacent terms are joined by `and`; `not` binds tightest, then `and`,
@@ -156,7 +156,7 @@ class _Parser:
         return ""
 
     def _bare(self, *, is_value: bool) -> str:
-        """Consumes an unquoted word: up to a space, an unmatched closing parenthesis or, in a name, an operator."""
+        """Consumes an unquoted word up to a space or unmatched closing parenthesis. A name also ends at an operator."""
         start, opened = self._position, 0
         while self._position < len(self._text):
             character = self._text[self._position]
@@ -266,7 +266,7 @@ def _number_test(column: ProcessColumn, operator: str, value: float) -> ProcessT
 def _members_test(
     key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str
 ) -> ProcessTest:
-    """Returns the test for a column of indices: any index must match, or with `!=` no index may equal the value."""
+    """Returns the test for a column of indices. With `!=`, no index may equal the value; else one index suffices."""
     wanted = _parse_indices(key, value)
     if operator == "=":
         return lambda figures: any(low <= index <= high for index in members(figures) for low, high in wanted)
@@ -315,7 +315,7 @@ class InvalidQuantity(ValueError):
 
 
 def parse_quantity(text: str, unit: str) -> float:
-    """Parses a quantity; returns a finite number in base units. Raises InvalidQuantity.
+    """Parses a quantity, or raises InvalidQuantity. Returns a finite number in base units.
 
     `unit` is "ratio" (written in percent), "bytes" (GB means GiB, as on the screen), "seconds", "flops", "rate" (per
     second) or "" for counts.

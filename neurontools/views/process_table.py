@@ -52,7 +52,7 @@ def _models(figures: ProcessFigures) -> str:
     if not models:
         return (
             "0" if figures.process.attached_at_unix_seconds is not None else "-"
-        )  # "-" for a process that only the driver reports, which knows no models
+        )  # "-" if only the driver reports the process, because the driver knows no models
     return f"{sum(model.running for model in models)}/{len(models)}"
 
 

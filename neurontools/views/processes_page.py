@@ -284,8 +284,8 @@ def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
 def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
     """Combines processes of a job into the figures of one process, which gets their lowest PID.
 
-    Sums cores, models, memory and counts. Takes step rate and latency of the slowest process. A field that differs
-    between processes is None; a user that differs is "several".
+    Sums cores, models, memory and counts. Takes step rate and latency of the slowest process. If their users
+    differ, the user is "several". A UID, attach time or attribution that differs is None.
     """
     job = replace(of, ranks=ranks)
     parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]

@@ -141,7 +141,7 @@ def _outline(
 
 
 def _chart_top(sums: Sequence[float]) -> float:
-    """Returns the top of a chart's scale: the highest column, or less if that is far above 90% of the columns."""
+    """Returns the top of a chart's scale: the highest column, or less if it exceeds 90% of the columns threefold."""
     ordered = sorted(sums)
     if not ordered:
         return 1.0

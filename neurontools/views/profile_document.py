@@ -67,9 +67,9 @@ class ShareOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class PeakPart:
-    """HBM use at the highest level whose details the profile retained.
+    """HBM use at the highest level for which the profile has details.
 
-    `highest_bytes` is the peak of the whole profile.
+    `highest_bytes` is the highest HBM use in the whole profile.
     """
 
     core: int
@@ -99,7 +99,7 @@ class RankPart:
     step_p50_seconds: float | None
     step_p99_seconds: float | None
     step_longest_seconds: float | None
-    first_step: SlowStepPart | None  # first step with all time before it; not part of `split` and of the step times
+    first_step: SlowStepPart | None  # first step and all time before it, which `split` and the step times exclude
     slowest_steps: tuple[SlowStepPart, ...]
     split: SplitPart
     executions_total: int

@@ -182,7 +182,7 @@ def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _slow_steps(report: RunReport) -> list[SlowStep]:
-    """Returns the steps that took more than twice the median, of the rank with the longest step."""
+    """Returns the steps that took more than twice the median step, for the rank with the longest step."""
     ranks = [rank for rank in report.ranks if rank.times is not None and rank.times.count > 2]
     if not ranks:
         return []
@@ -301,10 +301,7 @@ def _operator_columns(is_several: bool) -> tuple[TableColumn[_OperatorRow], ...]
 
 
 def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
-    """Draws the table of graphs, in the order of their first step.
-
-    Draws the `most` graphs that took longest to compile.
-    """
+    """Draws the table of the `most` graphs that took longest to compile, in the order of their first step."""
     graphs = report.graphs
     compiled = [graph for graph in graphs if not graph.was_cached]
     seconds = sum(graph.compile_seconds or 0.0 for graph in graphs)

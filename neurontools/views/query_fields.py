@@ -422,7 +422,7 @@ class OutputFormat:
 
 
 def parse_fields(text: str) -> tuple[QueryField, ...]:
-    """Parses the option --query. Raises UserError, which names an unknown field."""
+    """Parses the option --query. Raises UserError for an unknown field."""
     chosen = []
     for part in text.split(","):
         name = part.strip()
@@ -436,7 +436,7 @@ def parse_fields(text: str) -> tuple[QueryField, ...]:
 
 
 def parse_format(text: str) -> OutputFormat:
-    """Parses the option --format. Raises UserError, which names an unknown or missing part."""
+    """Parses the option --format. Raises UserError for an unknown or missing part."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if part not in FORMATS:
@@ -462,7 +462,7 @@ def streamed_query_text(
 ) -> str:
     """Returns one of the repeated outputs of --query.
 
-    Only the first has a CSV header; JSON output is an array on one line.
+    Only the first output has a CSV header. Each JSON output is an array on one line.
     """
     if form.is_json:
         return json_text([{field.json_name: field.read(row) for field in fields} for row in rows]) + "\n"

@@ -14,7 +14,7 @@ _EVENT_TIMES = 400
 
 
 class TimeCursor:
-    """Position of the shown moment in a feed. `at` is its time on the timeline in seconds; None follows the latest."""
+    """Position of the shown moment in a feed. `at` is its time in seconds; None follows the latest moment."""
 
     def __init__(self, feed: Feed, now: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed

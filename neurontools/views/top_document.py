@@ -38,7 +38,7 @@ from neurontools.views.usage_page import user_totals
 
 SCHEMA_VERSION = 1
 _CSV_SKIPPED = ("training", "operators", "advice", "models")
-_MOMENTS = (  # CLOCK_MONOTONIC times of the counters, which the document has as ages
+_MOMENTS = (  # counters that are CLOCK_MONOTONIC times; the document has their ages
     "compiling_since_seconds",
     "last_step_at_seconds",
     "collective_since_seconds",
@@ -448,7 +448,7 @@ class TopJob:
     slowest_because: str | None  # part of a step that slows the straggler, such as "compute" or "input wait"
     since_last_execution_seconds: float | None
     since_last_step_seconds: float | None  # time since the last step of the rank that is furthest behind
-    compiling_for_seconds: float | None  # longest running compilation; None: no rank compiles, or not reported
+    compiling_for_seconds: float | None  # age of the oldest running compilation; None: none runs, or not reported
     finding_kinds: tuple[str, ...]  # kinds of the job's findings, most severe first
     is_synthetic: bool
 

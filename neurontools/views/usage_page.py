@@ -141,7 +141,7 @@ _ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class UserTotal:
-    """Totals over the current processes of one user. `ended` has those over ended processes; None without any."""
+    """Totals over the current processes of one user. `ended` has the totals over ended processes, if any."""
 
     name: str | None  # user name, or UID as text; None: unknown
     process_count: int
@@ -214,5 +214,5 @@ USER_COLUMNS: tuple[TableColumn[UserTotal], ...] = (
 
 
 def hours_text(hours: float) -> str:
-    """Formats NeuronCore hours with three decimals below 1, else with one."""
+    """Formats NeuronCore hours: three decimals below 1 hour, one decimal otherwise."""
     return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"

@@ -23,10 +23,10 @@ from neurontools.views.drawing.lines import (
 from neurontools.views.drawing.render_context import RenderContext, heading
 
 _LABEL_CELLS = 5  # width of a device label such as "ND15 "
-_BAR_CELL = 14  # terminal cells per core; with fewer, a core has a number but no bar
+_BAR_CELL = 14  # least terminal cells of a core with a bar
 _TEXT_CELL = 5  # width of a core that shows a text such as "100% "
 _FIGURE_CELLS = 7  # width of a number such as "100.00%"
-_SPARK_CELL = 40  # terminal cells per core; with fewer, a core has no sparkline
+_SPARK_CELL = 40  # least terminal cells of a core with a sparkline
 _LEAST_SPARK = 8
 _HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # (least terminal cells of a device, cells of its memory bar), widest first
 _HBM_TEXT_CELLS = 14
@@ -54,7 +54,7 @@ class GridRow:
 
 
 def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> GridLayout:
-    """Returns the layout with the widest cores whose `count` entries fit in `height` lines, else the narrowest."""
+    """Returns the layout with the widest cores in which `count` entries fit in `height` lines, else the narrowest."""
     best = None
     for across in range(1, max(1, count) + 1):
         column_cells = width // across

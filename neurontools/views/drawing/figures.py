@@ -126,7 +126,7 @@ class Figures:
 
     @cached_property
     def marked_devices(self) -> dict[int, Severity]:
-        """By device index, the highest severity of the findings that concern the device but no process."""
+        """The highest severity of the findings that concern a device but no process, by device index."""
         marked: dict[int, Severity] = {}
         for finding in self._findings():
             for index in finding.device_indices if finding.pid is None else ():

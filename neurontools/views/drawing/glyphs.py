@@ -35,7 +35,7 @@ class Glyphs:
     leaf: str
     left: str  # opening mark of the current tab
     right: str
-    position: str  # the shown moment on the scrubber
+    position: str  # mark of the shown moment on the scrubber
     mark: str  # mark of a tagged row
     ellipsis: str
     good: str  # mark of good health; `warn` and `bad` differ from it in shape, too
@@ -50,7 +50,7 @@ class Glyphs:
     tick: str  # tick mark before a label of a time axis
     info: str  # mark of an event with severity info on a time axis
     heat: str  # characters for a core in a heat map, from low to full utilization
-    held: str  # a core in a heat map that is held but idle
+    held: str  # mark of a held but idle core in a heat map
     free: str
     is_dotted: bool = False  # plots draw with braille characters of 2 by 4 dots
 

@@ -450,7 +450,7 @@ class InvalidTheme(ValueError):
 
 
 def parse_theme(name: str, table: object) -> Theme:
-    """Parses a colour theme from a table, for example of a TOML file. Raises InvalidTheme.
+    """Parses a colour theme from a table, for example of a TOML file. Raises InvalidTheme for an invalid name or entry.
 
     The key `base` names the theme to start from (default: dark); every other key replaces one style. A style is a
     colour (`"#rrggbb"`, or `""` for the terminal's default), or a table of `color`, `background`, `bold`, `dim`,

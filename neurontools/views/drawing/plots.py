@@ -21,7 +21,7 @@ _RIGHT_DOTS = (0, 0x80, 0xA0, 0xB0, 0xB8)
 _BRAILLE = 0x2800
 _MIDDLE_ROWS = 5  # plots with at least this many rows also label the middle of the scale
 _TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
-_LABEL_GAP = 4  # terminal cells between two clock times
+_LABEL_GAP = 4  # least terminal cells between two clock times
 _NO_DATA = "no data"
 _SEVERITY_RANKS = {EventSeverity.INFO: 0, EventSeverity.WARNING: 1, EventSeverity.CRITICAL: 2}
 _SEVERITY_STYLES = ("label", "warn", "bad")
@@ -42,7 +42,7 @@ class Plot:
 
 
 def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: TimeAxis, width: int, height: int) -> list[Line]:
-    """Draws as many plots as fit in `height` lines one below the other, then the event line and the clock line."""
+    """Draws the plots one below the other, as many as fit in `height` lines, then the event line and the clock line."""
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height > _LEAST_PLOT + 1 else []
     room = height - len(foot)
     count = max(1, min(len(plots), room // _LEAST_PLOT))
@@ -130,7 +130,7 @@ def _plot_heading(context: RenderContext, plot: Plot, curve: Curve, width: int) 
 
 
 def _round_up_scale(value: float, *, is_binary: bool) -> float:
-    """Rounds the top of a scale up, so that the scale rarely changes: to a power of two, or 1, 2 or 5 times 10^n."""
+    """Rounds the top of a scale up to a power of 2 if `is_binary`, else to 1, 2 or 5 times a power of 10."""
     if value <= 0:
         return 1.0
     base = 1.0
@@ -146,7 +146,7 @@ def _round_up_scale(value: float, *, is_binary: bool) -> float:
 
 
 def scale_cells(width: int) -> int:
-    """Returns the terminal cells for scale labels left of a plot, the same for all plots of a page."""
+    """Returns the width of the scale labels at the left of each plot on a page that is `width` cells wide."""
     return 20 if width >= 60 else 10 if width >= 30 else 0
 
 

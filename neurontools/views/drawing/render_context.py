@@ -30,7 +30,7 @@ class DisplayThresholds:
 class ShownMoment:
     """The moment that the page shows, for the title and the scrubber.
 
-    `first`, `last` and `shown` are seconds on the timeline: of its two ends and of the shown moment.
+    `first` and `last` are the ends of the timeline, and `shown` is the shown moment, in seconds on the timeline.
     """
 
     badge: str = ""  # state in the title, such as "LIVE", "PAUSED", "REPLAY 2x" or "LOST, data 5 s old"
@@ -108,7 +108,7 @@ class RenderContext:
     def from_snapshot(
         cls, snapshot: Snapshot, narrowing: DeviceFilter | None = None, **choices: object
     ) -> RenderContext:
-        """Returns a render context for one snapshot, or for the devices and cores that the filter selects."""
+        """Returns a render context for a snapshot, limited to what `narrowing` selects; None selects everything."""
         figures = Figures(snapshot) if narrowing is None else narrowing.filtered_figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
