@@ -140,7 +140,7 @@ def flags(seconds: float, random: Random, directory: Path) -> Outcome:
     """Starts every command with misspelt and doubled flags, and with missing and absurd values."""
     from neurontools.cli.ls import options as ls
     from neurontools.cli.monitor import command as monitor
-    from neurontools.cli.run import options as run
+    from neurontools.cli.run import command as run
     from neurontools.cli.top import options as top
 
     pages = dict(zip(_COMMANDS, (ls, top, monitor, run), strict=True))

@@ -165,9 +165,7 @@ def wrapper(name: str) -> list[str]:
 
 IMPORTS = {
     **dict.fromkeys(("neuron-ls", "neuron-top"), "neurontools.cli"),
-    **dict.fromkeys(
-        (f"neuron-{name}" for name in ("run", "monitor", "profile", "fault")), "neurontools.cli.line.options"
-    ),
+    **dict.fromkeys((f"neuron-{name}" for name in ("run", "monitor", "profile", "fault")), "neurontools.cli.line"),
     "neuron_parallel_compile": "neurontools.cli.run",
     "neuron-fleet-sim": "neurond.fleet.command",
     "neurond": "neurond.startup",

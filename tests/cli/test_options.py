@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.cli.line.about import completion_script, help_text
-from neurontools.cli.line.options import DeviceSelection, Option, parse_options
+from neurontools.cli.line import DeviceSelection, Option, completion_script, help_text, parse_options
 from neurontools.cli.ls.options import OPTIONS
 from neurontools.cli.profile import options as profile
 from neurontools.util.errors import UserError

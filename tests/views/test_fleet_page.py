@@ -140,10 +140,8 @@ def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
     assert "WORST" in text
 
 
-@pytest.mark.parametrize(
-    ("severity", "sign"), [(None, UNICODE.good), (Severity.NOTICE, UNICODE.good), (Severity.WARNING, UNICODE.warn)]
-)
-def test_a_job_with_a_warning_has_its_sign(severity: Severity | None, sign: str) -> None:
+@pytest.mark.parametrize(("severity", "sign"), [(Severity.NOTICE, UNICODE.good), (Severity.WARNING, UNICODE.warn)])
+def test_a_job_with_a_warning_has_its_sign(severity: Severity, sign: str) -> None:
     job = SummaryJob("one", 8, 8, 8, 0.5, 2.5, 0.31, severity, "key", (0, 1, 8), state="training")
     (row,) = (row for row in rows_of([live("a", AT_WORK, jobs=(job,))]) if " one " in row)
     assert row[1] == sign

@@ -7,7 +7,7 @@ import os
 from time import time
 
 from neurontools.cli.daemon.connection import ask_first_daemon
-from neurontools.cli.line.options import FILES, Option
+from neurontools.cli.line import FILES, Option
 from neurontools.util.command_lifecycle import run_command, write_text
 from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN, EXIT_USAGE, UserError
 
@@ -81,16 +81,16 @@ def main() -> None:
 
 
 def _run_healthcheck(arguments: list[str]) -> int:
-    from neurontools.cli.line.options import parse_options, requests_information
+    from neurontools.cli.line import parse_options, requests_information
 
     try:
         given = parse_options(OPTIONS, arguments)
         if requests_information(given):
             import sys
 
-            from neurontools.cli.line import about
+            from neurontools.cli.line import information_text
 
-            write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
+            write_text(information_text(_COMMAND, sys.modules[__name__], given))
             return 0
         from neurontools.util import light_imports
 

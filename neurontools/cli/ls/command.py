@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes sever
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from neurontools.cli.line.options import DeviceSelection
+    from neurontools.cli.line import DeviceSelection
     from neurontools.cli.ls.queries import EndedQuery, ScriptQuery
     from neurontools.cli.ls.relay import RelayQuery
     from neurontools.model import Device
@@ -39,14 +39,14 @@ def main() -> None:
 def _run_ls(arguments: list[str]) -> int:
     if not arguments:
         return _print_answer(DeviceListQuery({}), {})
-    from neurontools.cli.line.options import parse_options, requests_information
+    from neurontools.cli.line import parse_options, requests_information
     from neurontools.cli.ls import options
 
     given = parse_options(options.OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import about
+        from neurontools.cli.line import information_text
 
-        write_text(about.information_text(_COMMAND, options, given))
+        write_text(information_text(_COMMAND, options, given))
         return 0
     if "help-query" in given:
         from neurontools.views.query_fields import field_help
@@ -60,7 +60,7 @@ def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuer
     """Prints the answer of the daemon and returns the exit code. Without a daemon, reads the devices directly."""
     document: str | None
     if given:
-        from neurontools.cli.line.options import names_hosts, refuse_without_hosts
+        from neurontools.cli.line import names_hosts, refuse_without_hosts
 
         refuse_without_hosts(given)
         if names_hosts(given):
@@ -191,7 +191,7 @@ class DeviceListQuery:
 def _device_selection(given: dict[str, str]) -> "DeviceSelection | None":
     if "device" not in given:
         return None
-    from neurontools.cli.line.options import DeviceSelection
+    from neurontools.cli.line import DeviceSelection
 
     return DeviceSelection(given["device"])
 

@@ -1,6 +1,6 @@
 """The option table of neuron-ls, for parsing, help and completion."""
 
-from neurontools.cli.line.options import FILES, HOST_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
+from neurontools.cli.line import FILES, HOST_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
 
 OPTIONS = (
     Option("wide", "commands up to 80 characters instead of 40", short="w"),

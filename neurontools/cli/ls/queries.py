@@ -10,9 +10,9 @@ import time
 from time import sleep
 
 from neurontools import catalog, free_cores
+from neurontools.cli.daemon.connection import DaemonSnapshots
 from neurontools.cli.daemon.private import PrivateDaemon
-from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line.options import DeviceSelection, exclude_each_other, interval_seconds, repeat_count
+from neurontools.cli.line import DeviceSelection, exclude_each_other, interval_seconds, repeat_count
 from neurontools.client.daemon_client import Client
 from neurontools.driver.environment import InvalidCoreRequest, Roots, logical_neuroncore_config
 from neurontools.model import EndedProcess, Snapshot, health

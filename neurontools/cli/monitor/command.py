@@ -10,9 +10,8 @@ import sys
 from contextlib import ExitStack, closing
 from time import monotonic
 
-from neurontools.cli.daemon.connection import ask_or_start_daemon
-from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line.options import (
+from neurontools.cli.daemon.connection import DaemonSnapshots, ask_or_start_daemon
+from neurontools.cli.line import (
     FILES,
     INSTANCE_TYPES,
     Option,
@@ -88,9 +87,9 @@ def main() -> None:
 def _run_monitor(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import about
+        from neurontools.cli.line import information_text
 
-        write_text(about.information_text(_COMMAND, sys.modules[__name__], given))
+        write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     if "json-schema" in given:
         from neurontools.exporters.monitor.record_types import record_schema

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.cli.line.options import FILES, Option
+from neurontools.cli.line import FILES, Option
 from neurontools.rpc.profile_protocol import LONGEST_SECONDS, MOST_STEPS
 from neurontools.util.errors import EXIT_USAGE, UserError
 

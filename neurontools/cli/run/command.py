@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Any
 
 from neurontools.cli.daemon.connection import choose_daemon
-from neurontools.cli.line.options import exclude_each_other, requests_information
-from neurontools.cli.run import options, orphan_reaper, summary
+from neurontools.cli.line import FILES, INSTANCE_TYPES, Option, exclude_each_other, parse_options, requests_information
+from neurontools.cli.run import summary, wait
 from neurontools.cli.run.summary import EstimateRequest
 from neurontools.cli.run.terminal import (
     ProgressLine,
@@ -112,15 +112,15 @@ def main() -> None:
 
 
 def _run_neuron_run(arguments: list[str]) -> int:
-    given, script = options.split_command_line(arguments)
+    given, script = split_command_line(arguments)
     if requests_information(given):
-        from neurontools.cli.line import about
+        from neurontools.cli.line import information_text
 
-        write_text(about.information_text(_COMMAND, options, given))
+        write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     if "module" not in given:
         if not script:
-            raise UserError(f"no script given; usage: {options.USAGE}", EXIT_USAGE)
+            raise UserError(f"no script given; usage: {USAGE}", EXIT_USAGE)
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "advise", "no-advice")
@@ -132,10 +132,10 @@ def _run_neuron_run(arguments: list[str]) -> int:
     named, instance_type = choose_daemon(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
-    workers = options.parse_count(given, "nproc-per-node", _MOST_WORKERS)
+    workers = parse_count(given, "nproc-per-node", _MOST_WORKERS)
     if workers == 0:
         raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
-    longest_wait_seconds = options.parse_count(given, "wait", 10**8)
+    longest_wait_seconds = parse_count(given, "wait", 10**8)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     request_profile(given, environment)
@@ -170,7 +170,7 @@ def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
             if name in given:
                 raise UserError(f"--{name} is for an estimate; add --estimate TYPE", EXIT_USAGE)
         return None
-    samples = options.parse_count(given, "samples", 10**15)
+    samples = parse_count(given, "samples", 10**15)
     if samples == 0:
         raise UserError("--samples 0: no samples; give as many as an epoch has", EXIT_USAGE)
     made = EstimateRequest.of(given, samples)
@@ -255,7 +255,7 @@ def _run_script(
     if exit_code < 0:
         exit_code = 128 - exit_code
     workers = summary.read_workers(directory)
-    count = max(options.parse_count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
+    count = max(parse_count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
     document = summary.combine_workers(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
         write_stderr_lines("\n" + summary.summary_text(document).rstrip("\n"))
@@ -288,11 +288,11 @@ class _ScriptProcess:
         """Starts the script in our process group, so that it keeps the terminal. Call from the main thread."""
         token = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._reaper = _start_reaper(token)
-        outer = environment.get(orphan_reaper.RUN_VARIABLE)
+        outer = environment.get(wait.RUN_VARIABLE)
         ends_with_us = {
             **environment,
             signals.PARENT_PID_VARIABLE: str(os.getpid()),
-            orphan_reaper.RUN_VARIABLE: f"{outer}:{token}" if outer else token,
+            wait.RUN_VARIABLE: f"{outer}:{token}" if outer else token,
         }
         self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
         for number in self._early:
@@ -332,13 +332,13 @@ class _ScriptProcess:
 
 def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
     """Starts the orphan reaper, which kills the script if neuron-run is killed. Returns None if it cannot start."""
-    command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
+    command = [sys.executable, "-I", "-S", str(wait.__file__), token]
     try:
         # A new session shields the reaper from signals to our process group or terminal. Without RUN_VARIABLE, the
         # reaper of an outer neuron-run doesn't kill this reaper.
         return subprocess.Popen(
             command,
-            env={name: value for name, value in os.environ.items() if name != orphan_reaper.RUN_VARIABLE},
+            env={name: value for name, value in os.environ.items() if name != wait.RUN_VARIABLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -426,3 +426,101 @@ def _private_directory() -> Iterator[Path | None]:
 
 if __name__ == "__main__":
     main()
+
+
+_MOST_DIGITS = 18
+
+OPTIONS = (
+    Option("cores", "run on these NeuronCores, such as 0-3 or 2,3; sets NEURON_RT_VISIBLE_CORES", value="LIST"),
+    Option(
+        "nproc-per-node",
+        "start so many workers with torchrun, a NeuronCore each",
+        short="n",
+        aliases=("nproc_per_node",),
+        value="N",
+    ),
+    Option("simulate", "run on a simulated host of this instance type", value="TYPE", completes=INSTANCE_TYPES),
+    Option("export-sysfs", "keep a tree like the driver's of the simulated host here", value="DIR", completes=FILES),
+    Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
+    Option("wait", "wait up to so many seconds until the cores are free; 0 is for ever", value="SECONDS"),
+    Option("top", "show neuron-top while the script runs; its output follows when neuron-top was left"),
+    Option(
+        "summary-json",
+        "write the summary to this file as JSON too; - is standard output",
+        value="FILE",
+        completes=FILES,
+    ),
+    Option(
+        "profile",
+        "write a profile of each worker into this directory, for neuron-profile, TensorBoard and Perfetto",
+        value="DIR",
+        completes=FILES,
+    ),
+    Option("profile-steps", "profile these steps alone, such as 10:15; 10: is all from the tenth", value="STEPS"),
+    Option(
+        "estimate",
+        "say what the run would need, take and cost on these instance types, or on all",
+        value="TYPES",
+        completes=INSTANCE_TYPES,
+    ),
+    Option("calibrate", "narrow the estimate by the measured rows in this file", value="FILE", completes=FILES),
+    Option("prices", "estimate with the prices in this file too", value="FILE", completes=FILES),
+    Option("samples", "samples of an epoch, for its cost", value="N"),
+    Option("advise", "print all performance advice, with sources"),
+    Option("ignore", "leave out this advice, such as float32,nan", value="RULES"),
+    Option("no-advice", "print no performance advice"),
+    Option("quiet", "neither progress nor summary", short="q"),
+    Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = "neuron-run [options] script.py [arguments …]"
+SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and prints a summary."
+NOTES = """\
+Options of neuron-run come before the script; what follows it is the script's.
+
+Environment:
+  NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores goes before them
+  NEURON_RT_INSPECT_ENABLE=1, NEURON_RT_INSPECT_OUTPUT_DIR  as --profile
+  NEURONTOOLS_SOCKET                            as --socket
+  NEURONTOOLS_SIMULATE                          as --simulate, when no socket is named
+  NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
+
+It ends with the exit code of the script, or of the worker that failed first, or with one of its own.
+"""
+EXIT_CODES = (
+    (1, "an option is unknown, or something failed"),
+    (2, "an option has an invalid value, or there is no script"),
+    (4, "the socket may not be used by this user"),
+    (12, "no daemon answers"),
+    (70, "a defect of the command"),
+    (124, "the NeuronCores did not become free, or the daemon did not answer, in time"),
+    (130, "interrupted"),
+)
+
+
+def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Splits the command line into the options of neuron-run, and the script with its arguments."""
+    takes_value = {flag for option in OPTIONS if option.value for flag in option.flags}
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        if argument == "--":
+            return parse_options(OPTIONS, arguments[:position]), arguments[position + 1 :]
+        if not argument.startswith("-") or argument == "-":
+            break
+        position += 2 if argument in takes_value else 1
+        if argument.partition("=")[0] in ("-m", "--module"):
+            break
+    return parse_options(OPTIONS, arguments[:position]), arguments[position:]
+
+
+def parse_count(given: dict[str, str], name: str, most: int) -> int | None:
+    """Returns the value of an option as a whole number; None if not given. Raises UserError if it is invalid."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) > most:
+        raise UserError(f"--{name} {text[:40]!r}: not a whole number up to {most}", EXIT_USAGE)
+    return int(text)

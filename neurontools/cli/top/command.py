@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from neurontools.cli.daemon.connection import ask_or_start_daemon
-from neurontools.cli.line.options import (
+from neurontools.cli.line import (
     HOST_OPTION_NAMES,
     exclude_each_other,
     names_hosts,
@@ -62,9 +62,9 @@ def main() -> None:
 def _run_top(arguments: list[str]) -> int:
     given = parse_options(options.OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import about
+        from neurontools.cli.line import information_text
 
-        write_text(about.information_text(_COMMAND, options, given))
+        write_text(information_text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:
         from neurontools.cli.top.documents import schema_text

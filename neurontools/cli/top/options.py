@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from neurontools.cli.line.options import (
+from neurontools.cli.line import (
     FILES,
     HOST_OPTIONS,
     INSTANCE_TYPES,
@@ -15,7 +15,7 @@ from neurontools.cli.line.options import (
     Option,
     repeat_count,
 )
-from neurontools.cli.line.options import interval_seconds as parse_interval
+from neurontools.cli.line import interval_seconds as parse_interval
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neurontools.cli.daemon.connection import ask_or_start_daemon
-from neurontools.cli.line.options import two_values
+from neurontools.cli.line import two_values
 from neurontools.cli.top.options import check_device_filter, filter_option, narrowing_option
 from neurontools.client.daemon_client import Client, Recording
 from neurontools.client.events import events_between

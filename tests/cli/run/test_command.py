@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.cli.run import options, summary
+from neurontools.cli.run import command, summary
 from neurontools.profile import read_directory
 from neurontools.util.errors import UserError
 from tests.harness import counted_runs
@@ -108,14 +108,14 @@ def test_a_script_that_a_signal_ended(neuron_run: Run, tmp_path: Path) -> None:
 
 
 def test_options_end_where_the_script_begins() -> None:
-    assert options.split_command_line(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
-    assert options.split_command_line(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
+    assert command.split_command_line(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
+    assert command.split_command_line(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
         {"cores": "2", "module": "pack.age"},
         ["-n", "3"],
     )
-    assert options.split_command_line(["--", "-x.py"]) == ({}, ["-x.py"])
+    assert command.split_command_line(["--", "-x.py"]) == ({}, ["-x.py"])
     with pytest.raises(UserError):
-        options.split_command_line(["--cores"])
+        command.split_command_line(["--cores"])
 
 
 def test_the_summary_as_text() -> None:

@@ -1,1 +1,0 @@
-"""`neuron-fault`: injects faults into simulated devices."""

@@ -1,1 +1,0 @@
-"""Shared parts of the commands: options, --help, --version and completion."""
