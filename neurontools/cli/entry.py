@@ -30,4 +30,4 @@ def neuron_profile() -> None:
 
 
 def neuron_fault() -> None:
-    run_module("neurontools.cli.fault")
+    run_module("neurontools.cli.fault.command")

@@ -1,36 +1,25 @@
 """Chooses the monitor daemon for a command, and registers the command with it as an observer."""
 
-from __future__ import annotations
-
 import _socket
 import os
-from collections.abc import Callable, Mapping
 
-from neurontools.fleet.feed import DirectFeed, FleetFeed
-from neurontools.fleet.hosts import HostList, Reach, parse_hosts_option, read_file_sd, read_hostfile
-from neurontools.fleet.slurm import slurm_job_hosts
-from neurontools.model import Snapshot
-from neurontools.rpc import call, neuron_pb2, socket_path
-from neurontools.rpc.ask import ask_error
-from neurontools.rpc.call import CallError
-from neurontools.rpc.convert import from_message
+from neurontools.rpc import socket_path
 from neurontools.rpc.socket_path import attach_socket
-from neurontools.util.errors import EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from contextlib import ExitStack
     from typing import TypeVar
 
-    from neurontools.rpc.tunnel_registry import TunnelSet
-T = TypeVar("T")
+    T = TypeVar("T")
 
 
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 
 
 def choose_daemon(
-    given: dict[str, str], environment: Mapping[str, str], *, reads_only: bool = True
+    given: dict[str, str], environment: "Mapping[str, str]", *, reads_only: bool = True
 ) -> tuple[str | None, str | None]:
     """Returns the configured socket or the instance type to simulate. Options override environment variables.
 
@@ -56,7 +45,7 @@ def choose_daemon(
     return None, instance_type or None
 
 
-def ask_first_daemon(ask: Callable[[str], T], environment: Mapping[str, str]) -> T | None:
+def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
     """Returns the answer of the first daemon of this host; None if no daemon runs.
 
     `ask` receives a socket path, and raises NoDaemon if no daemon answers there. If only refusing daemons exist, raises
@@ -89,13 +78,13 @@ def _is_absent(path: str) -> bool:
 
 
 def ask_or_start_daemon(
-    ask: Callable[[str], T],
+    ask: "Callable[[str], T]",
     given: dict[str, str],
-    stack: ExitStack,
+    stack: "ExitStack",
     *,
     interval_seconds: float | None = None,
     load: str | None = None,
-) -> T:
+) -> "T":
     """Returns the answer of the configured daemon, else of the first daemon of this host, else of a private daemon.
 
     Starts a private daemon to simulate, or to read this host's devices if no daemon runs. The private daemon takes a
@@ -143,95 +132,3 @@ def attach_observer(socket_path: str) -> _socket.socket | None:
         connection.close()
         return None
     return connection
-
-
-def open_fleet_feed(
-    given: Mapping[str, str], interval_seconds: float | None = None
-) -> tuple[FleetFeed, tuple[str, ...]]:
-    """Returns a feed of snapshots from the named hosts, not started yet, and error texts for invalid names.
-
-    Raises UserError if no host is named.
-    """
-    if "prometheus" in given:
-        from neurontools.fleet.prometheus.feed import PrometheusFeed
-        from neurontools.fleet.prometheus.server import PrometheusAccess, read_prometheus_access
-
-        access = (
-            read_prometheus_access(given["prometheus-config"]) if "prometheus-config" in given else PrometheusAccess()
-        )
-        return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
-    hosts = requested_hosts(given)
-    tunnels: TunnelSet | None = None
-    if any(place.reach is Reach.TLS for place in hosts.places):
-        from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
-
-        tunnels = TunnelSet(client_tls(given, os.environ))
-    return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.troubles
-
-
-def requested_hosts(given: Mapping[str, str]) -> HostList:
-    """Returns the hosts that an option names. Raises UserError if no host is named."""
-    if "hosts" in given:
-        return parse_hosts_option(given["hosts"])
-    name = next(name for name in _READ if name in given)
-    hosts = _READ[name](given[name])
-    if not hosts.places:
-        cause = hosts.troubles[0] if hosts.troubles else f"--{name} {given[name][:200]}: names no host"
-        raise UserError(f"{cause}; name one", EXIT_USAGE)
-    return hosts
-
-
-_READ: dict[str, Callable[[str], HostList]] = {
-    "hostfile": read_hostfile,
-    "file-sd": read_file_sd,
-    "slurm": slurm_job_hosts,
-}
-
-
-_METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
-TIMEOUT_SECONDS = 5.0
-
-
-class DaemonSnapshots:
-    """Requests snapshots from a daemon, and reconnects after a failure.
-
-    With `is_seen`, the daemon lists this process as an observer.
-    """
-
-    def __init__(self, socket_path: str, *, is_seen: bool = False) -> None:
-        self.socket_path = socket_path
-        self._is_seen = is_seen
-        self._connection: call.UnaryConnection | None = None
-        self._presence: _socket.socket | None = None
-
-    def latest(self) -> Snapshot:
-        """Returns the latest snapshot. Raises NoDaemon or UserError."""
-        return self._ask(neuron_pb2.GetSnapshotRequest())
-
-    def past(self, age_seconds: float) -> Snapshot:
-        """Returns the snapshot from `age_seconds` ago, or the oldest if it is newer. Raises NoDaemon or UserError."""
-        return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
-
-    def close(self) -> None:
-        """Closes the connections. The next request opens them again."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-        presence, self._presence = self._presence, None
-        if presence is not None:
-            presence.close()
-
-    def _ask(self, request: neuron_pb2.GetSnapshotRequest) -> Snapshot:
-        try:
-            if self._connection is None:
-                self._connection = call.UnaryConnection(self.socket_path, TIMEOUT_SECONDS)
-                if self._is_seen:
-                    self._presence = attach_observer(self.socket_path)
-            reply = self._connection.call(_METHOD, request.SerializeToString())
-            return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
-        except CallError as error:
-            self.close()
-            raise ask_error(self.socket_path, error) from error
-        except BaseException:
-            self.close()
-            raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from neurontools.cli.daemon.connection import open_fleet_feed
+from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.line import HOST_OPTION_NAMES, exclude_each_other
 from neurontools.fleet.document import document, document_json
 from neurontools.fleet.states import HostLink, HostState, by_name, worst_first

@@ -10,8 +10,8 @@ import time
 from time import sleep
 
 from neurontools import catalog, free_cores
-from neurontools.cli.daemon.connection import DaemonSnapshots
 from neurontools.cli.daemon.private import PrivateDaemon
+from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line import DeviceSelection, exclude_each_other, interval_seconds, repeat_count
 from neurontools.client.daemon_client import Client
 from neurontools.driver.environment import InvalidCoreRequest, Roots, logical_neuroncore_config

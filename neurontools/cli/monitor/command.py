@@ -10,7 +10,8 @@ import sys
 from contextlib import ExitStack, closing
 from time import monotonic
 
-from neurontools.cli.daemon.connection import DaemonSnapshots, ask_or_start_daemon
+from neurontools.cli.daemon.connection import ask_or_start_daemon
+from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line import (
     FILES,
     INSTANCE_TYPES,

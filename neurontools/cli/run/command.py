@@ -424,10 +424,6 @@ def _private_directory() -> Iterator[Path | None]:
         yield Path(name)
 
 
-if __name__ == "__main__":
-    main()
-
-
 _MOST_DIGITS = 18
 
 OPTIONS = (
@@ -524,3 +520,7 @@ def parse_count(given: dict[str, str], name: str, most: int) -> int | None:
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) > most:
         raise UserError(f"--{name} {text[:40]!r}: not a whole number up to {most}", EXIT_USAGE)
     return int(text)
+
+
+if __name__ == "__main__":
+    main()

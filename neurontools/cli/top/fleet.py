@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from neurontools.cli.daemon.connection import open_fleet_feed
+from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.top import options
 from neurontools.cli.top.first_frame import FirstFrameTerminal
 from neurontools.cli.top.options import chosen_theme

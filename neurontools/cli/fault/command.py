@@ -344,10 +344,6 @@ def _open_regular(path: str, flags: int) -> int:
     return descriptor
 
 
-if __name__ == "__main__":
-    main()
-
-
 def fault_table(faults: Sequence[InjectedFault]) -> str:
     if not faults:
         return "no fault is there\n"
@@ -422,3 +418,7 @@ def aligned_table(rows: Sequence[tuple[str, ...]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`neuron-fault`: injects faults into simulated devices."""
