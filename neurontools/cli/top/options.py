@@ -89,8 +89,8 @@ NOTES = """Keys: press ? in the dashboard, or see neuron-top(1).
 Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XDG_CONFIG_HOME.
 """
 EXIT_CODES = (
-    (0, "what was asked for was shown"),
-    (1, "an option is unknown, a file is no recording or a damaged one, or the command failed"),
+    (0, "the requested output was shown"),
+    (1, "an option is unknown, a file is not a recording or is damaged, or the command failed"),
     (2, "an option has an invalid value"),
     (4, "the socket or the recording may not be used by this user"),
     (6, "there is no such file, moment or device"),
