@@ -180,9 +180,9 @@ def known_value(fact: Fact[int]) -> int:
 
 
 def simulated_serial_number(family: DeviceFamily, device_index: int) -> str | None:
-    """Returns a serial number of 16 hexadecimal digits; None for Inferentia, which has no serial numbers.
+    """Returns a serial number for a simulated device; None for Inferentia, which has no serial numbers.
 
-    The number starts with ffffffff to distinguish it from real ones.
+    The number has 16 hexadecimal digits and starts with ffffffff, unlike real ones.
     """
     return f"ffffffff{device_index:08x}" if family.generation > 1 else None
 
@@ -217,10 +217,10 @@ class InstanceType:
     """One instance type. Prices are for Linux, in US dollars per hour; some types have no published price.
 
     `physical_core_map[device]` lists the physical core at each logical position of the device, for LNC 1. At LNC n, a
-    logical core takes n consecutive positions. Nodes 1 and 3 of a Trn2 UltraServer use position XOR 6.
+    logical core takes n consecutive positions. On nodes 1 and 3 of a Trn2 UltraServer, XOR the position with 6 first.
 
-    `device_index_by_routing_id` is a table of the driver. It is empty if the driver has none, as for Inferentia, where
-    devices have their indices in probe order.
+    `device_index_by_routing_id` is a table of the driver. It is empty for Inferentia, whose driver has no such table
+    and numbers devices in probe order.
     """
 
     name: str  # "trn1.32xlarge"
@@ -275,7 +275,7 @@ _HEXADECIMAL_DIGITS = 16
 def ultraserver_node(
     ultraserver: UltraServer | None, index: int | None, node_count: int | None = None
 ) -> UltraServerNode:
-    """Builds the UltraServer node with this index. A `node_count` read from the host overrides the catalog's.
+    """Builds the UltraServer node with this index. A `node_count` that was read from the host replaces the catalog's.
 
     The links of a ring are marked as inferred, because no source states that a ring connects nodes in index order.
     """

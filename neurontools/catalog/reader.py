@@ -310,7 +310,7 @@ def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
 
 
 def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[int, ...], ...]:
-    """Reads the physical core at each logical position of each device. Without a map, position and core are equal."""
+    """Reads the physical core at each logical position of each device. Without a map, core i is at position i."""
     if not table.has("core_map"):
         return (tuple(range(core_count)),) * device_count
     name = table.take("core_map", str)
@@ -366,9 +366,9 @@ class UnknownInstanceType(ValueError):
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of all instance types in the order of index.toml: inf1, inf2, trn1, trn1n, trn2, trn3.
+    """Returns the names of all instance types, in the order of index.toml.
 
-    Within each of them, the order is by size.
+    The order is by series (inf1, inf2, trn1, trn1n, trn2, trn3), then by size.
     """
     return tuple(_family_by_instance_type())
 

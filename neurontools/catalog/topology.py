@@ -1,9 +1,9 @@
 """The graph of NeuronLink links between the devices of an instance. No I/O.
 
 On Trainium and Inferentia2, the driver doesn't detect links: it looks up the neighbours by the total number of devices.
-A multiple of 16 devices is a 4x4 torus, 12 are the ring of Inf2, and 6 the line of Inf2. With any other count, every
-neighbour list is empty, for example if one device failed to probe or is hidden. Only on Inferentia, the driver reads
-the links from firmware. The driver's order of neighbours differs between Trn1 and Trn2, so the lists are never sorted.
+A multiple of 16 devices is a 4x4 torus. 12 devices are a ring and 6 a line; both are Inf2. With any other count, for
+example if one device failed to probe or is hidden, every neighbour list is empty. On Inferentia, the driver reads the
+links from firmware. The driver's order of neighbours differs between Trn1 and Trn2, so the lists are never sorted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-# The search for a compact device group tries all groups up to this number of them (16 devices: at most 12,870).
+# `compact_group` tries all possible groups if there are at most this many; 16 devices have at most 12,870.
 _EXACT_SEARCH_GROUPS = 20_000
 
 
@@ -100,9 +100,9 @@ class Topology:
         return _torus_shape(self.connected_to) if self.kind is TopologyKind.TORUS_2D else None
 
     def rings(self) -> tuple[tuple[int, ...], ...]:
-        """Returns the rings of a topology: the rows, then the columns of a torus, or the single ring from device 0.
+        """Returns the rings of linked devices. Within a ring, the last device is linked to the first.
 
-        Consecutive devices of a ring are linked, and so are the last and the first. Other topologies have no rings.
+        A torus has its rows and then its columns as rings, a ring has itself (from device 0), other kinds have none.
         """
         shape = self.grid_shape()
         if shape is not None:
@@ -117,8 +117,8 @@ class Topology:
         """Returns the `group_size` devices of `free` closest to each other, ascending. None if too few are free.
 
         The closest group has the least sum of hops over all pairs and, among equal sums, the lowest indices. A pair
-        without a path counts as `device_count` hops. The search is exact for up to 16 free devices. Beyond that, it
-        extends a group from each device greedily.
+        without a path counts as `device_count` hops. The search is exact for up to 16 free devices. For more devices,
+        it may return a group that is only nearly the closest.
         """
         if group_size < 0:
             msg = f"a group can't have {group_size} devices"
@@ -152,10 +152,10 @@ class Topology:
 
 
 def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
-    """Returns the shape of links read from a host, or None for an unknown shape, such as devices without links.
+    """Returns the shape of the links that a host reports. None for an unknown shape, such as devices without links.
 
-    Also None if only one end lists a link, or if a list names a device beyond the last index, as in a container. Never
-    returns SWITCHED, because a switched fabric looks like devices without links.
+    Also returns None if only one end lists a link, or if a listed device does not exist, as in a container. Never
+    returns SWITCHED, because a host with a switched fabric reports no links.
     """
     degrees = [len(links) for links in connected_to]
     if degrees == [0]:
@@ -187,9 +187,9 @@ def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
 
 
 def _torus_shape(connected_to: Sequence[Collection[int]]) -> tuple[int, int] | None:
-    """Returns (rows, columns) of the row-major torus with exactly these links, or None. Both are at least 3.
+    """Returns (rows, columns) of the row-major torus with exactly these links. None if there is no such torus.
 
-    Of several shapes, returns the one closest to a square.
+    A torus has at least 3 rows and 3 columns. If several shapes fit, returns the one closest to a square.
     """
     count = len(connected_to)
     for row_count in range(int(count**0.5), 2, -1):
@@ -209,7 +209,7 @@ def _torus_neighbours(device: int, rows: int, columns: int) -> set[int]:
 
 
 def _reached_from(topology: Topology, device: int) -> tuple[int, ...]:
-    """Returns the devices one hop away: the neighbours, or all other devices behind a switch."""
+    """Returns the devices one hop away: the neighbours, or in a switched fabric all other devices."""
     if topology.kind is TopologyKind.SWITCHED:
         return tuple(other for other in range(topology.device_count) if other != device)
     return topology.connected_to[device]

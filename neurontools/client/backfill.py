@@ -148,7 +148,7 @@ class Backfill:
 
 
 def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> list[Moment]:
-    """Returns all snapshots before `newest`, in any order. After `within_seconds`, returns those fetched so far."""
+    """Returns the snapshots before `newest`, in any order: all that can be fetched in `within_seconds`."""
     found: list[Moment] = []
     past = Backfill(socket_path, found.extend, rest_ratio=0.0)
     past.want(newest, None)
@@ -169,7 +169,7 @@ class EndedProcessLog:
 
     def __init__(self) -> None:
         self._ended: dict[_Key, EndedProcess] = {}
-        self._read: dict[int, float] = {}  # time of the last snapshot read in each step of _STEP_SECONDS
+        self._read: dict[int, float] = {}  # by number of a time step: time of its last snapshot that was read
 
     def take(self, processes: Iterable[EndedProcess]) -> None:
         """Adds ended processes, except those already in the log."""
@@ -179,7 +179,7 @@ class EndedProcessLog:
             del self._ended[key]
 
     def read(self, timeline: HostTimeline) -> None:
-        """Adds the ended processes from snapshots of a timeline that earlier calls did not read."""
+        """Adds the ended processes of a timeline. Skips snapshots that earlier calls read."""
         moments = timeline.moments
         position = 0
         while position < len(moments):
@@ -215,7 +215,7 @@ class EndedProcessFetch:
         return self.take()
 
     def take(self) -> tuple[EndedProcess, ...]:
-        """Returns the ended processes after the reply has arrived, but only once; otherwise an empty tuple."""
+        """Returns the ended processes once. Returns () before the reply has arrived, and in later calls."""
         found, self._found = self._found, ()
         return found
 

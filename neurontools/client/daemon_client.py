@@ -40,11 +40,11 @@ class Closed(Exception):
 
 
 def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Client:
-    """Returns a client of the daemon at the path `socket`; by default, of the same daemon as the commands.
+    """Returns a client of the daemon at the path `socket`. By default, finds the daemon as the commands do.
 
-    The default path is NEURONTOOLS_SOCKET, else the socket of the user's own daemon, else that of the system's daemon.
-    Raises NoDaemon if no daemon runs there or access is denied, UserError for an invalid path. `timeout_seconds`
-    applies to each call.
+    They use the path in NEURONTOOLS_SOCKET if it is set, else the user's own daemon, else the system's daemon. Raises
+    NoDaemon if no daemon runs there or access is denied, UserError for an invalid path. `timeout_seconds` applies to
+    each call of the client.
     """
     path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, os.environ)
     absent: NoDaemon | None = None
@@ -88,7 +88,7 @@ class Client:
         return f"<Client of {display_address(self.socket_path)}{', closed' if self._is_closed else ''}>"
 
     def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
-        """Returns the snapshot of `age_seconds` ago, or the oldest that the daemon has. By default, the latest."""
+        """Returns the snapshot of `age_seconds` ago, or the oldest snapshot if the daemon has none that old."""
         return read_snapshot(self.snapshot_message(age_seconds))
 
     def watch(self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None) -> Iterator[Snapshot]:
@@ -102,8 +102,8 @@ class Client:
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
         """Yields the daemon's snapshots of the last `duration_seconds` (0: all), oldest first.
 
-        Only snapshots after `after_sequence` are included. The first step of the iteration fetches them all, so the
-        call's timeout does not limit the later steps.
+        Only snapshots after `after_sequence` are included. They are all fetched before the first is
+        yielded, so the timeout does not limit how long the caller works on them.
         """
         yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
 
@@ -247,7 +247,7 @@ class Recording:
         """Does nothing, because no file is open between calls."""
 
     def _timed_messages(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
-        """Yields each snapshot with its monotonic time in seconds, because the wall clock may have been set."""
+        """Yields the monotonic time in seconds of each snapshot, and the snapshot."""
         from neurontools.client.timeline import HostClock
 
         time, last_seconds = HostClock(), 0.0

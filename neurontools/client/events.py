@@ -3,7 +3,7 @@
 Events that need a rule (stalled, idle, nearly full) repeat the text of the daemon's findings. Snapshots of older
 daemons have no findings, and so no such events.
 
-The module compares protobuf messages, so that a search of an hour of recording does not convert each to a `Snapshot`.
+The module compares protobuf messages, because converting each to a `Snapshot` would make long recordings slow.
 """
 
 from __future__ import annotations

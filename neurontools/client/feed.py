@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
-_MISSED_INTERVALS = 2.5  # a gap of more intervals than this is fetched from the daemon's history
+_MISSED_INTERVALS = 2.5  # a gap longer than this many intervals is filled from the daemon's history
 
 
 class FeedState(Enum):
@@ -228,7 +228,7 @@ class ReplayFeed(Feed):
 
     @property
     def is_loading_past(self) -> bool:
-        """Whether the recording is not read to its end yet."""
+        """Whether the feed is still reading the recording."""
         return self.status.link is FeedState.LOADING
 
     @property

@@ -8,9 +8,9 @@ type and payload (4 bytes, big endian):
 * `K`, a key snapshot: a `Snapshot` message of neuron.proto, compressed as one zlib stream.
 * `D`, the difference to the previous snapshot: a piece of one raw deflate stream. The stream restarts after every key
   snapshot and is flushed (Z_SYNC_FLUSH) at the end of every record. Uncompressed it is a sequence of integers, zigzag
-  and LEB128 coded; a 0 is followed by the number of further zeros. First come the residuals of all numbers of the
-  snapshot (recording_codec defines their order, recording_prediction their prediction and quantization). Then come the
-  changes of the latency histograms.
+  and LEB128 coded; a 0 is followed by the number of further zeros. First come the changes of the latency histograms.
+  Then come the residuals of all numbers of the snapshot. recording_prediction defines their order, prediction and
+  quantization.
 * `E`, the regular end of the recording, without payload.
 
 Numbers are quantized (`step_of` in recording_prediction): shares to 1/10,000, times to 0.1 or 1 ms, FLOPS and latencies
@@ -170,7 +170,7 @@ class RecordingReader:
             raise UserError(f"{self._shown}: {error}") from None
 
     def _read(self, count: int) -> bytes:
-        """Reads at most `count` bytes and adds to the position, which a pipe does not have."""
+        """Reads at most `count` bytes. Counts them, because a pipe does not know its position."""
         data = self._file.read(count)
         self._position_bytes += len(data)
         return data

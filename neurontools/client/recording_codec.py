@@ -24,7 +24,7 @@ Path = tuple[tuple[str, ...], tuple[int, ...]]
 MOST_NUMBERS = 500_000
 """Limit of numbers in one snapshot. The largest instance with a process on every core has 14,000."""
 
-_LONGEST_NUMBER_BITS = 640  # limit for the difference between two values of a number; real differences are far smaller
+_LONGEST_NUMBER_BITS = 640  # limit for one encoded integer; real ones are far smaller
 _HISTOGRAM = "LatencyHistogram"
 _INTEGERS = frozenset(
     {

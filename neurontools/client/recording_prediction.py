@@ -1,6 +1,6 @@
 """Predicts the next snapshot, so that a recording stores only the residuals of its numbers.
 
-Writer and reader have the same state, in quantization steps. The writer predicts from the rounded values that the
+Writer and reader keep the last numbers, in quantization steps. The writer predicts from the rounded values that the
 reader will have, so rounding errors do not add up. A rate is predicted from the growth of its counters.
 """
 
@@ -85,7 +85,7 @@ class Predictor:
             self.before.append(to_steps(slot.step, value))
         self.histograms = histograms
         self.histogram_growth: list[Buckets] = [{} for _ in histograms]
-        # by histogram: latency percentiles of its last growth, computed on first use
+        # by index of the histogram: latency percentiles of its last growth, computed on first use
         self._percentiles: dict[int, LatencyPercentiles | None] = {}
 
     def encode(self, numbers: list[Number], histograms: list[Buckets]) -> list[int]:
@@ -235,7 +235,7 @@ _GONE = -(2**70)  # residual that marks a number which is now absent; no real re
 
 
 def _shifted(value: int) -> int:
-    """Encodes a value without a prediction. The result is never 0, which means an absent value."""
+    """Encodes a value that has no prediction. Never returns 0, because 0 encodes an absent value."""
     return value + 1 if value >= 0 else value
 
 
@@ -244,7 +244,7 @@ def _unshifted(residual: int) -> int:
 
 
 def _rounded(residual: int, expected: int) -> tuple[int, int]:
-    """Rounds a residual to its first `_GROWTH_BITS` bits; returns it and the resulting value."""
+    """Rounds a residual to its first `_GROWTH_BITS` bits. Returns it and the value that it restores."""
     spare = max(0, abs(residual).bit_length() - _GROWTH_BITS)
     half = 1 << spare >> 1
     kept = (abs(residual) + half >> spare << spare) * (1 if residual >= 0 else -1)

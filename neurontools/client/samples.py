@@ -178,8 +178,8 @@ class Samples:
     def gaps(self, first_seconds: float) -> list[tuple[float, float]]:
         """Returns the gaps that end after this time, each as the times of the samples before and after it.
 
-        Two samples have a gap between them if they are much further apart than the daemon's sampling interval, and than
-        the neighbouring samples. So a view with a long interval has no gaps.
+        There is a gap between two samples if they are much further apart than the daemon's sampling interval and than
+        the samples around them. So a view with a long update interval has no gaps.
         """
         found = []
         for end in self._pauses[bisect_right(self._pauses, first_seconds) :]:
@@ -235,7 +235,7 @@ class TimeAxis:
     def steps(self, per_cell: int = 1) -> tuple[int | None, ...]:
         """Divides each cell into `per_cell` parts and returns the number of the time step to plot in each part.
 
-        A part without data has None. A sample covers the time since the previous sample, unless that is a gap.
+        A part without data has None. A sample covers the time since the previous sample, unless it follows a gap.
         """
         if per_cell not in self._by_parts:
             self._by_parts[per_cell] = self._compute_steps(per_cell)

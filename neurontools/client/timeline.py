@@ -31,7 +31,7 @@ class HostTimeline:
 
     def __init__(self, limit_bytes: int | None = LIVE_BYTES) -> None:
         self.moments: list[Moment] = []
-        self.is_full = False  # whether snapshots were dropped, so that older ones do not fit
+        self.is_full = False  # whether snapshots were dropped; still older snapshots do not fit either
         self._samples = Samples()
         self._eventful: list[Moment] = []  # all `moments` that have events
         self._limit_bytes = limit_bytes
@@ -126,7 +126,7 @@ class HostTimeline:
         return tuple(moment.at_seconds for moment in self._eventful[-limit:])
 
     def next_event(self, index: int, step: int) -> int | None:
-        """Returns the index of the nearest snapshot with events after (`step` 1) or before (-1) `index`, or None."""
+        """Returns the index of the next (`step` 1) or previous (-1) snapshot with events; None if there is none."""
         at_seconds = self.moments[index].at_seconds
         if step > 0:
             position = bisect_right(self._eventful, at_seconds, key=_at)
@@ -227,10 +227,10 @@ class PastMomentBuilder:
         return self._after.sequence
 
     def make(self, packed: bytes) -> tuple[Moment, ...]:
-        """Converts the next older reply. Returns its `Moment`, and the following one again, now with its events.
+        """Converts the next older reply. Returns its `Moment`, and the previously returned one again with its events.
 
-        Events come from the difference of two snapshots. Returns nothing if the reply is not older, for example from
-        another daemon. A reply that reaches `oldest` completes the range.
+        Events are the difference to the snapshot before. Returns () if the reply is not older than the previous reply,
+        for example if it comes from another daemon. A reply at or before `oldest` completes the range.
         """
         reply = _decompress(packed)
         message = _parse(reply)
@@ -245,7 +245,7 @@ class PastMomentBuilder:
         return before, after
 
     def finish(self) -> tuple[Moment, ...]:
-        """Completes the range. If `oldest` is given, returns the `Moment` after it again, now with its events."""
+        """Completes the range. If `oldest` is given, returns the `Moment` after it again with its events."""
         self.is_complete = True
         if self._oldest is None:
             return ()
@@ -338,7 +338,7 @@ class Packer:
 
 
 def snapshot_order(snapshot: neuron_pb2.Snapshot) -> tuple[float, int]:
-    """Returns a sort key: the later of two snapshots since the same boot of a host has the greater key.
+    """Returns a sort key for the snapshots of a host since one boot: later snapshots have greater keys.
 
     The sequence number orders snapshots taken at the same time. It is not enough alone, because it starts again with
     each daemon. The daemon's PID does not help: in a container it is always 1.
@@ -350,9 +350,9 @@ class HostClock:
     """Converts the times of a host's snapshots to one timeline: CLOCK_MONOTONIC, continued across reboots."""
 
     def __init__(self) -> None:
-        # of the last snapshot: its `snapshot_order`, its wall-clock time, and the PID of its daemon
+        # `snapshot_order`, wall-clock time and daemon PID of the last snapshot
         self._last: tuple[tuple[float, int], float, int] | None = None
-        self._begun_seconds = 0.0  # added to CLOCK_MONOTONIC since the host's last reboot
+        self._begun_seconds = 0.0  # the timeline minus CLOCK_MONOTONIC; grows with each reboot of the host
 
     def place(self, snapshot: neuron_pb2.Snapshot) -> float | None:
         """Returns the time of a snapshot in the timeline, in seconds; None if it is not newer than the last one."""

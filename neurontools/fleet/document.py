@@ -96,14 +96,14 @@ class FleetHost:
     utilization_ratio: float | None
     flops_per_second: float | None
     mfu_ratio: float | None
-    steps_per_second: float | None  # rate of its largest job that reports steps
+    steps_per_second: float | None  # steps per second of its largest job that reports steps
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None
     job_count: int | None
     problem_count: int | None
     users: tuple[str, ...]  # users of its jobs, possibly not all
-    user_count: int | None  # all users; None if unknown, or if the reader may not see users
+    user_count: int | None  # number of all users; None if unknown, or if the reader may not see users
     findings: tuple[FleetFinding, ...]  # the gravest findings, possibly not all
     devices: tuple[FleetDevice, ...]
     jobs: tuple[FleetHostJob, ...]  # the jobs with the most cores, possibly not all
@@ -124,7 +124,7 @@ class FleetDocumentJob:
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]
     state: str  # training, starting, compiling, waiting, stuck or unknown
-    state_seconds: float | None  # time in this state; for training and waiting, since the last step
+    state_seconds: float | None  # time in this state; if training or waiting, time since the last step
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
@@ -202,7 +202,7 @@ _CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
 
 
 def csv_text(made: FleetDocument | None) -> str:
-    """Formats the hosts of a document as CSV, one line per host; returns the header for None."""
+    """Formats the hosts of a document as CSV lines without a header. For None, returns the header."""
     names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
     if made is None:
         return csv_line([*names, "worst", "labels"])

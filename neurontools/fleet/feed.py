@@ -60,7 +60,7 @@ class FleetFeed(ABC):
         return fleet_jobs(self.states)
 
     def request_users(self) -> None:
-        """Enables the collection of users of jobs, for feeds that need extra queries for it."""
+        """Asks the feed to collect the users of jobs too, which takes extra queries in some feeds."""
         self._are_users_wanted = True
 
     @property
@@ -104,7 +104,7 @@ class FleetFeed(ABC):
     def wait_settled(self, seconds: float | None = None) -> bool:
         """Waits until the feed is settled, at most `seconds`; returns whether it is settled.
 
-        Replaces `notify`, so call this only after `start` without `notify`.
+        Replaces the `notify` of `start`, so call this only if `start` got none.
         """
         settled = threading.Event()
         self._notify = lambda: settled.set() if self.is_settled else None
@@ -114,17 +114,17 @@ class FleetFeed(ABC):
 
 MAX_SUMMARY_BYTES = 2**15
 _METHOD = "/neurontools.v1.MonitorService/WatchHostSummary"
-_INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # pairs of a number of hosts and an interval in seconds
+_INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # (hosts, seconds): the interval for up to that many hosts
 _SLOWEST_SECONDS = 10.0
 _MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16, Reach.TLS: 32}
 _SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # pause between two new connections
 _ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0, Reach.TLS: 12.0}  # timeout for the first summary of a host
 _SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0, Reach.TLS: 15.0}
-_SETTLED_SECONDS_A_HOST = 0.1  # because hosts are connected in batches
+_SETTLED_SECONDS_A_HOST = 0.1  # extra time per host, because hosts are connected in batches
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # the longest sampling interval that a daemon can have
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
-_HASTE = 0.2  # share of the interval; the feed pauses reading a host that sends faster
+_HASTE = 0.2  # fraction of the interval; a host that sends faster is not read for a while
 _MOST_FRUITLESS_READS = 100  # limit of successive reads without a complete summary
 _LONGEST_TROUBLE = 160
 _FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
@@ -149,8 +149,8 @@ def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
 class DirectFeed(FleetFeed):
     """Collects summaries from the daemons themselves.
 
-    While the feed runs, `socket_path` gives access to the whole daemon of a host. `tunnels` lead to hosts that are
-    reached over TLS; the feed closes them.
+    While the feed runs, `socket_path` gives access to the whole daemon of a host. `tunnels` opens the connections to
+    hosts that are reached over TLS; the feed closes it.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ class DirectFeed(FleetFeed):
         return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
 
     def _mark_lost(self, host: _Host, trouble: str) -> None:
-        """Closes the connection to a host and schedules a retry, with growing pauses."""
+        """Closes the connection to a host and schedules a retry. The pause doubles with each failure."""
         if host.stream is not None:
             if host.is_read:
                 self._selector.unregister(host.stream)
@@ -423,7 +423,7 @@ def _lost_reason(error: Exception) -> str:
 
 
 def _raise_file_limit(host_count: int) -> None:
-    """Raises the limit of open files (RLIMIT_NOFILE) for a connection per host and the ssh processes."""
+    """Raises the limit of open files (RLIMIT_NOFILE), because each host needs several."""
     wanted = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

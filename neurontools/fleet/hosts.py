@@ -148,7 +148,7 @@ class HostListBuilder:
 
 
 def _places(text: str) -> list[HostAddress]:
-    """Parses one line. Raises ValueError, whose text describes the error."""
+    """Parses a line of a hostfile. Raises ValueError with the cause if it is malformed."""
     name, _, where = text.partition(" ")
     where, labels = _labels_of(where.strip())
     if not where and name.startswith(_TLS):
@@ -182,7 +182,7 @@ def _places(text: str) -> list[HostAddress]:
 
 
 def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Splits the labels off the end of a line; returns the rest and the labels."""
+    """Splits the labels off the end of a line. Returns the text before them, and the labels."""
     labels: list[tuple[str, str]] = []
     while found := _LABEL.search(text):
         if len(labels) >= MOST_LABELS:
@@ -281,7 +281,7 @@ def read_file_sd(path: str) -> HostList:
 
 
 def _group(group: Any) -> tuple[list[str], dict[str, str]]:
-    """Returns targets and labels of a file_sd group. Raises ValueError if Prometheus would reject it."""
+    """Returns the targets and the labels of a file_sd group. Raises ValueError if Prometheus would reject it."""
     if not isinstance(group, dict) or not isinstance(group.get("targets"), list):
         raise ValueError("has no list of targets")
     targets, labels = group["targets"], group.get("labels") or {}
@@ -291,6 +291,6 @@ def _group(group: Any) -> tuple[list[str], dict[str, str]]:
 
 
 def _shown(labels: dict[str, str]) -> list[tuple[str, str]]:
-    """Returns the labels that distinguish hosts, in the form of a hostfile. Spaces become underscores."""
+    """Returns the labels to show for a host: without `node` and Prometheus's own labels. Spaces become underscores."""
     own = [(name, "_".join(value.split())[:LONGEST_LABEL]) for name, value in labels.items()]
     return [(name, value) for name, value in own if not name.startswith("__") and name != "node"][:MOST_LABELS]

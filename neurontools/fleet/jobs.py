@@ -11,7 +11,7 @@ from neurontools.model import Severity
 from neurontools.model.jobs import JobState, find_straggler
 
 MOST_MISSING = 16
-MOST_ABSENT = 4  # absent ranks listed per host
+MOST_ABSENT = 4  # limit of absent ranks listed per host
 STUCK_SECONDS = 60.0  # the default of neurond
 _STATES = tuple(JobState)
 
@@ -49,7 +49,7 @@ class AbsentRank:
 class FleetStandstill:
     """The ranks that wait in a collective, and the ranks they wait for, while no step completes."""
 
-    collective: str  # the collective on the host with the most waiting ranks
+    collective: str  # name of the collective, from the host with the most waiting ranks
     waiting_rank_count: int
     absent_rank_count: int
     absent_ranks: tuple[AbsentRank, ...]  # the first absent ranks of each host, if rank numbers are known
@@ -87,7 +87,7 @@ class FleetJob:
     standstill: FleetStandstill | None
     severity: Severity | None  # highest severity of the findings on its processes; None if unknown
     users: tuple[str, ...] = ()  # the users that its hosts report
-    user_count: int | None = None  # may exceed the length of `users`; None if unknown
+    user_count: int | None = None  # number of all users, also of those not in `users`; None if unknown
 
     @property
     def missing_rank_count(self) -> int:
@@ -182,7 +182,7 @@ def _state_rank(state: str) -> int:
 
 
 def _name(names: Sequence[str]) -> str:
-    """Returns the first of several names, such as those of a run's pods, with the number of other names."""
+    """Returns the first of several names, such as those of a run's pods, and says how many more there are."""
     different = sorted(set(names))
     return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
 

@@ -38,7 +38,7 @@ def slurm_job_hosts(job: str) -> HostList:
 
 
 def _run_for_job(job: str, *arguments: str) -> str:
-    """Runs scontrol. Raises UserError with its message and the job if scontrol fails."""
+    """Runs scontrol. If it fails, raises UserError with the job and the message of scontrol."""
     try:
         return run_scontrol(*arguments, timeout_seconds=_SECONDS, next_step="see squeue")
     except ScontrolMissing as error:
@@ -65,7 +65,7 @@ class ScontrolMissing(UserError):
 def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str:
     """Runs scontrol with limits on time and size, and returns its output.
 
-    Raises UserError with the cause and the next step.
+    Raises UserError if scontrol is missing, fails or exceeds a limit.
     """
     name = f"scontrol {arguments[0]}"
     try:
@@ -104,7 +104,7 @@ class _TooMuch(Exception):
 
 
 def _read(child: subprocess.Popen[bytes], deadline_seconds: float) -> tuple[bytes, bytes]:
-    """Reads all of stdout and the start of stderr until the process ends. Raises TimeoutError or _TooMuch."""
+    """Returns stdout and the start of stderr. Raises TimeoutError at the deadline, _TooMuch if stdout is too long."""
     assert child.stdout is not None  # noqa: S101 - both are pipes
     assert child.stderr is not None  # noqa: S101
     said = {child.stdout: bytearray(), child.stderr: bytearray()}

@@ -1,9 +1,9 @@
 """SSH tunnels: local sockets that lead to daemons on other hosts. Each connection runs the user's own ssh.
 
 `ssh HOST neuron-ls --relay` connects its standard input and output to the daemon on that host. The ssh process gets the
-accepted connection itself, so this process copies no data. Keys, known hosts, jump hosts and connection sharing follow
-ssh_config(5). No port is opened, and ssh asks nothing on the terminal (BatchMode). Unless the user's ssh shares
-connections already, later ssh processes to a host share the connection of the first one.
+accepted connection itself, so this process copies no data. Keys, known hosts and jump hosts follow
+ssh_config(5). No port is opened, and ssh asks nothing on the terminal (BatchMode). The ssh processes to a host share
+one connection (ControlMaster).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from neurontools.util.units import sum_known
 class HostLink(StrEnum):
     """Connection state of a host."""
 
-    WAITING = "waiting"  # not connected yet; hosts are connected one after the other
+    WAITING = "waiting"  # not connected yet; a feed connects a few hosts at a time
     CONNECTING = "connecting"  # connecting; no answer yet
     LIVE = "live"
     LOST = "lost"  # connection lost; the feed retries
@@ -99,7 +99,7 @@ def _by_number(name: str) -> tuple[tuple[int, str], ...]:
 
 
 TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
-_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # not names of users, which cannot contain spaces
+_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # differ from all user names, which cannot contain spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _users(state: HostState) -> tuple[str, ...]:
 
 
 def _alike(state: HostState) -> tuple[str, ...]:
-    """Returns the properties by which hosts are grouped as alike: type, health, and whether cores are held."""
+    """Returns the type and health of a host and whether its cores are held, as text. Hosts with equal texts are alike."""
     found = state.summary
     if state.link is not HostLink.LIVE or found is None:
         return (f"{state.link}",)
@@ -236,7 +236,7 @@ _MOST_TOLD = 3
 
 
 def deduplicate_hosts(states: Sequence[HostState]) -> tuple[tuple[HostState, ...], tuple[str, ...]]:
-    """Removes hosts that were named twice; keeps the first name. Also returns lines that name such hosts."""
+    """Returns the hosts, each only under the first of its names, and lines about hosts that were named twice."""
     by_key: dict[tuple[str, ...], list[tuple[float, HostState]]] = {}
     kept: list[HostState] = []
     same: list[str] = []
@@ -259,10 +259,10 @@ def deduplicate_hosts(states: Sequence[HostState]) -> tuple[tuple[HostState, ...
 
 
 def _key(found: HostSummary) -> tuple[str, ...] | None:
-    """Returns what identifies a host, except its boot time; None if nothing does.
+    """Returns the names and IDs that identify a host together with its boot time. None if they are unknown.
 
-    A daemon reports its host name and clocks, and Prometheus has the instance ID. Simulated hosts share one real host
-    and its boot time, so they are never merged.
+    A daemon reports the host name, Prometheus has the instance ID. Simulated hosts share one real host and its boot
+    time, so they are never merged.
     """
     if found.source is SourceKind.SIMULATED:
         return None

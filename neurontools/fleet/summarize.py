@@ -51,7 +51,7 @@ class _Lengths:
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
 """Limits to try, from large to small. With the last one, any host fits; it keeps only the number of users."""
-_LONGEST_USER = 32  # limit of useradd(8); equal on all hosts, because hosts are grouped by user
+_LONGEST_USER = 32  # limit of useradd(8); the same on all hosts, because views group hosts by user
 
 
 def summarize_host(snapshot: Snapshot, host_name: str) -> HostSummary:
@@ -186,7 +186,7 @@ def _users(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
-    """Returns which ranks wait in a collective, and for which ranks. None unless the job waits or is stuck."""
+    """Returns the ranks that wait in a collective and those they wait for. None unless the job waits or is stuck."""
     found = find_stalled_collective([rank.process for rank in job.ranks])
     if found is None or does.state not in (JobState.WAITING, JobState.STUCK):
         return None

@@ -45,8 +45,7 @@ class SummaryFinding:
 class HostSummary:
     """The state of one host at one time. NeuronCores are logical, under the host's default LNC.
 
-    In the summary of a daemon, the fields that may be None have a value, unless noted. Prometheus may lack their
-    series.
+    Many fields are None in summaries from Prometheus, because it may lack their series.
     """
 
     host_name: str
@@ -71,7 +70,7 @@ class HostSummary:
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None
-    free_neuroncore_count: int | None  # cores that are neither held nor free are unknown
+    free_neuroncore_count: int | None  # a core that is neither held nor free is unknown
     utilization_ratio: float | None  # mean of the held cores
     flops_per_second: float | None
     mfu_ratio: float | None  # MFU of the held cores, relative to the bf16 peak
@@ -81,7 +80,7 @@ class HostSummary:
     job_count: int | None
     jobs: tuple[SummaryJob, ...]  # the jobs with the most cores, possibly not all
     further_users: tuple[str, ...]  # users of the other jobs, possibly not all
-    user_count: int | None  # users of all jobs; None if unknown, or if the reader may not see users
+    user_count: int | None  # number of users of all jobs; None if unknown, or if the reader may not see users
     problem_count: int | None  # number of values that the daemon could not read
 
     __repr__ = repr_of_fields("host_name", "instance_type", "sequence", "critical_count", "warning_count")
@@ -144,7 +143,7 @@ _HIGHEST_RANK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class JobStandstill:
-    """The ranks of a job on one host, of which at least one waits in a collective."""
+    """The ranks of a job on one host while at least one of them waits in a collective."""
 
     collective: str  # the collective in which most of these ranks wait
     waiting_rank_count: int
@@ -170,11 +169,11 @@ class SummaryJob:
     rank_runs: tuple[int, ...] = ()
     missing_ranks: tuple[int, ...] = ()  # ranks that the launcher started here but that are missing; possibly not all
     state: str = JobState.UNKNOWN  # a value of `JobState`, or an unknown value of a newer daemon
-    state_seconds: float | None = None  # time in this state; for waiting and training, since the last step
+    state_seconds: float | None = None  # time in this state; if waiting or training, time since the last step
     recent_steps: JobSteps | None = None  # None if there are too few steps or not all ranks report
-    standstill: JobStandstill | None = None  # None if no rank waits in a collective or the job trains
+    standstill: JobStandstill | None = None  # None if the job trains or no rank waits in a collective
     users: tuple[str, ...] = ()  # owners of its processes, possibly not all
-    user_count: int | None = None  # all owners; None if unknown, or if the reader may not see users
+    user_count: int | None = None  # number of all owners; None if unknown, or if the reader may not see users
 
     @property
     def ranks(self) -> frozenset[int] | None:
@@ -210,7 +209,7 @@ def _is_time(seconds: float) -> bool:
 
 
 def encode_rank_runs(ranks: Iterable[int | None]) -> tuple[int, ...]:
-    """Encodes ranks as (first, step, count) triples: a block of 64 ranks, or every eighth rank, takes three numbers.
+    """Encodes ranks as (first, step, count) triples. One triple can be a block of 64 ranks, or every eighth rank.
 
     Returns an empty tuple if a rank is unknown or the ranks are too scattered.
     """

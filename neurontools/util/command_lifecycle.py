@@ -57,7 +57,7 @@ def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service:
             _signal.signal(number, end_on_signal)
     try:
         os._exit(_exit_code(command, work, is_service=is_service))
-    except KeyboardInterrupt:  # also if Ctrl-C came while another exception propagated
+    except KeyboardInterrupt:  # also an interrupt that `_exit_code` found behind another exception
         os._exit(EXIT_INTERRUPTED)
     except ReaderGone:
         _die_by_signal(_signal.SIGPIPE)
@@ -111,7 +111,7 @@ def _reserve_standard_streams() -> None:
     """Opens /dev/null in place of closed standard streams, so that no later file gets their descriptor numbers.
 
     Otherwise output could go to such a file, for example to the daemon's socket. Reads of a replaced stream return end
-    of file; writes fail, because it is open for reading only.
+    of file. Writes to it fail, because it is open for reading only.
     """
     for descriptor in (_STDIN, _STDOUT, _STDERR):
         try:
@@ -159,7 +159,7 @@ def _exit_interrupted(_number: int, _frame: "FrameType | None") -> "NoReturn":
 def _interrupting_exception(error: BaseException) -> BaseException | None:
     """Returns the earliest KeyboardInterrupt or EndedBySignal in the context chain of an exception, or None.
 
-    Such an interrupt is hidden if its clean-up raises, for example by releasing a lock that is already released.
+    An interrupt is in the context chain if the clean-up after it raised another exception.
     """
     found = None
     before = error.__context__

@@ -51,10 +51,10 @@ class Directory:
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
     def below(self, name: str, *, make_mode: int | None = None) -> Directory:
-        """Opens a subdirectory. Raises NotTrusted if it is a symbolic link or not trusted.
+        """Opens a subdirectory of this user, root or `shared_group`. Raises NotTrusted for others and symbolic links.
 
-        Trusted are directories of this user, root, or `shared_group`. With `make_mode`, creates a missing
-        subdirectory; in a shared directory, the new one gets the same mode.
+        With `make_mode`, creates a missing subdirectory with this mode. Below a shared directory, it gets the mode of
+        that directory instead.
         """
         group = self.shared_group
         is_made = make_mode is not None and _make(self.descriptor, name, make_mode)
@@ -87,7 +87,7 @@ class Directory:
 
     @property
     def shared_group(self) -> int | None:
-        """Group whose members share the directory, if its mode says so (such as 3770); otherwise None."""
+        """Group that shares the directory. None unless the mode of the directory is a shared one, such as 3770."""
         found = os.fstat(self.descriptor)
         is_shared = found.st_mode & _SHARED_MODE == _SHARED_MODE and not found.st_mode & stat.S_IWOTH
         return found.st_gid if is_shared else None

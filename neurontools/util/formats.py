@@ -182,7 +182,7 @@ def _align_left(text: str, width: int) -> str:
 
 
 def _center(text: str, width: int) -> str:
-    """Centers text in a cell. An odd space goes to the right, as in the original tools, unlike with str.center."""
+    """Centers text in a cell. Unlike str.center, always adds an odd space on the right, as in the original tools."""
     gap = width - cell_width(text)
     return " " * (gap // 2) + text + " " * (gap - gap // 2)
 

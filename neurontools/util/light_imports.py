@@ -32,8 +32,7 @@ _MISSING = object()
 def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` for a package that re-exports names of its modules lazily.
 
-    A module is imported when a name is first read from the package. The first of `modules` that has the name provides
-    it; modules are tried and imported in this order.
+    The first read of a name imports `modules` in this order, until one of them has the name.
     """
 
     def get(name: str) -> Any:
@@ -48,7 +47,7 @@ def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[
     return get, lambda: names
 
 
-# Avoids the import of typing for Generic and TypeVar. If typing is already loaded, uses the real ones.
+# Light replacements of Generic and TypeVar, unless typing is already loaded; importing it takes long.
 if TYPE_CHECKING or "typing" in sys.modules:
     from typing import Generic, TypeVar
 else:

@@ -8,14 +8,14 @@ from itertools import islice
 _LONGEST_COMMAND = 4096
 _INTERPRETERS = ("python", "pypy")
 _WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # interpreter options whose value is the next argument
-_LAUNCHERS = ("neurontools.runtime",)  # modules of `python -m` that run the script in their argument
+_LAUNCHERS = ("neurontools.runtime",)  # modules after `python -m` whose first argument is the script to run
 
 
 def script_text(command: str) -> str:
     """Shortens a command line: `/opt/venv/bin/python3 -u /home/me/train.py --lr 0.1` to `train.py --lr 0.1`.
 
-    Of `python -m`, the module and its arguments remain; of `python -c`, the code. Other programs lose their directory.
-    The command line does not quote spaces, so a script path with a space loses everything before its last directory.
+    For `python -m`, keeps the module and its arguments; for `python -c`, the code. For other programs, removes the
+    directory. A path ends at its first space, so `/home/my dir/train.py` becomes `my dir/train.py`.
     """
     words = command[:_LONGEST_COMMAND].split()
     if not words or words[0].startswith("["):  # a kernel thread or a synthetic process
@@ -30,7 +30,7 @@ def _is_interpreter(word: str) -> bool:
 
 
 def _after_interpreter(words: list[str]) -> list[str]:
-    """Returns the words of a Python command line from the script, module or code on; empty if there is none."""
+    """Returns the script, module or `-c` code of a Python command line with its arguments; empty if it has none."""
     position = 1
     while position < len(words):
         word = words[position]

@@ -82,7 +82,7 @@ class PrometheusFeed(FleetFeed):
         return _WHOLE_SECONDS + _QUERY_SECONDS
 
     def socket_path(self, name: str) -> str | None:
-        """Returns the local socket that `reached` opened to the daemon of a host, otherwise None."""
+        """Returns the local socket to the daemon of a host. None unless `reached` has connected to the host."""
         feed = self._looked_at.get(name)
         return None if feed is None else feed.socket_path(name)
 
@@ -179,7 +179,7 @@ class PrometheusFeed(FleetFeed):
         self._notes = tuple(notes)[:_MOST_NOTES]
 
     def _probe(self, deadline: float, notes: dict[str, None]) -> None:
-        """Checks at intervals whether Prometheus records our rules."""
+        """Checks whether Prometheus records our rules, unless the last check was recent."""
         if time.monotonic() < self._probed_at + _PROBED_FOR_SECONDS:
             return
         try:

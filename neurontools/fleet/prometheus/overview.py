@@ -270,7 +270,7 @@ def read_job_count(samples: tuple[PrometheusSample, ...]) -> int:
 def _job(
     key: tuple[str, str, str], name: str, values: _Values, slow: PrometheusSample | None, names: Mapping[str, str]
 ) -> FleetJob | None:
-    """Builds a job from its values. Returns None if ranks or cores are unknown: it has just started or ended."""
+    """Builds a job from its values. Returns None if its ranks or cores are unknown, as at its start and end."""
     run_id, instance, _ = key
     ranks, cores = _count(values, "ranks"), _count(values, "neuroncores")
     if ranks is None or cores is None:

@@ -2,8 +2,8 @@
 
 The rules are in deploy/prometheus/neuron.rules.yml, and their expressions are those of this module. Each query returns
 the values of all hosts. A sample costs about 85 bytes of JSON, whatever its value. So several small integers share one
-sample, as digits of one number below 2**53 (`PackedQuery`). The highest digit means unknown. A job on several hosts is
-identified by its run, a job on one host by the host and the job's name.
+sample, as digits of one number below 2**53 (`PackedQuery`). The highest value of a digit means unknown. A job on
+several hosts is identified by its run, a job on one host by the host and the job's name.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CONDITIONS, DIGITS = 9, 16
 
 
 def _condition(chosen: str = "") -> str:
-    """Returns the expression for the condition digit of each device, or of devices that a matcher selects."""
+    """Returns the expression for the condition digit of each device. A label matcher can select devices."""
     busy = f"avg {_BY_DEVICE} ({_UTILIZATION}{chosen})"
     return (
         f"5 + (max {_BY_DEVICE} (neurontools_device_health{chosen}) >= {WARNING - 5})"
@@ -193,9 +193,9 @@ LEAST_WAIT = PrometheusQuantity("run:neuron_rank_wait:least", f"min by (run_id) 
 
 
 def _gain(least: str, world_size: str) -> str:
-    """Returns the expression for the time that a step would save if the straggler were as fast as the others.
+    """Returns the expression for the share of the step time that a straggler costs.
 
-    The value is a share of the step. The straggler is the one rank that waits least in collectives.
+    The straggler is the one rank that waits least in collectives.
     """
     held_up = f"min by (run_id) ({_WAIT} > on (run_id) group_left () {least})"
     return (
@@ -224,7 +224,7 @@ PROBED = JOB_QUANTITIES["neuroncores"].rule
 
 
 def jobs_query(*, is_recorded: bool) -> str:
-    """Returns the query for the worst jobs: stuck jobs, then those with missing ranks, then the largest."""
+    """Returns the query for the worst jobs: stuck jobs first, then jobs with missing ranks, then the largest jobs."""
 
     def of(name: str) -> str:
         runs = JOB_QUANTITIES[name].of_runs
@@ -248,7 +248,7 @@ def jobs_query(*, is_recorded: bool) -> str:
     named = f"({of_runs} + on (run_id) group_left (job_name) 0 * {name})"
     by_job = [told(ranks.of_alone, "ranks"), *(told(of(what), what) for what in JOB_QUANTITIES if what != "ranks")]
     by_run = [told(named, "ranks"), told(SLOW.rule if is_recorded else f"({_SLOW_UNRECORDED})", SLOW_RANK)]
-    # Each list is in parentheses, because `and`, which limits it, binds tighter than `or`.
+    # The parentheses are needed because `and` binds tighter than `or`.
     bounded = (
         f"({' or '.join(series)}) and on ({key}) {worst}" for series, key in ((by_job, _KEY), (by_run, "run_id"))
     )
@@ -314,13 +314,13 @@ PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
 
 
 def has_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus records our rules, from the result of PROBE. New hosts may not have them yet."""
+    """Whether Prometheus records our rules, from the result of PROBE. Up to a tenth of the hosts may lack them."""
     recorded = counts.get(DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
 
 
 def has_job_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus records our rules for jobs. Without jobs, the result is false and does not matter."""
+    """Whether Prometheus records our rules for jobs, from the result of PROBE. False if no job runs."""
     return counts.get(PROBED, 0.0) > 0
 
 
@@ -395,7 +395,7 @@ def _by_user(query: str) -> str:
 
 _AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
-# Selects one identity per address: two, after an address moved to another instance, would make the query fail.
+# An address that moved to another instance has two identities. Selects one, because the query fails with two.
 _IDENTITY = (
     f"{_AGE} * on (instance) group_left (node, instance_type, instance_id, ultraserver_id)"
     f" topk by (instance) (1, group by ({_WHO}) (instance_info)) or on (instance) {_AGE}"
@@ -407,7 +407,7 @@ _FINDINGS = " or ".join(
 )
 _SILENT = "max by (instance) (up) == 0"
 _SEEN = f"(time() - max by (instance) (max_over_time({TAKEN}[{SEEN_WITHIN}])) unless on (instance) {_EACH_HOST})"
-# Targets that were down in the whole range, in a scrape job that has a neurond.
+# Targets that are down, in scrape jobs that scraped a neurond within SEEN_WITHIN.
 _NEVER = f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({TAKEN}[{SEEN_WITHIN}])))"
 _LOST = (
     f'label_replace({_SEEN} and on (instance) ({_SILENT}), "link", "{DOWN}", "instance", ".*")'

@@ -71,7 +71,7 @@ class PrometheusServer:
             raise UserError("--prometheus: credentials are not sent over plain http; give an https address", EXIT_USAGE)
 
     def query(self, text: str, seconds: float) -> PrometheusAnswer:
-        """Runs an instant query, for at most `seconds`. Raises PrometheusProblem."""
+        """Runs an instant query, for at most `seconds`. Raises PrometheusProblem if the query fails."""
         deadline = time.monotonic() + seconds
         fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s"})
         try:
@@ -163,7 +163,7 @@ class PrometheusServer:
 
 
 def _address(url: str) -> tuple[str, str, int, str]:
-    """Parses an address into scheme, host, port and path. Raises UserError."""
+    """Parses an address into scheme, host, port and path. Raises UserError if it is invalid or has a password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -191,9 +191,9 @@ def _seconds_left(deadline: float) -> float:
 
 
 def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]:
-    """Reads and decompresses the body; also returns the number of received bytes.
+    """Returns the decompressed body and the number of received bytes.
 
-    The deadline applies to the whole body.
+    Raises TimeoutError if the whole body has not arrived by the deadline.
     """
     coding = reply.getheader("Content-Encoding", "").lower()
     unpack = zlib.decompressobj(wbits=31) if coding == "gzip" else None
@@ -202,7 +202,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
         _seconds_left(deadline)
         chunk = reply.read1(_CHUNK_BYTES)
         if not chunk:
-            reply.close()  # so that the connection can be reused
+            reply.close()  # lets the next query reuse the connection
             return bytes(body), size_bytes
         size_bytes += len(chunk)
         try:
@@ -214,7 +214,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
 
 
 def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusAnswer:
-    """Parses an answer. Raises PrometheusProblem."""
+    """Parses an answer. Raises PrometheusProblem if the server refused the query or the answer is malformed."""
     refusals = {401: "it wants credentials", 403: "it refuses these credentials"}
     if status in refusals:
         raise PrometheusUnreachable(f"{refusals[status]} (status {status}); name them in --prometheus-config")
@@ -263,7 +263,7 @@ def _error_text(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAccess:
-    """Credentials for a Prometheus server. Files are read again for each connection or query."""
+    """Credentials for a Prometheus server. Secrets are read again for each query, TLS files for each connection."""
 
     tenant: str | None = None  # header X-Scope-OrgID, for Mimir and Cortex
     bearer_token_file: str | None = None
@@ -302,7 +302,7 @@ class PrometheusAccess:
         return made
 
     def check(self) -> None:
-        """Validates the settings and reads the files once. Raises UserError."""
+        """Raises UserError if a setting is invalid or a file cannot be used."""
         if self.bearer_token_file is not None and self.basic_user is not None:
             raise UserError("bearer_token_file and basic_user exclude each other; leave one out", EXIT_USAGE)
         if (self.basic_user is None) != (self.basic_password_file is None):
@@ -317,7 +317,7 @@ class PrometheusAccess:
 
 
 def read_prometheus_access(path: str) -> PrometheusAccess:
-    """Reads a configuration file. Raises UserError, whose text has the name of the file."""
+    """Reads a configuration file. Raises UserError with the name of the file if it is invalid."""
     usual = {field.name: field.default for field in fields(PrometheusAccess)}
     access = PrometheusAccess(**read_options("--prometheus-config", path, usual))
     try:
@@ -328,7 +328,7 @@ def read_prometheus_access(path: str) -> PrometheusAccess:
 
 
 def _secret(key: str, file: str) -> str:
-    """Returns the only line of a file. Raises UserError."""
+    """Returns the only line of a file. Raises UserError if the file is unreadable or is not one line of ASCII."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(4097)
