@@ -117,7 +117,7 @@ class RunFacts:
         return [site for site in self.call_sites if site.event.startswith(event_prefix)]
 
     def main_call_site(self, event_prefix: str) -> str | None:
-        """Returns "file:line" of the call site with matching events in the most steps; None without such events."""
+        """Returns "file:line" of the call site that has matching events in the most steps; None if no event matches."""
         sites = self.call_sites_of(event_prefix)
         return sites[0].text if sites else None
 

@@ -71,7 +71,7 @@ FAMILIES_HELD, FAMILIES = 5, 7
 `scripts/estimate-errors` computes."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
-_LEAST_SPREAD = 0.10  # mean error of fits on held-out published runs of one model, a ViT-B/16
+_LEAST_SPREAD = 0.10  # mean error of fits to a ViT-B/16 on published runs that were held out
 _MOST_SPREAD = 0.5  # a larger mean error means that the rows come from different models
 _MAX_FILE_BYTES = 2**20
 

@@ -362,7 +362,7 @@ def estimate(
 ) -> Estimate:
     """Estimates memory fit, speed and cost of a run on an instance type.
 
-    The given `prices` come before the catalog's in `costs`. Raises EstimateError for an unknown instance type.
+    In `costs`, the given `prices` come before those of the catalog. Raises EstimateError for an unknown instance type.
     """
     hardware = InstanceHardware.from_catalog(instance_type)
     step = step_time(run, hardware, calibration)

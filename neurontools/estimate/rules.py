@@ -246,7 +246,7 @@ def _small_collectives(facts: RunFacts) -> Advice | None:
 
 
 def _memory_growth(facts: RunFacts) -> Advice | None:
-    """Applies if HBM use has a new maximum in more than half of the steps, and ends 5% above its level after warm-up.
+    """Applies if HBM use has a new maximum in more than half of the steps, and finally exceeds the warm-up level by 5%.
 
     Usual causes are lists of results, or a summed loss that keeps its autograd graph alive.
     """

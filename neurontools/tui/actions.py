@@ -338,7 +338,7 @@ def _choose_signal(dashboard: DashboardState) -> None:
 
 
 def _toggle_surroundings(dashboard: DashboardState) -> None:
-    """Switches the details of a process between plots and its environment with the process tree."""
+    """Switches the details of a process between the plots, and the environment and process tree."""
     has_details, is_time_shown = dashboard.details_pid is not None, dashboard.is_time_shown
     if _open_details(dashboard, "a job has no environment; Enter lists its processes, which have one"):
         dashboard.is_time_shown = False
@@ -386,7 +386,7 @@ def _go_to_event(dashboard: DashboardState, step: int) -> None:
     if not dashboard.to_match(step):
         dashboard.show_message(f"nothing matches {shown}")
     elif dashboard.page != "processes" and (context := dashboard.render_context()) is not None:
-        # The process list already shows the number of matches in its heading.
+        # Not on the process list, whose heading already shows the number of matches.
         dashboard.show_message(f"search: {shown}, {context.found_text}")
 
 

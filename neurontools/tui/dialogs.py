@@ -256,7 +256,7 @@ def send_signal(process: Process, name: str) -> str:
     except OSError as error:
         return f"PID {process.pid}: {error.strerror}"
     try:
-        # The pidfd always refers to the same process. The start time shows whether the PID was reused earlier.
+        # The pidfd always refers to the same process. The start time shows whether the PID had already been reused.
         started = _started_at_unix_seconds(process.pid)
         expected = process.started_at_unix_seconds
         if started is not None and expected is not None and abs(started - expected) > _START_TOLERANCE_SECONDS:

@@ -138,7 +138,7 @@ _MOST_WAITING = 2  # limit of queued writes; with 30 queued, Textual blocks its 
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual driver that measures the terminal as the first frame does, and survives the loss of the terminal.
+    """Textual driver that gets the terminal size like the first frame did, and survives the loss of the terminal.
 
     It reads and writes in the event loop's thread, because on a busy host each additional thread waits for a vCPU.
     """
@@ -260,7 +260,7 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 class HandoverDriver(TerminalDriver):
-    """Driver that takes over after the first frame. Skips switching to the alternate screen, which would clear it."""
+    """Driver that takes over after the first frame, without switching screens again, which would clear the frame."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -304,7 +304,7 @@ class TerminalInput:
         self._is_reading = True
 
     def end(self) -> None:
-        """Stops reading. May be called again."""
+        """Stops reading. Does nothing if reading has already stopped."""
         self._loop.remove_reader(self._descriptor)
         self._is_reading = False
         if self._waiting is not None:
@@ -312,7 +312,7 @@ class TerminalInput:
             self._waiting = None
 
     def finish(self) -> None:
-        """Reads the input that is already available, then stops. May be called again."""
+        """Reads the input that is already available, then stops. Does nothing if reading has already stopped."""
         for _ in range(_MOST_LAST_READS):
             if not self._is_reading or not select.select([self._descriptor], [], [], 0)[0]:
                 break

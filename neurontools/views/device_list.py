@@ -1,7 +1,7 @@
 """The output of `neuron-ls`: devices and their processes as a table and as JSON.
 
-The table marks inferred values as `VALUE (inferred)`, and prints `-` for unknown values. The JSON format has no such
-mark, so inferred and unknown values are empty strings there: all others were read from the hardware.
+The table marks inferred values as `VALUE (inferred)`, and prints `-` for unknown values. JSON has no such mark:
+there, inferred and unknown values are empty strings, and all other values were read from the hardware.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def device_list_json(
 ) -> str:
     """Returns the devices as a JSON array without a final newline.
 
-    Takes the arguments of `device_list_table`, and raises NoSuchDevice, too.
+    See `device_list_table` for the arguments and for NoSuchDevice.
     """
     of_instance = _instance_object(snapshot.instance)
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
@@ -96,8 +96,8 @@ def device_list_object(
 ) -> str:
     """Returns the JSON object of `--output-format json`: the instance, its UltraServer if known, and the devices.
 
-    Takes the arguments of `device_list_table`, and raises NoSuchDevice, too. AWS announced top-level fields for SDK
-    2.34 (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33), but has not published all their names.
+    See `device_list_table` for the arguments and for NoSuchDevice. AWS announced top-level fields for SDK 2.34
+    (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33), but has not published all their names.
     """
     instance = snapshot.instance
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)

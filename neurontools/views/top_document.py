@@ -396,7 +396,7 @@ class TopTraining:
     compiling_for_seconds: float | None  # time since a compilation began; None: none is running, or not reported
     since_last_step_seconds: float | None
     in_collective_for_seconds: float | None  # time since a collective began; None: none is running, or not reported
-    latest_collective: str | None  # name of the running collective, else of the last one
+    latest_collective: str | None  # name of the running collective; if none runs, of the last one
     checkpointing_for_seconds: float | None
 
 

@@ -175,7 +175,7 @@ def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memo
 
 
 def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
-    """Draws a bar of several parts in whole cells. Each part is given as its ratio of the bar and its style."""
+    """Draws a bar of several parts in whole cells. Each of `ratios` is a part's ratio of the bar and its style."""
     runs: list[Run] = []
     used, reached = 0, 0.0
     for ratio, style in ratios:
