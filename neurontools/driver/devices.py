@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_DEVICES = 64  # the driver's own limit
 MAX_CORES = 64
 _DEVICE, _CORE = "neuron", "neuron_core"
-_MAX_MOUNTINFO_BYTES = 4 * 2**20  # on a Kubernetes node, mountinfo has a line for each mount of each container
+_MAX_MOUNTINFO_BYTES = 4 * 2**20  # mountinfo of a Kubernetes node lists the mounts of all containers
 
 
 class DeviceDirectory:
@@ -204,9 +204,9 @@ def read_placements(
 ) -> dict[int, DevicePlacement]:
     """Returns the placement of each device, keyed by driver index.
 
-    Reads the placement at the catalog's PCI address if a PCI device of the family has this address. If the catalog has
-    no address, assigns the PCI devices in order; with more than one device, the result is marked as inferred. Without
-    PCI devices, as in a copy of the tree, all values come from the catalog and are marked as inferred.
+    Reads sysfs at the PCI address that the catalog has for a device. If the catalog has no address, assigns the host's
+    PCI devices in order; with several devices, the result is marked as inferred. If the host has no PCI devices, as in
+    a copy of the tree, takes all values from the catalog and marks them as inferred.
     """
     present = _addresses(roots, family)
     made: dict[int, DevicePlacement] = {}
@@ -299,7 +299,7 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
     if product.startswith(family.sysfs.instance_type.lower()):  # the catalog lacks this size of the family
         return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
     fitting = _fitting(family, len(directories))
-    # Instance types of one family and device count have equal devices (only networks differ): the first one suffices.
+    # Any instance type in `fitting` serves for the facts of devices, because they differ only in their networks.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
     return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
 

@@ -50,7 +50,7 @@ _FLIPPED_NODES = (1, 3)
 _FLIP = 6
 _HEXADECIMAL_DIGITS = 16
 
-# Maps the suffix of the files node_id and server_id to the node count. Trainium3 (driver 2.25) has no suffix.
+# Maps the suffix of the file names node_id* and server_id* to the node count. Trainium3's names have no suffix.
 _NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
 
 
@@ -257,9 +257,9 @@ def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraSer
 
 
 def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
-    """Returns the node index of this host with the node count, from each node_id file that has a valid index.
+    """Returns the node index of this host and the node count, once for each node_id file with a valid index.
 
-    The node count is None for a file name without suffix.
+    The suffix of the file name gives the node count; without a suffix, the count is None.
     """
     found = []
     for suffix, node_count in _NODE_SUFFIXES.items():

@@ -54,7 +54,7 @@ class NrtStatus(IntEnum):
 
 
 def cores_not_available(first: int, last: int, available: int, logical_neuroncore_config: int) -> str:
-    """Returns the runtime's error text if other processes hold cores of the requested range.
+    """Returns the runtime's error text for the case that other processes hold some of the requested cores.
 
     With LNC 2, the text has a newer form.
     """
@@ -67,7 +67,7 @@ def cores_not_available(first: int, last: int, available: int, logical_neuroncor
 
 
 def core_count_not_available(count: int, available: int, logical_neuroncore_config: int) -> str:
-    """Returns the runtime's error text if fewer than `count` contiguous cores are free."""
+    """Returns the runtime's error text for the case that fewer than `count` contiguous cores are free."""
     if logical_neuroncore_config == 1:
         return f"NeuronCore(s) not available - Requested:{count} Available:{available}"
     return (
@@ -175,7 +175,7 @@ def execution_failure_lines(
     pid: int,
     at_unix_seconds: float,
 ) -> Iterator[str]:
-    """Yields the log lines of a failed execution: its causes, its status, and a block of facts."""
+    """Yields the log lines of a failed execution: one for each cause, one for the status, then a block of facts."""
     for function, text in causes:
         yield runtime_error_line(function, text, pid, at_unix_seconds)
     yield runtime_error_line("NMGR:dlr_infer", f"Inference completed with err: {int(status)}", pid, at_unix_seconds)

@@ -16,7 +16,7 @@ from neurontools.util.process_text import shown_value
 
 MOST_PROCESSES = 64
 MOST_DEEP = 8
-_SAME_START_SECONDS = 2.0  # tolerance, because the clock may have been adjusted after the start
+_SAME_START_SECONDS = 2.0  # tolerance for start times, because the clock may have been adjusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class ProcessTreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """Environment and process tree of a process. If they are unknown, `problem` is the reason, otherwise "".
+    """Environment and process tree of a process. Secrets in the environment are hidden.
 
-    Secrets in the environment are hidden. `environment` is None if it may not be read.
+    `environment` is None if it may not be read. If nothing is known of the process, `problem` states why.
     """
 
     pid: int
@@ -232,7 +232,7 @@ class FoundProcess:
             resident_bytes=None if times is None else times.resident_bytes,
             cpu_user_seconds_total=None if times is None else times.cpu_user_seconds,
             cpu_system_seconds_total=None if times is None else times.cpu_system_seconds,
-            # The driver counts executions per core, not per process.
+            # None, because the driver counts executions per core, not per process.
             executions=None,
             errors=None,
             reporting=True,
@@ -255,10 +255,9 @@ def user_name(uid: int | None) -> str | None:
 class HeldCores:
     """Attributes physical cores to processes.
 
-    `cores` maps the PID of each process that uses the runtime to its cores. NEURON_RT_VISIBLE_CORES determines the
-    cores if they are on devices that the process has open. Otherwise, a process that is alone on a device holds all its
-    cores, and its PID is in `inferred_pids`. For a device that several processes have open, `candidates` lists the
-    processes that may hold its remaining cores.
+    `cores` maps the PID of each process that uses the runtime to its cores. NEURON_RT_VISIBLE_CORES names them, if the
+    process has their devices open. A process without such cores gets all cores of each device that only it has open,
+    and is in `inferred_pids`. For a shared device, `candidates` lists the processes without such cores.
     """
 
     __slots__ = ("candidates", "cores", "inferred_pids")

@@ -129,7 +129,7 @@ class OpenDevices:
 
 
 class OwnerScan:
-    """Finds the devices that processes have open. Identifies a device by its device number, else by its name."""
+    """Finds the devices that processes have open, by device number, or by file name if the number is unknown."""
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
         self._roots = roots
@@ -147,7 +147,7 @@ class OwnerScan:
         return sorted(numbers)[:MAX_PROCESSES]
 
     def devices_of(self, pid: int) -> tuple[int, ...] | None:
-        """Returns the indices of the devices that a process has open, ascending. None if not permitted."""
+        """Returns the indices of the devices that a process has open, ascending. Returns None if not permitted."""
         directory = f"{self._roots.proc}/{pid}/fd"
         try:
             descriptors = os.listdir(directory)[:MAX_DESCRIPTORS]  # noqa: PTH208 - pathlib is slow
@@ -172,7 +172,7 @@ class OwnerScan:
         digits = name.removeprefix("neuron")
         if name == digits or not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
             return None
-        # The file name is that of the process's mount namespace: a container may call another device neuron0.
+        # Prefers the device number, because the same file name may be another device in a container.
         number = self._device_number(path) if self._real_devices else None
         index = self._by_number.get(number, int(digits)) if number else int(digits)
         return index if index in self._indices and index < MAX_DEVICES else None

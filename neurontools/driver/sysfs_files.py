@@ -125,14 +125,14 @@ ECC_COUNTERS = {
 CONNECTED_DEVICES, CORE_COUNT, DEVICE_NUMBER = "connected_devices", "core_count", "dev"
 SERIAL_NUMBER = "info/serial_number"
 ARCH_TYPE = "info/architecture/arch_type"
-FIRST_ARCH_TYPE = "arch_type"  # path in driver 2.7, whose value lacks the prefix "ND"
+FIRST_ARCH_TYPE = "arch_type"  # path in driver 2.7; the value there has no prefix "ND"
 INSTANCE_TYPE = "info/architecture/instance_type"
 DEVICE_NAME = "info/architecture/device_name"
 POWER_UTILIZATION = "stats/power/utilization"
 UNHEALTHY_COMPONENTS = "stats/hardware/health_status/unhealthy_components"
 
 
-# The first driver version of each file that is newer than the other files of its directory.
+# Maps counters that were added to a directory later to the first driver version that has them.
 _MEMORY_SINCE = {
     "driver_memory": (2, 17),
     "collectives": (2, 17),

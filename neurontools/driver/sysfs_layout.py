@@ -83,7 +83,7 @@ class FileLocations:
 
 
 class FileLocator:
-    """Finds the paths of moved files; tries paths found for one device on the others first. Not thread-safe."""
+    """Finds the paths of moved files. First tries the paths found for other devices. Not thread-safe."""
 
     __slots__ = ("_found", "_known", "_walk")
 
@@ -117,7 +117,7 @@ class FileLocator:
             if place_of_core is None:
                 gone.append(path)
                 del made.core[path]
-            elif place_of_core != made.core[path]:  # with an equal path, only the first core lacks the file
+            elif place_of_core != made.core[path]:  # if equal, the file has not moved: only the first core lacks it
                 made.core[path] = place_of_core
                 made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
         made.ambiguous = tuple(path for path in gone if path in found.ambiguous)
@@ -134,7 +134,7 @@ class FileLocator:
         return files
 
     def _learnt(self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]) -> FoundFiles | None:
-        """Returns the files found for another device if all lost files of this device are at the same paths."""
+        """Returns the files found for another device, if this device has its missing files at the same paths."""
         for files in self._known:
             if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
                 path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores
@@ -158,7 +158,7 @@ def _is_core(part: str) -> bool:
 
 
 def _name_of(path: str) -> tuple[str, _Tail]:
-    """Returns what identifies a moved file: a directory above it ("" if not needed), and its last path parts."""
+    """Returns the path parts that identify a moved file: a directory above it, or "", and the last one or two parts."""
     parts = path.split("/")
     if path == POWER_UTILIZATION:
         return "power", (parts[-1],)

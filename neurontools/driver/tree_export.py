@@ -242,7 +242,7 @@ class ExportedDevice:
     def update(self, device: Device, cores: Mapping[int, NeuronCore], owners: Mapping[int, Process]) -> None:
         """Updates the device's files.
 
-        `cores` is keyed by logical position, `owners` by the index of each process's first core.
+        `cores` is keyed by logical position. `owners` maps the index of a process's first core to the process.
         """
         if device is not self._before:
             self._before = device
@@ -365,7 +365,7 @@ def export_counters(
 
 
 class ExportedCore:
-    """Writes the directory of a core. Before driver 2.30, runtime counters change only when their process ends."""
+    """Writes the directory of a core. Before driver 2.30, runtime counters change only when the core's process ends."""
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class Acceptor:
             connection, _ = self._listener.accept()
         except OSError:  # the accept queue is empty, or no descriptor is free
             return False
-        # The refused connection uses the reserve descriptor until the next refusal: the client has to read the reason.
+        # The connection stays open in place of the reserve descriptor, so that the client can read the reason.
         self._spare = connection
         connection.setblocking(False)
         with contextlib.suppress(OSError):
@@ -210,16 +210,16 @@ class ConnectionLimiter:
         self._most = most
         self._share = share
         self._count = 0
-        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # True: waiting; the longest waiting is first
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # true if waiting; ordered by waiting time
 
     def __len__(self) -> int:
         return self._count
 
     def enter(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
-        """Returns a slot for a new connection of a peer; None if no slot is free and no connection can be evicted.
+        """Returns a slot for a new connection of a peer; None if a connection must be evicted but none is waiting.
 
-        If no slot is free, evicts the connection that has waited longest and calls its `make_room`. A peer at its limit
-        loses a connection of its own; otherwise the peer with the most connections loses one.
+        If the peer is at its limit, evicts its longest waiting connection. If all slots are taken, evicts the longest
+        waiting connection of the peer with the most connections. Calls `make_room` of the evicted connection.
         """
         own = self._of_peer.get(peer, {})
         if len(own) >= self._share:

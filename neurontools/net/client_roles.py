@@ -45,7 +45,7 @@ def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Subjects:
-    """Maps subject names to roles. The mapping is false without any name; then all clients have the same role."""
+    """Maps subject names to roles. An empty mapping is false; then all clients have the same role."""
 
     def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
         self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)
@@ -54,6 +54,6 @@ class Subjects:
         return bool(self._roles)
 
     def known(self, names: Iterable[str]) -> tuple[str, Role] | None:
-        """Returns the name with the widest role, and this role. Returns None if none of the names has a role."""
+        """Returns the name that has the widest role, and this role. Returns None if no name has a role."""
         found = [(name, self._roles[name]) for name in names if name in self._roles]
         return next((each for each in found if each[1] is Role.FULL), found[0] if found else None)

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 class HttpAccess:
     """Decides which clients may see which pages. Raises UserError if the token file is invalid.
 
-    `tls` is None for plain HTTP. With `subjects`, a client certificate must have one of its names. `hosts` checks the
+    `tls` is None for plain HTTP. With `subjects`, a client certificate must have one of these names. `hosts` checks the
     Host header; None accepts every host. In messages, `place` precedes the name of the setting.
     """
 
@@ -68,7 +68,7 @@ class HttpAccess:
         return None if known is None else known[1]
 
     def allow(self, subjects: Subjects) -> None:
-        """Replaces the allowed subject names for new connections. Does nothing if names are not checked."""
+        """Replaces the allowed subject names for new connections. Does nothing if the constructor got no `subjects`."""
         if self._is_named:
             self._subjects = subjects
 
@@ -77,7 +77,7 @@ class HttpAccess:
         return self._hosts is None or self._hosts.admits(authority)
 
     def admits(self, authorization: str) -> bool:
-        """Returns whether this Authorization header has the bearer token, if a token is needed."""
+        """Returns whether this Authorization header has the bearer token. Returns true if no token is needed."""
         if self._token is None:
             return True
         scheme, _, given = authorization.partition(" ")

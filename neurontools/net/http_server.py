@@ -83,7 +83,7 @@ class HttpConnection:
             request = request_of(event.method, event.target, list(event.headers), self._role)
             if _has_short_body(request):
                 return replace(request, body=await self._read_body())
-            self._http.next_event()  # h11's end of message, or a longer body, which is not read
+            self._http.next_event()  # takes h11's end of message; a longer body is not read
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return None
@@ -309,7 +309,7 @@ def _ignore(_connection: socket.socket, _reason: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits on connections and times. Connections count before their handshake and first request too."""
+    """Limits on connections and times. A connection counts even before its handshake and first request."""
 
     connections: int = 256
     of_an_address: int = 64

@@ -194,7 +194,7 @@ class ClientTls:
             raise UserError(f"TLS {problem}", EXIT_USAGE) from None
 
     def context(self) -> ssl.SSLContext:
-        """Returns the TLS context for the next handshake. Invalid changed files do not replace the old context."""
+        """Returns the TLS context for the next handshake. Keeps the old context if the changed files are invalid."""
         changed_at = self._file_identities()
         if changed_at != self._read_at:
             self._read_at = changed_at

@@ -101,8 +101,8 @@ class ProfileMetadata:
 
     Times are nanoseconds since 1970. The host's clock sets the start of the profile, and CLOCK_MONOTONIC advances it,
     so profiles of one boot of a host (`boot_id`) are exactly comparable. `cores` are host-wide indices of logical
-    cores, of `logical_neuroncore_config` physical cores each (None: unknown). `hbm_limit_bytes` is per core.
-    `device_time` states what the device times measure.
+    cores. A logical core has `logical_neuroncore_config` physical cores (None if unknown). `hbm_limit_bytes` is per
+    logical core. `device_time` states what the device times measure.
     """
 
     worker: str
@@ -155,9 +155,9 @@ class SourceLine:
 
 
 def script_line(stack: tuple[SourceLine, ...]) -> SourceLine | None:
-    """Returns the innermost line of a stack that belongs to the script, or else the innermost line.
+    """Returns the innermost line of a stack that belongs to the script.
 
-    Returns None for an empty stack.
+    If no line belongs to the script, returns the innermost line. Returns None for an empty stack.
     """
     return next((line for line in stack if not line.is_package), stack[0] if stack else None)
 
@@ -187,11 +187,11 @@ class OperatorDefinition:
 
 @dataclass(frozen=True, slots=True)
 class GraphDefinition:
-    """A graph that was loaded onto a core; it has `operator_count` operators from `first_operator` on.
+    """A graph that was loaded onto a core. `first_operator` is the index of its first operator in the profile.
 
     `hash_text` and `module` are its names in the compile cache. `compile_ns` is None if unknown. `was_cached` is true
     if the cache had the graph. `reason` states why the graph was compiled: "the first one", or the difference from the
-    previous graph. `moved_bytes` are its inputs and outputs. `step` is the training step of its first execution.
+    previous graph. `moved_bytes` is the size of inputs and outputs. `step` is the training step of its first execution.
     """
 
     hash_text: str

@@ -30,7 +30,7 @@ Row = TypeVar("Row", bound=NamedTuple)
 class ColumnTable(Sequence[Row], Generic[Row]):
     """A sequence of rows, stored as one array of 64-bit integers per column; a row is a NamedTuple of integers.
 
-    Iterating over 100,000 rows takes about 50 ms, over one column a tenth of that.
+    Iterating over 100,000 rows takes about 50 ms; iterating over one column takes a tenth of that.
     """
 
     def __init__(self, kind: type[Row], columns: Sequence[array[int]] | None = None) -> None:
@@ -84,8 +84,8 @@ class ColumnTable(Sequence[Row], Generic[Row]):
 class TrainingStep(NamedTuple):
     """A training step: it ends with an optimizer step and the following mark_step.
 
-    The runtime's step clock measures the parts. `collective_ns` is only the wait for other ranks; `compute_ns` includes
-    the rest of the collectives. The first step of a run begins with the profile.
+    The runtime's step clock measures the parts. `collective_ns` is the time that collectives wait for other ranks;
+    `compute_ns` includes their remaining time. The first step of a run begins with the profile.
     """
 
     step: int
@@ -113,9 +113,9 @@ class TrainingStep(NamedTuple):
 class GraphExecution(NamedTuple):
     """An execution of a graph on a core.
 
-    The launch began at `queued_ns`. `reason` is the index of the name of its cause, such as MarkStep. `correlation`
-    numbers the executions of the process. `operator_count` is the number of operators with a recorded time: all or
-    none.
+    The launch began at `queued_ns`. `reason` is the index of a name: the cause, such as MarkStep. `correlation` numbers
+    the executions of the process. `operator_count` is the number of operators with a recorded time: all of the graph's
+    operators, or 0.
     """
 
     graph: int
@@ -173,7 +173,7 @@ class Allocation(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A storage that was live when the profile ended; `time_ns` is its allocation, -1 if before the profile."""
+    """A storage that was live when the profile ended; `time_ns` is its allocation time, -1 if before the profile."""
 
     address: int
     bytes: int
@@ -212,7 +212,7 @@ class SpanTotal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProfileEvent:
-    """A timed event; None is unknown, or doesn't apply to this kind.
+    """A timed event. A value is None if it is unknown, or if this kind of event has no such value.
 
     `core` is a host-wide index, None for the host itself. The launch, the execution and its operators share one
     `correlation`. `graph` and `operator` are indices into the lists of the profile.
@@ -235,7 +235,7 @@ class ProfileEvent:
 
     @property
     def place(self) -> SourceLine | None:
-        """The line of the script, or else the innermost line of the stack; None without a stack."""
+        """The line of the script (see `script_line`); None without a stack."""
         return script_line(self.stack)
 
     @property
@@ -248,10 +248,10 @@ class Profile:
     """The profile of one worker.
 
     `steps` and the totals cover the whole profile. `executions`, `spans`, `memory_levels` and `allocations` have only
-    the latest rows, ordered by their ends, and `state.dropped` counts the dropped ones. `operator_ns` has the times of
-    the operators of all `executions`, one after the other. A stack lists source lines, innermost first, without torch,
-    the standard library and this package. `blocks` are the storages at the end, empty if the worker died.
-    `is_damaged` is true if the file ends in an incomplete chunk, which is left out.
+    the latest rows, ordered by end time; `state.dropped` counts the dropped rows. `operator_ns` has the times of the
+    operators of all `executions`, one after the other. A stack lists source lines, innermost first, without lines of
+    torch, the standard library and this package. `blocks` are the storages at the end, empty if the worker died.
+    `is_damaged` is true if the file has a bad chunk; the profile then lacks all data from there on.
     """
 
     metadata: ProfileMetadata

@@ -236,7 +236,7 @@ class _ChunkReader:
 
 
 def _parse_known_fields(text: bytes, kind: type[T], what: str) -> T:
-    """Parses the fields of `kind` from a JSON document, and ignores unknown ones; raises DamagedProfile."""
+    """Builds a `kind` from a JSON document, and ignores unknown fields; raises DamagedProfile for invalid ones."""
     try:
         document = json.loads(text)
         value = kind(**{key: _list_to_tuple(found) for key, found in document.items() if key in kind.__slots__})
@@ -308,6 +308,6 @@ def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
 
 
 def read_directory(where: str | os.PathLike[str]) -> list[Profile]:
-    """Reads the profiles of a directory, ordered by rank, or a single file; raises UserError."""
+    """Reads the profiles of a directory, ordered by rank, or a single file; raises UserError if one is unreadable."""
     profiles = [read_profile(path) for path in profile_paths(where)]
     return sorted(profiles, key=lambda each: (each.metadata.rank, each.metadata.host, each.metadata.pid))

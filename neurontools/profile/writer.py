@@ -113,8 +113,8 @@ class ProfileWriter(ProfileEncoder):
     """Writes one file, for one thread at a time; all methods raise OSError if the disk fails or is full.
 
     A method writes whole chunks before it returns, so a killed process leaves a readable file. Once the chunks of
-    events exceed `most_event_bytes`, the writer drops their older half. Then, and once that many bytes are outdated, it
-    writes a new file and renames it over the old one.
+    events exceed `most_event_bytes`, the writer drops their older half. It rewrites the file after dropping events, and
+    once more than `most_event_bytes` of other chunks are outdated.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ProfileWriter(ProfileEncoder):
         self.path = Path(path)
         self.bytes_written = 0
         self._most_event_bytes = most_event_bytes
-        self._permanent: list[tuple[int, int]] = []  # (offset, size) of definitions and steps
+        self._permanent: list[tuple[int, int]] = []  # (offset, size) of chunks of definitions and steps
         self._latest: dict[bytes, tuple[int, int]] = {}  # (offset, size) of the latest chunk of each replacing kind
         self._events: list[list[_EventChunk]] = []  # groups of chunks; a group is dropped as a whole
         self._group: list[_EventChunk] = []
@@ -134,7 +134,7 @@ class ProfileWriter(ProfileEncoder):
         self._append(self.header)
 
     def write_state(self, state: ProfileState) -> None:
-        """Writes the progress, which ends a group of events; drops the oldest groups if the file is too large."""
+        """Ends the group of events, drops the oldest groups if the file is too large, and writes the progress."""
         if self._group:
             self._events.append(self._group)
             self._group = []

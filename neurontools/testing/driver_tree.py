@@ -74,13 +74,13 @@ class DriverTree:
         return Path(self.roots.devices) / f"neuron{index}"
 
     def core_path(self, index: int) -> Path:
-        """Returns the directory of a core, whose index counts on the host. The driver's own numbers may differ."""
+        """Returns the directory of a core. `index` is host-wide; the driver's number of the core may differ."""
         core = self.snapshot.cores[index]
         physical = self._tree.physical_core(core.device_index, core.index_on_device)
         return self.device_path(core.device_index) / f"neuron_core{physical}"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Writes the state of a host, a snapshot, to the tree."""
+        """Writes a snapshot of a host to the tree."""
         self.snapshot = snapshot
         self._tree.update(snapshot)
 

@@ -100,10 +100,10 @@ def process_on(
     logical_neuroncore_config: int = 1,
     started_at_unix_seconds: float | None = None,
 ) -> Process:
-    """Returns a process of user 0 that holds these logical cores, or only has these devices open.
+    """Returns a process of root that holds these logical cores, and has these devices open.
 
-    Without a runtime version the process is an observer, such as a monitor. DriverTree.set_processes adds the devices
-    of the cores.
+    Without a runtime version, the process is an observer, such as a monitor. DriverTree.set_processes adds the devices
+    of the cores to the process.
     """
     lnc = logical_neuroncore_config
     return Process(

@@ -201,7 +201,7 @@ def _bind(source: Path, target: Path) -> None:
 
 
 def _mount_memory(target: Path) -> None:
-    # The default mode is that of /tmp, with which the kernel would refuse `> /dev/null` in /dev.
+    # By default, a tmpfs has the mode of /tmp. In such a /dev, the kernel would refuse `> /dev/null`.
     _mount("tmpfs", str(target), "tmpfs", 0, "mode=755")
 
 

@@ -196,9 +196,9 @@ class SimulatedFleet:
     """A context manager that runs `neuron-fleet-sim`, which simulates many hosts.
 
     `hostfile` is for `neuron-top --hostfile`, `places` for programs. The fleet ends with this process, even if this
-    process is killed, and removes its files. `mix` is the option of the command. `stop` kills the process of a host,
-    and so all hosts of that process; with `processes` equal to `hosts`, only that host. Entering the context raises
-    RuntimeError with the command's message if the fleet does not start.
+    process is killed, and removes its files. `mix` is the command's option --mix. `stop` kills the process of a host,
+    and so all hosts of this process; with as many `processes` as `hosts`, each host has its own process. Entering the
+    context raises RuntimeError with the command's message if the fleet does not start.
     """
 
     def __init__(

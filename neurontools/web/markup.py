@@ -41,7 +41,7 @@ class RowKind(StrEnum):
     TITLE = "t"
     HEADING = "h"
     COLUMNS = "c"  # the column titles of a table, one per cell
-    ROW = "r"  # a row of the table that a COLUMNS row begins
+    ROW = "r"  # a row of a table, below its COLUMNS row
     ITEM = "i"  # an item of a list
     LINE = "l"
     TABS = "n"  # links to processes
@@ -90,7 +90,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
-    """Adds links to the text pieces of a line. Each click target links its first piece with letters or digits."""
+    """Adds links to the pieces of a line: for each click target, to its first piece with letters or digits."""
     for target in targets:
         address = link(target)
         if not address:

@@ -208,7 +208,7 @@ class HostView:
         return link
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
-        """Returns the URL of a page for the options `choice` with `changes`. Another page keeps only a few options."""
+        """Returns the URL of a page for `choice` with `changes`. Another page keeps only columns, PID and device."""
         if page and page != choice.page:
             kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
             return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]
@@ -257,7 +257,7 @@ class FleetView:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds between two renderings: the feed's interval, or less until every host has answered once."""
+        """Seconds between two renderings: 1 s until every host has answered once, then the feed's interval."""
         return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
 
     def wake(self) -> None:

@@ -81,9 +81,9 @@ class RenderCache:
         self._asked_at.clear()
 
     def picture(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
-        """Returns the rendered page, at most `_ROUND_SECONDS` old if it has no viewers yet.
+        """Returns the rendered page. Redraws it first if it has no viewers and is older than `_ROUND_SECONDS`.
 
-        Raises CapacityExceeded if too many pages are requested.
+        Raises CapacityExceeded if too many pages are requested at a time.
         """
         now = self._ask(view)
         key = (view, choice)
@@ -160,7 +160,7 @@ class RenderCache:
             self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def _rounds(self) -> None:
-        """Redraws the viewed pages on new data, or else about every second, until all renderers are unused."""
+        """Redraws the viewed pages on new data, and after a second without any. Ends once all renderers are unused."""
         while self._asked_at:
             began = self._now()
             self._has_news.clear()
@@ -249,7 +249,7 @@ class RenderedPage:
         changed.set()
 
     def number_of(self, version: str) -> int:
-        """Returns the number of a version. Returns 0, older than all versions, if the version is unknown here."""
+        """Returns the number of a version of this page. Returns 0 if this page did not issue the version."""
         epoch, _, number = version.partition(".")
         is_known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 12
         return min(int(number), self.number) if is_known else 0
@@ -268,7 +268,7 @@ class RenderedPage:
         return event
 
     def page(self, made: Callable[[], bytes]) -> CompressibleDocument:
-        """Returns the HTML of the current version. Calls `made` once per version."""
+        """Returns the HTML of the current version, which `made` builds once per version."""
         if self._page is None or self._page[0] != self.number:
             self._page = self.number, CompressibleDocument([CompressedPart(made())])
         return self._page[1]

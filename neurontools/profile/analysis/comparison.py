@@ -50,7 +50,7 @@ class OperatorDifference:
     """An operator of one function of the script in both runs. Values are per step and rank.
 
     The values of a run without this operator are None. Operators are matched by function, because line numbers change.
-    `place` is the line in b, or else in a.
+    `place` is the operator's line in b, or in a if b lacks the operator.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Comparison:
     a: RunReport
     b: RunReport
     quantities: tuple[QuantityDifference, ...]
-    operators: tuple[OperatorDifference, ...]  # sorted by change, largest first
+    operators: tuple[OperatorDifference, ...]  # sorted by absolute change, largest first
     only_a_graphs: tuple[GraphUse, ...]
     only_b_graphs: tuple[GraphUse, ...]
 
@@ -105,7 +105,7 @@ def _total_executed_steps(report: RunReport) -> float:
 
 
 def _executed_steps(rank: RankReport) -> float:
-    """Returns the number of executed steps of a rank, with fractions: a capture starts and ends within a step."""
+    """Returns the number of executed steps of a rank; a fraction if the capture started or ended within a step."""
     steps = rank.profile.steps
     count = len(steps)
     if not count or steps.column("step")[0] == 1:

@@ -25,7 +25,7 @@ class LineMemory:
 class MemoryPeak:
     """The peak of HBM use on one core in the events of the profile, and the storages that were live then.
 
-    `highest_bytes` is the peak of the whole profile. If it is larger, the events of that time were dropped.
+    `highest_bytes` is the peak of the whole profile, including times whose events were dropped.
     """
 
     core: int
@@ -38,7 +38,7 @@ class MemoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLevel:
-    """The highest HBM use of one core in an interval, by category in the order of CATEGORIES, and its time."""
+    """The highest HBM use of one core in an interval: its time, and the bytes of each category of CATEGORIES."""
 
     at_ns: int
     bytes: tuple[int, ...]
@@ -62,7 +62,7 @@ def find_peak(profile: Profile) -> MemoryPeak | None:
     for share in shares:
         by_category[share.category] += share.bytes
     known = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
-    # The runtime's own memory has no allocation events. `size` includes its final size, which may be slightly higher.
+    # `size` may exceed the true peak: it has the final size of the runtime's own memory, which has no events.
     return MemoryPeak(core, at_ns, min(size, known), by_category, shares, known)
 
 
@@ -125,7 +125,7 @@ def _sampled_peak(profile: Profile) -> _PeakPosition | None:
 
 
 def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Returns the levels after each event, computed backwards: only the release of a storage has its final category."""
+    """Returns the levels after each event. Computes backwards: only release events have a storage's last category."""
     table = profile.allocations
     levels = [0] * len(CATEGORIES)
     category_of: dict[int, int] = {}
@@ -149,10 +149,9 @@ def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...
 
 
 def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
-    """Returns the storages that were live on a core at a time, or after `position` events.
+    """Returns the memory, by line, that was live on a core after `position` events, or at `at_ns` without a position.
 
-    A storage without an allocation event in the profile was live from the beginning. Its size comes from its release;
-    the line that allocated it is unknown.
+    A storage without an allocation event in the profile was live from the beginning. Its release event has its size.
     """
     table = profile.allocations
     if position is None:

@@ -147,7 +147,7 @@ class GraphUse:
 
 
 def graph_uses(profiles: Sequence[Profile]) -> tuple[GraphUse, ...]:
-    """Returns all graphs in the order of their first steps. Merges graphs with the same hash, as of several ranks."""
+    """Returns all graphs in the order of their first steps. Merges graphs of several ranks that have the same hash."""
     found: dict[str, GraphUse] = {}
     for profile in profiles:
         totals = {row.graph: row for row in profile.graph_totals}

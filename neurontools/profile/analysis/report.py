@@ -22,7 +22,7 @@ from neurontools.profile.analysis.steps import (
     step_times,
 )
 
-_LEAST_WAIT_RATIO = 0.1  # least difference in waiting between the median rank and a straggler
+_LEAST_WAIT_RATIO = 0.1  # the median rank's share of waiting exceeds a straggler's by at least this
 
 
 _SLOWEST_STEPS = 3
@@ -65,7 +65,7 @@ def sum_collectives(profiles: Sequence[Profile]) -> tuple[CollectiveUse, ...]:
 def straggler_index(ratios: Sequence[float | None]) -> int | None:
     """Returns the index of the straggler, given the share of time that each rank spends in collectives.
 
-    The straggler waits least. None if the others don't wait clearly longer, or a share is unknown.
+    The straggler waits least. Returns None if no rank waits clearly less than the others, or if a share is unknown.
     """
     known = [(ratio, place) for place, ratio in enumerate(ratios) if ratio is not None]
     if len(known) < 2 or len(known) < len(ratios):
@@ -95,16 +95,16 @@ class RankReport:
     """The report on one worker."""
 
     profile: Profile
-    steps: ColumnTable[TrainingStep]  # all but the run's first; base of `split`, `times`, `slowest`
+    steps: ColumnTable[TrainingStep]  # see `steady_steps`; `split`, `times` and `slowest` cover these
     split: TimeSplit
     times: StepPercentiles | None  # None without steps
     slowest: tuple[SlowStep, ...]
-    first_step: SlowStep | None  # includes the time before the step; None if absent or the only step
+    first_step: SlowStep | None  # the run's first step, with the start-up, if `steps` omits it
     flops: int  # FLOPs of all executions
     split_flops: int  # FLOPs in the time of `split`
-    flops_per_second: float | None  # FLOPS in the time of `split`
+    flops_per_second: float | None  # `split_flops` per second of `split`
     execution_seconds: float  # device time of all executions
-    mfu_ratio: float | None  # relative to the bfloat16 peak of its cores; None if unknown
+    mfu_ratio: float | None  # relative to the bfloat16 peak of the worker's cores; None if unknown
     peak: MemoryPeak | None
 
     @property
@@ -161,7 +161,7 @@ class RunReport:
 
     @property
     def split_steps(self) -> int:
-        """The number of steps of all ranks that `split` covers; 1 if there are none and `split` covers all time."""
+        """The number of steps that `split` covers, summed over all ranks; 1 if no rank has steps."""
         return max(1, sum(len(rank.steps) for rank in self.ranks))
 
     @property

@@ -11,16 +11,16 @@ from operator import sub
 from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 
 NS_PER_SECOND = 1e9
-_MOST_BEHIND = 1000  # if a rank is more steps ahead of another, there is no timeline
+_MOST_BEHIND = 1000  # ranks that are further apart than this many steps have no timeline
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
 _TRANSFERS = (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSplit:
-    """A time and its parts, in seconds; the parts add up to the total, unless some of them overlap.
+    """An interval of time and its parts, in seconds. The parts add up to the total unless some overlap.
 
-    `host_seconds` is the rest: Python, tracing of the script and everything else.
+    `host_seconds` is the time in no other part: Python, tracing of the script and everything else.
     """
 
     total_seconds: float
@@ -28,8 +28,8 @@ class TimeSplit:
     compile_seconds: float
     input_wait_seconds: float
     transfer_seconds: float
-    compute_seconds: float  # time of executions, without their collectives
-    collective_seconds: float  # including the wait for other ranks
+    compute_seconds: float  # time of executions
+    collective_seconds: float  # wait for other ranks; all time of collectives if the profile has no steps
 
     @property
     def busy_seconds(self) -> float:
@@ -131,7 +131,7 @@ def first_step(profile: Profile) -> SlowStep | None:
 
 
 def split_of_profile(profile: Profile) -> TimeSplit:
-    """Sums the time of the steady steps by part; without steps, all time of the profile."""
+    """Splits the time of the steady steps, or the whole time of a profile without steps."""
     if len(profile.steps):
         return split_of(steady_steps(profile))
     totals = dict.fromkeys(SpanKind, 0)

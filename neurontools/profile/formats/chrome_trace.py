@@ -3,9 +3,9 @@
 Device events use Kineto's GPU categories, because HolisticTraceAnalysis and the trace views read only `kernel`,
 `gpu_memcpy` and `cuda_runtime`.
 
-Viewers store times as doubles in microseconds. With a distant base, rounding makes consecutive operators overlap by a
-nanosecond, and Perfetto drops overlapping slices. So the base of our own traces is at most 12 days old, while Kineto's
-may be a quarter of a year old. In traces with Kineto's base, operators are written 2 ns shorter.
+Viewers store times as doubles in microseconds since a base time. If the base is too early, rounding makes consecutive
+operators overlap by a nanosecond, and Perfetto drops overlapping slices. So the base of our own traces is at most 12
+days before their start. Kineto's base may be a quarter of a year earlier; operators are then written 2 ns shorter.
 Sources: pytorch/kineto libkineto/src/output_json.cpp and ActivityType.h; facebookresearch/HolisticTraceAnalysis.
 """
 
@@ -43,10 +43,7 @@ FIRST_TAG = 1 << 30
 
 
 def base_ns(first_ns: int) -> int:
-    """Returns the time that is 0 in a trace.
-
-    It is equal for all workers of a run, except if a 12-day boundary lies between their starts.
-    """
+    """Returns the base time of a trace: a multiple of 2^20 s (12 days), so that workers of a run mostly share it."""
     return first_ns // _BASE_NS * _BASE_NS
 
 
@@ -64,7 +61,7 @@ def write_trace(path: Path, *profiles: Profile) -> None:
 
 
 def merge_into_trace(text: str, profile: Profile, *, with_host: bool = False) -> str:
-    """Inserts the tracks of a profile into a trace of torch.profiler; raises ValueError if `text` is not one."""
+    """Inserts the tracks of a profile into a trace of torch.profiler; raises ValueError if `text` is no trace."""
     base = re.search(r'"baseTimeNanoseconds":\s*(\d+)', text)
     events = re.search(r'"traceEvents":\s*\[', text)
     if events is None:
@@ -76,7 +73,7 @@ def merge_into_trace(text: str, profile: Profile, *, with_host: bool = False) ->
 
 
 def _drop_gpu_names(text: str, cores: Sequence[int]) -> str:
-    """Removes Kineto's process names of GPUs whose numbers are those of our cores."""
+    """Removes Kineto's names of GPU tracks that have the same number as one of our cores."""
 
     def kept(found: re.Match[str]) -> str:
         pid = _PID.search(found[0])

@@ -2,7 +2,7 @@
 
 Field numbers are those of xla/tsl/profiler/protobuf/xplane.proto. A file has planes, a plane has lines, and a line has
 events. xprof shows tables only for planes named /device:TPU:N, so NeuronCores have such names, and state their true
-type in their stats. Events have no group_id, because xprof finds no steps in a file with group_id and a plane of the
+type in their stats. Events have no group_id: with it, xprof would find no steps in a file that also has a plane of the
 host.
 """
 
@@ -277,7 +277,7 @@ def _host_plane(profile: Profile, number: int, base_ns: int) -> Plane:
 
 
 def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
-    """Yields the latest allocations in TensorFlow's form; computes levels backwards from the final storages."""
+    """Yields the latest allocations in TensorFlow's form; derives the initial HBM use from the final storages."""
     about = profile.metadata
     changes: dict[int, int] = dict.fromkeys(about.cores, 0)
     for row in profile.allocations:

@@ -36,9 +36,9 @@ def host_value(tensor: Tensor) -> Tensor:
 
 
 def device_tensor(value: Tensor, core: Core) -> Tensor:
-    """Moves a CPU tensor to the device, without a copy if its layout allows that. No other tensor may share its memory.
+    """Moves a CPU tensor to the device. Copies it only if the device needs another layout.
 
-    Raises NotImplementedError for a tensor without strides: sparse, quantized or of oneDNN.
+    No other tensor may share its memory. Raises NotImplementedError for a sparse, quantized or oneDNN tensor.
     """
     refuse_unstrided(value)
     layout = layouts.layout_of(value)
@@ -102,8 +102,8 @@ def run_eager(
 ) -> Any:
     """Runs an operator eagerly on the host and counts a fallback.
 
-    The result layouts of such an operator depend on values, or its meta kernel is wrong. `results` receives the results
-    on the CPU.
+    A graph can't record such an operator, for example because its result layouts depend on values. Adds the results on
+    the CPU to `results`.
     """
     with buffers.lock:
         tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
@@ -152,7 +152,7 @@ def run_eager(
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
     """Runs an `out=` call that may resize its target.
 
-    Copies the result into a target of the same shape. Makes a target of another shape a view of the result.
+    Copies a result into its target if both have the same shape. Otherwise makes the target a view of the result.
     """
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}

@@ -37,7 +37,7 @@ _young_layouts = layouts.young
 
 
 class _CallKey:
-    """Collects the key of an operator call, which identifies its signature, and the inputs of the call.
+    """Collects the inputs of an operator call, and a key that identifies the call's signature.
 
     This is the hot path of training: `add_tensor` runs for each tensor of each operator.
     """
@@ -110,7 +110,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
-        if replayer.ahead is not None:  # another thread executed a graph meanwhile, which started a replay
+        if replayer.ahead is not None:  # an execution by another thread has started a replay
             replayer.bail_out()
         try:
             core, signature = record(operator, arguments, keywords, core)

@@ -1,10 +1,10 @@
 """Replays the trace of an earlier step instead of recording the step again.
 
-After each execution, the replayer expects the graph that followed the same program last time. If this graph has no
-trace, the replayer observes its calls while the recorder records them, and makes a Trace of them. If it has one, the
+After each execution, the replayer expects the graph that followed the same program last time. Without a trace of that
+graph, the replayer observes the calls while the recorder records them, and makes a Trace of them. With a trace, the
 replayer compares each call with the trace, and the pending graph of the core stays empty. On a different call, or when
-other code needs the graph, the replayer bails out: it writes the graph as if all calls had been recorded, and recording
-continues.
+other code needs the graph, the replayer bails out: it writes the graph as if the calls so far had been recorded, and
+recording continues.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TraceReplayer:
         return True
 
     def output(self, trace: Trace, number: int) -> Tensor:
-        """Creates the tensor for a result of a replayed call that is still alive at the end of the step."""
+        """Creates the tensor for a replayed call's result, if the result is still alive at the end of the step."""
         core = trace.core
         tensor, buffer = buffers.create(trace.layouts[number], None, core)
         buffer.index = number
@@ -89,7 +89,7 @@ class TraceReplayer:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> None:
-        """Appends a recorded call to `observed`. Stops observing if a replay can't recognize such a call."""
+        """Appends a recorded call to `observed`. Stops observing if a replay couldn't recognize the call."""
         observed = self.observed
         graph = core.pending
         if observed is None or core is not self._observed_core:
@@ -146,7 +146,7 @@ class TraceReplayer:
         return buffer
 
     def take_finished_trace(self, core: Core) -> Trace | None:
-        """Returns the trace if all its calls were replayed and the same tensors are alive. Otherwise bails out."""
+        """Returns the trace if all its calls were replayed and the same tensors are alive. Bails out if not."""
         trace = self.trace
         if trace is None or trace.core is not core or self.ahead is trace.first:
             return None
@@ -167,7 +167,7 @@ class TraceReplayer:
         return [] if observed is None else observed
 
     def stop_observing(self) -> None:
-        """Bails out and drops the observed calls. Use it after a failed call, when they are not a whole graph."""
+        """Bails out and drops the observed calls, which are incomplete after a failed call."""
         self.bail_out()
         self.observed = self._observed_core = None
 

@@ -30,7 +30,7 @@ class NotTraceable(Exception):
 
 
 class ExpectedCall:
-    """The next expected call of a replay."""
+    """A call of a trace. `match` returns the results of an equal call, and MISS for a different one."""
 
     __slots__ = ("match", "operator", "position")
 
@@ -75,7 +75,7 @@ def observe_call(
 ) -> ObservedCall:
     """Generates the comparisons that recognize a recorded call when it recurs.
 
-    `indices` are the numbers of the call's tensors in the graph. Numbers from `known_count` on first appeared in this
+    `indices` are the numbers of the call's tensors in the graph. Tensors from number `known_count` on are new in this
     call. Raises NotTraceable for arguments other than device tensors, numbers and constants.
     """
     if operator.out_names or signature.host_count:

@@ -105,7 +105,7 @@ def profile_operators(
 
 
 def operator_label(instruction: Instruction) -> str:
-    """Returns the name of an operator. For a collective, it has the kind, such as neuron::all_reduce."""
+    """Returns the name of an operator. The name of a collective has its kind, such as neuron::all_reduce."""
     name = instruction.operator.name
     if name == COLLECTIVE:
         kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[_KIND_ARGUMENT])
@@ -125,7 +125,7 @@ def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefiniti
 def _instruction_layouts(
     instruction: Instruction, compiled: CompiledGraph
 ) -> tuple[list[TensorLayout], TensorLayout | None]:
-    """Returns the layouts of all values that an instruction reads or writes, and that of the first written value."""
+    """Returns the layouts of all values an instruction reads or writes, and the layout of the first written value."""
     layouts = compiled.layouts
     read = [
         use.layout or layouts[use.value]

@@ -22,8 +22,8 @@ _MAKING_RATIO = 0.004  # largest share of a program's time so far that the prepa
 class OperatorSamples:
     """The timed executions of one program, and which execution to time next. Callers hold the runtime's lock.
 
-    `names` has each operator of the program once. `seconds` is the total time of all executions, also of those not
-    timed by operator.
+    `names` has each operator of the program once. `seconds` is the total time of all executions, whether
+    their operators were timed or not.
     """
 
     __slots__ = ("counts", "kind_of", "names", "nanoseconds", "next_at", "seconds", "told_seconds", "told_times")
@@ -71,7 +71,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def settle(self, program: SampledProgram) -> None:
-        """Adds the executions of a program since its last call here. Without samples, their operator name is empty."""
+        """Adds a program's executions since the last call. Without samples, they count under an empty operator name."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions

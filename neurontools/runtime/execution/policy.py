@@ -44,7 +44,7 @@ class ExecutionPolicy:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ExecutionPolicy:
-        """Reads the settings from environment variables. There is no time-out if it is not a positive integer."""
+        """Reads the settings from environment variables. Ignores a time-out that is not a positive integer."""
         timeout = environment.get(EXEC_TIMEOUT, "")
         stochastic = None
         if stochastic_rounding(environment):
@@ -78,8 +78,8 @@ def check_load(
 ) -> None:
     """Raises ExecutionFailed if a model compiled with these flags can't run on this host.
 
-    A setting that is None, on either side, matches any value. NEURON_RT_ALLOW_LEGACY_NEFF=1 lets newer cores run NEFFs
-    for older cores.
+    A setting that is unknown for the model or the host (None) matches any value. NEURON_RT_ALLOW_LEGACY_NEFF=1 lets
+    newer cores run NEFFs for older cores.
     """
     if flags.target is not None and instance_type is not None:
         wanted, own = neuroncore_version(flags.target), neuroncore_version(instance_type)
@@ -194,8 +194,8 @@ class NanCheck:
     the parameters, and a NaN in optimizer state reaches the parameter in the same step.
 
     Each check reads the results that have one element, such as a loss. Reading the larger tensors takes up to a tenth
-    of a step. So only the first check always reads them, and later checks spend a hundredth of the time on them. After
-    a NaN in a larger tensor, each check reads all larger tensors until none has NaN.
+    of a step. So later checks spend only a hundredth of the run time on them. After a NaN in a larger tensor, each
+    check reads all larger tensors until none has NaN.
     """
 
     __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")

@@ -70,7 +70,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return _completed_work(list(outputs))
 
     def _set_group_name(self, name: str) -> None:
-        """Stores the name that torch gives the group. torch stores it in a C++ backend, which this group lacks."""
+        """Stores the name that torch gives the group. torch's method needs a C++ backend, which this group lacks."""
         self._name = name
 
     @property

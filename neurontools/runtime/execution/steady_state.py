@@ -89,9 +89,9 @@ class SteadyState:
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
         """Returns the number of usual steps, and their total counts, executions and work. None before the second step.
 
-        Leaves out an interval whose executions per step exceed the median by over half, and FLOPs per step by over 2%.
-        One of the two is not enough: variable shapes change only the FLOPs, and an occasional read of a value changes
-        only the executions.
+        Leaves out an interval if its executions per step exceed the median by over half and its FLOPs per step exceed
+        the median by over 2%. Alone, more FLOPs may come from variable shapes, and more executions from occasional
+        reads of a value.
         """
         kinds = self._kinds.copy()
         if not kinds:
@@ -148,7 +148,7 @@ class ExecutionWork:
     """Work of one or more executions.
 
     The keys of `flops_by_dtype` are torch's names of the dtypes in which the device multiplies, after --auto-cast.
-    `tensors_total` counts inputs and outputs. `moved_bytes` is the size of inputs and outputs, the least HBM traffic.
+    `tensors_total` counts inputs and outputs. `moved_bytes` is their size: the least possible HBM traffic.
     """
 
     flops_by_dtype: Counter[str] = field(default_factory=Counter)
