@@ -288,7 +288,7 @@ def ultraserver_node(
     concluded = {name for name, fact in named.items() if fact.value is not None and not fact.certain}
     if ultraserver.node_links.value == "ring":
         concluded.add("links")
-    if not ultraserver.node_links.certain:  # the catalog infers to which UltraServer the type belongs
+    if not ultraserver.node_links.certain:  # the UltraServer of the instance type is inferred too
         concluded |= {"name"} if node_count is not None else {"name", "node_count"}
     return UltraServerNode(
         index=index,

@@ -54,7 +54,7 @@ class Table:
         return key in self._left
 
     def take(self, key: str, kind: type[T]) -> T:
-        """Consumes a required key and returns its value, which must have the type `kind`. An integer can be a float."""
+        """Consumes a required key and returns its value, which must have the type `kind`. Converts int to float."""
         if key not in self._left:
             raise self.error(key, "is missing")
         return self._as(kind, self._left.pop(key), key)
@@ -159,7 +159,7 @@ def load_tables(file_name: str) -> dict[str, dict[str, object]]:
 def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None:
     """Returns the tables that scripts/compile-catalog wrote. None if they are missing or the data file has changed."""
     try:
-        # __import__, because importlib takes long to import.
+        # Uses __import__, because importing importlib takes long.
         module = __import__(f"neurontools.catalog.compiled.{file_name.removesuffix('.toml')}", fromlist=["TABLES"])
     except ImportError:
         return None
@@ -380,7 +380,7 @@ def family_names() -> tuple[str, ...]:
 
 @cache
 def load(name: str) -> InstanceType:
-    """Loads an instance type. Raises UnknownInstanceType, or CatalogDataError for invalid data."""
+    """Loads an instance type. Raises UnknownInstanceType for an unknown name, CatalogDataError for invalid data."""
     family_name = _family_by_instance_type().get(name)
     if family_name is None:
         raise UnknownInstanceType(_unknown_text(name))
@@ -414,9 +414,9 @@ def peak_flops_per_core(instance_type: str) -> float | None:
 
 
 def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
-    """Returns the peak operations per second of a logical core for PEAK_DTYPE (bf16), by default at the family's LNC.
+    """Returns the peak operations per second of a logical core for PEAK_DTYPE (bf16).
 
-    None if the peak is unknown or the hardware does not support the LNC.
+    `lnc` is by default that of the family. None if the peak is unknown or the hardware does not support `lnc`.
     """
     physical = peak_flops_per_core(instance_type)
     if physical is None:

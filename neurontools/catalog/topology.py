@@ -135,7 +135,7 @@ class Topology:
         return _grown_group(group_size, candidates, costs)
 
     def _walk_ring(self) -> tuple[int, ...]:
-        """Returns all devices along the ring, from device 0 towards its lower neighbour."""
+        """Returns all devices along the ring, from device 0 towards its lower-numbered neighbour."""
         walk = [0]
         step = min(self.connected_to[0])
         while step != 0:

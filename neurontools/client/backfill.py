@@ -68,7 +68,7 @@ class Backfill:
 
     def join(self, timeout_seconds: float) -> None:
         """Waits until all requested snapshots are fetched, at most `timeout_seconds`."""
-        with self._lock:  # `want` starts the thread under this lock; joining an unstarted thread raises
+        with self._lock:  # `want` starts the thread under this lock; joining an unstarted thread fails
             thread = self._thread
         if thread is not None:
             thread.join(timeout_seconds)

@@ -108,7 +108,7 @@ class Client:
         yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
 
     def ended(self, since_unix_seconds: float = 0.0) -> Ended:
-        """Returns the processes that ended or released their cores since this time. 0: all that the daemon has."""
+        """Returns the processes that ended or released their cores since a time; by default, all that are known."""
         request = neuron_pb2.ListEndedRequest(since_unix_seconds=since_unix_seconds).SerializeToString()
         processes: list[EndedProcess] = []
         known_since = 0.0

@@ -16,7 +16,7 @@ from neurontools.model import LatencyHistogram, LatencyPercentiles, execution
 from neurontools.rpc import neuron_pb2
 
 _LOG_STEPS = 2048  # quantization steps per doubling of a value: one step is 0.034 %
-_GROWTH_BITS = 12  # significant bits that are stored of the growth of a FLOP total
+_GROWTH_BITS = 12  # the growth of a FLOP total is stored with this many significant bits
 _PERCENTILES = ("p0_seconds", "p1_seconds", "p25_seconds", "p50_seconds", "p75_seconds", "p99_seconds", "p100_seconds")
 _EXECUTIONS = (
     "completed_total",
@@ -320,6 +320,6 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
 
 
 def _sort_key(found: list[Path], slots: list[_Slot]) -> Callable[[int], tuple[object, ...]]:
-    """Returns a sort key that groups numbers of the same field, which compress better, and puts rates last."""
+    """Returns a sort key that puts rates after their counters, and numbers of one field together to compress well."""
     late = {"rate": 1}
     return lambda index: (late.get(slots[index].rule, 0), found[index][0], found[index][1])

@@ -205,8 +205,8 @@ def _forget(steps: dict[int, QuantityStep] | dict[int, CoreStep], first: int) ->
 class HostQuantity:
     """A quantity that plots read from each sample, for the whole host, some physical cores or one process.
 
-    For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. The quantity is the
-    key of its downsampler, so two plots of one quantity share a downsampler.
+    For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. Plots of the
+    same quantity with the same time step share a downsampler.
     """
 
     name: str

@@ -24,7 +24,7 @@ _at = attrgetter("at_seconds")
 
 
 class HostTimeline:
-    """The snapshots of a host as a list of `Moment`, oldest first. Drops the oldest beyond `limit_bytes`.
+    """The snapshots of a host as a list of `Moment`, oldest first. Drops old snapshots beyond `limit_bytes`.
 
     Not thread-safe.
     """
@@ -45,7 +45,7 @@ class HostTimeline:
     def append(self, moment: Moment, message: neuron_pb2.Snapshot | None = None) -> None:
         """Adds a snapshot that is newer than all others.
 
-        `message` is the unpacked snapshot, if at hand. It is kept until the next `append`, which saves unpacking.
+        `message` is the unpacked snapshot, if the caller has it. It is cached until the next `append`.
         """
         self.moments.append(moment)
         self._latest = (moment, message) if message is not None else None
@@ -58,7 +58,7 @@ class HostTimeline:
     def merge(self, moments: Sequence[Moment]) -> int:
         """Inserts snapshots, given in any order, and returns by how many the timeline grew.
 
-        A snapshot at the same time as an existing one replaces it, which updates its events. The oldest snapshots
+        If the timeline has a snapshot of the same time, the given one replaces it and its events. The oldest snapshots
         beyond the memory limit are dropped.
         """
         given = {moment.at_seconds: moment for moment in sorted(moments, key=_at)}
@@ -282,7 +282,7 @@ def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
 
 _TOGETHER = 32  # snapshots per zlib stream; unpacking the last of them takes one or two milliseconds
 _LEVEL = 6  # zlib level; the output is 4 % smaller than at level 5, at the same speed
-_MOST_PIECE_BYTES = 28_000  # The zlib window of 32 KiB must reach the same part of the previous message.
+_MOST_PIECE_BYTES = 28_000  # The zlib window (32 KiB) must reach back to the same piece of the previous message.
 
 
 class PackedMessage:

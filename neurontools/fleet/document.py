@@ -114,7 +114,7 @@ class FleetDocumentJob:
     """A job, merged from its parts on several hosts."""
 
     name: str
-    run_id: str | None  # None if the launcher reports no run across hosts
+    run_id: str | None  # ID of the run across hosts; None if the launcher reports none
     users: tuple[str, ...]  # the users that its hosts report
     user_count: int | None  # number of all users; None if unknown
     hosts: tuple[str, ...]  # host names; empty if the feed does not know them

@@ -1,4 +1,4 @@
-"""Jobs across hosts: merges the parts that hosts report if the launcher says they are one run."""
+"""Jobs across hosts. Merges parts of a job on several hosts if the launcher says that they are one run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class FleetJob:
     """A job: processes that work together, on one or several hosts."""
 
     name: str
-    run_id: str | None  # None if the launcher reports no run across hosts
+    run_id: str | None  # ID of the run across hosts; None if the launcher reports none
     host_names: tuple[str, ...]  # names of its hosts; empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
@@ -129,7 +129,7 @@ def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
 
 
 def _has_unique_ranks(parts: Sequence[_Part]) -> bool:
-    """Whether no rank occurs in two parts. If one does, the parts are not one run."""
+    """Whether each rank occurs in one part only. If a rank occurs twice, the parts are different runs."""
     known = [ranks for part in parts if (ranks := part.job.ranks) is not None]
     return sum(map(len, known)) == len(frozenset().union(*known))
 

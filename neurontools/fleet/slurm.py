@@ -22,7 +22,7 @@ _NO_NODES = ("", "(null)", "None")
 
 
 def slurm_job_hosts(job: str) -> HostList:
-    """Returns the nodes of a job, reached by SSH. Raises UserError if there are none or scontrol fails."""
+    """Returns the nodes of a job as hosts to reach by SSH. Raises UserError if there are none or scontrol fails."""
     if not _JOB.fullmatch(job):
         raise UserError(f"--slurm {excerpt(job, 40)}: is not a job; give its number, as squeue shows it", EXIT_USAGE)
     shown = _run_for_job(job, "show", "--oneliner", "job", job)

@@ -217,7 +217,7 @@ def _users(state: HostState) -> tuple[str, ...]:
 
 
 def _alike(state: HostState) -> tuple[str, ...]:
-    """Returns the type and health of a host and whether its cores are held, as text. Hosts with equal texts are alike."""
+    """Returns the type, the health and the use of the cores of a host as a text. Hosts with equal texts are alike."""
     found = state.summary
     if state.link is not HostLink.LIVE or found is None:
         return (f"{state.link}",)

@@ -68,7 +68,7 @@ def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service:
 def run_module(name: str) -> None:
     """Imports the module of a command and runs its `main`. Ctrl-C during the import exits immediately.
 
-    A KeyboardInterrupt raised during an import may be lost, and there is nothing to clean up yet.
+    Nothing needs clean-up during the import, and a KeyboardInterrupt could be lost there.
     """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit_interrupted)

@@ -31,8 +31,8 @@ class Directory:
     """An open directory. Close it, or use it as a context manager. Methods take names of entries, not paths.
 
     `path` is used in messages only. `is_made` says whether `open` or `below` created the directory. `exposed` is a
-    parent directory that is writable for everybody and not sticky, so others can replace its entries; else None.
-    Operations raise OSError. Thread-safe.
+    directory on the path whose entries others can replace (writable for everybody, not sticky), or None if there is
+    none. Operations raise OSError. Thread-safe.
     """
 
     def __init__(self, descriptor: int, path: str, *, is_made: bool = False, exposed: str | None = None) -> None:

@@ -102,7 +102,7 @@ def terminal_size(descriptor: int = 1, default: tuple[int, int] = _DEFAULT_SIZE)
 
 
 def locale_is_utf8() -> bool:
-    """Returns whether the encoding of the locale is UTF-8, or no locale is set."""
+    """Returns whether the encoding of the locale is UTF-8. True if no locale is set."""
     locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := os.environ.get(name))), "")
     return locale == "" or "utf" in locale.casefold()
 

@@ -45,7 +45,7 @@ class PrometheusFeed(FleetFeed):
         self._jobs: tuple[FleetJob, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._is_settled = False
-        self.is_recorded = False  # whether Prometheus records our rules, as of the latest probe
+        self.is_recorded = False  # whether Prometheus has our recording rules, as of the latest probe
         self._are_jobs_recorded = False
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
@@ -179,7 +179,7 @@ class PrometheusFeed(FleetFeed):
         self._notes = tuple(notes)[:_MOST_NOTES]
 
     def _probe(self, deadline: float, notes: dict[str, None]) -> None:
-        """Checks whether Prometheus records our rules, unless the last check was recent."""
+        """Checks whether Prometheus has our recording rules, unless the last check was recent."""
         if time.monotonic() < self._probed_at + _PROBED_FOR_SECONDS:
             return
         try:

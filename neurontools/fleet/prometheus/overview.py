@@ -28,7 +28,7 @@ _LONGEST_LABEL = 200
 
 @dataclass(frozen=True, slots=True)
 class QueryTime:
-    """The time at which the answers arrived, on the clocks of this host."""
+    """The time at which the answers arrived, by two clocks of this host."""
 
     seconds: float  # time.monotonic()
     unix_seconds: float

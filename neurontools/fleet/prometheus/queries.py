@@ -124,7 +124,7 @@ _JOB_SEVERITIES = ("notice", "warning", "critical")
 
 @dataclass(frozen=True, slots=True)
 class JobQuantity:
-    """A value for each job: its rule for runs, and a function that builds the expression.
+    """A value for each job: the recording rule for runs, and a function that builds the expression.
 
     The arguments of the function are the labels to aggregate by, and a label matcher.
     """
@@ -314,13 +314,13 @@ PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
 
 
 def has_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus records our rules, from the result of PROBE. Up to a tenth of the hosts may lack them."""
+    """Whether Prometheus has our recording rules, from the result of PROBE. A tenth of the hosts may lack values."""
     recorded = counts.get(DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
 
 
 def has_job_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus records our rules for jobs, from the result of PROBE. False if no job runs."""
+    """Whether Prometheus has our recording rules for jobs, from the result of PROBE. False if no job runs."""
     return counts.get(PROBED, 0.0) > 0
 
 
