@@ -22,7 +22,7 @@ from neurontools.util.terminal import excerpt
 
 SSH_VARIABLE = "NEURONTOOLS_SSH"  # command to use in place of ssh, like RSYNC_RSH and GIT_SSH_COMMAND
 REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the neuron-ls command on the other host
-_MOST_RUNS = 4  # ssh processes at a time: one for summaries, the others for views of the host
+_MOST_RUNS = 4  # limit of ssh processes at a time: one for summaries, the others for views of the host
 _LONGEST_REASON_BYTES = 4096
 _OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),

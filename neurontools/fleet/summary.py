@@ -79,7 +79,7 @@ class HostSummary:
     process_count: int | None  # processes with cores
     job_count: int | None
     jobs: tuple[SummaryJob, ...]  # the jobs with the most cores, possibly not all
-    further_users: tuple[str, ...]  # users of the other jobs, possibly not all
+    further_users: tuple[str, ...]  # users of jobs that `jobs` lacks, possibly not all
     user_count: int | None  # number of users of all jobs; None if unknown, or if the reader may not see users
     problem_count: int | None  # number of values that the daemon could not read
 

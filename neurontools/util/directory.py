@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40  # symbolic links in a path; the kernel has the same limit
+_MOST_LINKS = 40  # limit of symbolic links in a path, the same as the kernel's
 _WAY_MODE = 0o755
 _SHARED_MODE = stat.S_ISVTX | stat.S_ISGID | stat.S_IWGRP
 
