@@ -14,7 +14,7 @@ COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 Entry = tuple[int, float, float]
 """An open part: (number of the part, its start by perf_counter, `charged_seconds` at its start)"""
 
-_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # about 0: Linux uses one clock for both
+_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # about 0 on Linux, where both clocks are CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ class MachineCode:
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 _DIFFERENT_BOOLEANS = 1e-3
-_LONGEST_SECONDS = 2.0  # limit of a segment: torch's runner holds the GIL, which blocks the reports
+_LONGEST_SECONDS = 2.0  # longest execution of a segment; torch's runner holds the GIL, which blocks the reports
 
 
 class NumericsMismatch(RuntimeError):

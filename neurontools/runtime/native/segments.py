@@ -160,7 +160,9 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return "unknown"
-    own = lines[: lines.index("") if "" in lines else None]  # lines of the first processor; all others are equal
+    own = lines[
+        : lines.index("") if "" in lines else None
+    ]  # lines of the first processor; the other processors are equal
     return "\n".join(line for line in own if line.partition("\t")[0] in _OF_THE_PROCESSOR)
 
 

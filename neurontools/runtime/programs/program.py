@@ -144,7 +144,7 @@ def _interpret(
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
-        made = result = None  # so that a result is freed at the same instruction as in generated code
+        made = result = None  # drops references, so that a result is freed at the same instruction as in generated code
         del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)

@@ -27,8 +27,8 @@ The handler raises ValueError, KeyError or TypeError for a malformed line, which
 class ControlChannel:
     """Reads the lines of one daemon and calls the handler of each line's first word.
 
-    Lines are handled in order. A line without a handler is ignored, because it may come from a newer daemon. A
-    descriptor that the daemon sends belongs to the next line whose handler takes a descriptor.
+    Lines are handled in order. A line without a handler is ignored, because it may come from a newer daemon. File
+    descriptors from the daemon are queued: a handler that takes a descriptor gets the oldest.
     """
 
     def __init__(self, handlers: Mapping[bytes, LineHandler]) -> None:
@@ -87,7 +87,7 @@ class CaptureRequest:
 
 
 class CaptureRequests:
-    """Passes requests for a profile to `start_capture`, which must not raise or block: the control thread calls it."""
+    """Calls `start_capture` for each request for a profile, in the control channel's thread. It must not block."""
 
     def __init__(self, start_capture: Callable[[CaptureRequest], None]) -> None:
         self._start_capture = start_capture
@@ -103,7 +103,7 @@ class CaptureRequests:
 
     def _handle_request(self, value: bytes, next_descriptor: Callable[[], int | None]) -> None:
         descriptor = next_descriptor()
-        if descriptor is None:  # the descriptor limit of this process was reached
+        if descriptor is None:  # at its descriptor limit, a process receives lines without descriptors
             return
         try:
             channel = socket.socket(fileno=descriptor)
@@ -152,14 +152,13 @@ class ArmedFault:
 class ArmedFaults:
     """The armed faults of this process.
 
-    `by_core` maps a local core to its faults. Without faults it is empty, so that the check costs an execution one
-    truth test.
+    `by_core` maps a local core to its faults. It is empty without faults, so that an execution can check it cheaply.
     """
 
     def __init__(self) -> None:
         self.by_core: dict[int, tuple[ArmedFault, ...]] = {}
         self._by_number: dict[int, ArmedFault] = {}
-        self._lock = Lock()  # guards `_by_number`; `by_core` is replaced as a whole
+        self._lock = Lock()  # held to change the faults; reading `by_core` needs no lock
         self._send: Callable[[bytes], None] = lambda _line: None
 
     @property
@@ -205,7 +204,7 @@ class ArmedFaults:
     def _heal(self, number: int) -> None:
         with self._lock:
             fault = self._by_number.get(number)
-            # A lost execution unit stays lost until the process ends.
+            # A fault that lasts until the process ends can't be healed once it has hit an execution.
             if fault is None or (fault.has_begun and fault.kind.lasts is FaultDuration.PROCESS):
                 return
             del self._by_number[number]

@@ -47,7 +47,7 @@ class DaemonUnavailable(Exception):
 
 
 class DaemonConnection:
-    """Both connections to one daemon. One thread makes the calls. The constructor does no I/O; `attach` connects."""
+    """Both connections to one daemon. Only one thread may make calls. `attach` connects, the constructor does not."""
 
     def __init__(self, socket_path: str) -> None:
         self.socket_path = socket_path
@@ -58,7 +58,10 @@ class DaemonConnection:
         self._calls: UnaryConnection | None = None
 
     def attach(self, request: neuron_pb2.AttachRequest, timeout_seconds: float) -> neuron_pb2.AttachResponse:
-        """Connects and requests cores. Sets the token of `request`. Raises CoresUnavailable or DaemonUnavailable."""
+        """Connects and requests cores. Stores the token in `request`.
+
+        Raises CoresUnavailable if the daemon refuses the cores, DaemonUnavailable for any other failure.
+        """
         deadline = monotonic() + timeout_seconds
         try:
             self._token = self._read_token(timeout_seconds)
@@ -74,7 +77,7 @@ class DaemonConnection:
             raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
         try:
             response = neuron_pb2.AttachResponse.FromString(reply)
-        except Exception as error:  # a DecodeError of google.protobuf, which only neurontools.rpc may import
+        except Exception as error:  # catches DecodeError, because only neurontools.rpc may import google.protobuf
             raise DaemonUnavailable("its answer is not an AttachResponse") from error
         if not response.cores:
             raise DaemonUnavailable("it granted no cores")
@@ -83,7 +86,7 @@ class DaemonConnection:
         return response
 
     def send_report(self, report: neuron_pb2.Report, timeout_seconds: float) -> None:
-        """Sends a report. Raises CallError."""
+        """Sends a report. Raises CallError if the call fails."""
         request = neuron_pb2.ReportRequest(token=self._token, report=report)
         self._call("Report", request.SerializeToString(), timeout_seconds)
 
@@ -99,7 +102,7 @@ class DaemonConnection:
     def recv(self, *, waits: bool) -> tuple[bytes, int | None] | None:
         """Returns bytes that the daemon sent on the attach connection, and a descriptor that the caller must close.
 
-        Returns None at the end of the connection, or without `waits` if nothing has arrived.
+        Returns None if the connection has ended. Without `waits`, also returns None if nothing has arrived.
         """
         try:
             data, descriptor = receive_descriptor(
@@ -115,7 +118,7 @@ class DaemonConnection:
             self._attach_socket.send(line, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
-        """Closes the connections, so that the daemon frees the cores. In a forked child, the parent keeps the cores."""
+        """Closes the connections, so that the daemon frees the cores. A forked child closes only its own copies."""
         self.is_attached = False
         if os.getpid() == self._pid:
             with suppress(OSError):  # shutdown wakes the thread that reads the control channel
@@ -163,7 +166,7 @@ class Core:
 
 
 def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
-    """Returns the cores that a request names, with unknown fields None. A request for all cores gives one core."""
+    """Returns the cores of a request, with unknown fields None. For a request for all cores, returns one core."""
     first = request.first
     return tuple(
         Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
@@ -196,7 +199,7 @@ def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -
 
 
 def pin_granted_cores(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
-    """Changes a request so that the next attach requests the same cores as this response granted."""
+    """Changes a request so that the next attach requests the cores that this response granted."""
     request.logical_neuroncore_config = response.logical_neuroncore_config
     request.visible_cores.first = response.cores[0].neuroncore_index
     request.visible_cores.count = len(response.cores)

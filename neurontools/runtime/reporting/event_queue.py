@@ -1,9 +1,9 @@
 """The event queue of a reporter, and the handle of a loaded model.
 
 A training thread reports by appending an event, a tuple of a function and its arguments, and never waits. An append to
-a deque is atomic with the GIL, on free-threaded builds, and when a finalizer or a signal handler interrupts another
-append. So no event is lost, and the events of one thread stay in order. One thread at a time applies the events, so
-the state that they change needs no lock.
+a deque is atomic, also on free-threaded builds, and also if a finalizer or a signal handler interrupts another append.
+So no event is lost, and the events of one thread stay in order. Only one thread at a time applies events, so the state
+that the events change needs no lock.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class EventQueue:
     def apply_if_idle(self) -> None:
         """Applies the events, unless another thread or a caller further up on this stack is applying them.
 
-        Two threads may both find the lock free. The second one then waits for the first, which computes for a fraction
-        of a millisecond and does no I/O.
+        If two threads find the lock free at the same time, one of them waits for a fraction of a millisecond.
         """
         if not self._apply_lock.locked():
             with self._apply_lock:

@@ -1,7 +1,7 @@
 """The counters and memory levels of one process, from which its reports are built.
 
 Pure: no threads, no clock, no I/O. All times are CLOCK_MONOTONIC in seconds. A method that raises leaves the counters
-unchanged; only `end_execution` still ends the execution.
+unchanged, except that `end_execution` still marks the execution as ended.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from neurontools.rpc.report_limits import (
 )
 
 FIRST_MODEL_ID = 10001  # the first model ID of the original runtime
-MOST_CORES = 1024  # more than any host has; the limit until the daemon has sent the number of cores
+MOST_CORES = 1024  # limit on core indices until the daemon has sent the number of cores
 LONGEST_NAME = 1024
 LARGEST_COUNT = 2**63 - 1
-LARGEST_BYTES = 2**56  # more memory than any host has; sums of such levels stay in range
+LARGEST_BYTES = 2**56  # limit on a memory level: more memory than any host has
 
 _COMPLETED = "completed_total"
 _WITH_LATENCY = frozenset({_COMPLETED, "completed_with_err_total", "completed_with_num_err_total"})
@@ -97,11 +97,11 @@ class _CoreCounters:
     flop: int = 0
     executions: int = 0
     last_execution_seconds: float | None = None
-    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # by id() of the execution, oldest first
+    in_flight: dict[int, StartedExecution] = field(default_factory=dict)  # executions by id(), oldest first
     memory: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_DEVICE_CATEGORIES, 0))
 
     def count_until(self, moment_seconds: float) -> None:
-        """Adds the busy time up to a time. Does nothing for a time before `counted_until_seconds`."""
+        """Counts busy time up to a moment. Does nothing if the moment is before `counted_until_seconds`."""
         if moment_seconds > self.counted_until_seconds:
             if self.in_flight:
                 self.busy_seconds += moment_seconds - self.counted_until_seconds
@@ -131,7 +131,7 @@ class _ModelCounters:
 
 @dataclass(slots=True)
 class _LatencyHistogram:
-    """A latency histogram with sparse buckets."""
+    """A latency histogram that stores only the buckets with samples."""
 
     counts: dict[int, int] = field(default_factory=dict)
     sum_seconds: float = 0.0

@@ -63,9 +63,9 @@ os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release,
 
 
 class ExitFlush:
-    """Requests reports of errors, and waits for the last one when the process ends.
+    """Requests reports of errors, and waits for the last of these reports when the process ends.
 
-    A request is a queue, into which the reporter's thread puts whether the report arrived.
+    Each request is a queue. The reporter's thread puts True into the queue if the report arrived, else False.
     """
 
     def __init__(self, requests: SimpleQueue[SimpleQueue[bool] | None]) -> None:
@@ -95,8 +95,8 @@ class Reporter:
     wait. Calls are queued and applied later, so any thread, finalizer or signal handler may make them. `ignored_calls`,
     `dropped_reports` and `last_error` count and describe failures.
 
-    `cores` are the NeuronCores, by local index. Without a daemon, there are as many as the environment requests, with
-    unknown fields. When a daemon starts, `cores` becomes a new tuple with all fields.
+    `cores` has the NeuronCores by local index. Without a daemon, it has the cores that the environment requests, and
+    their unknown fields are None. When a daemon starts, `cores` becomes a new tuple with all fields.
 
     A forked child does not report: its methods do nothing, and the cores stay the parent's until the parent ends.
     """
@@ -151,8 +151,9 @@ class Reporter:
         Without a daemon the process goes on unmonitored, and attaches when a daemon starts. `faults` receives the
         faults that are injected into the cores, `captures` the requests for a profile.
 
-        Raises CoresUnavailable if the daemon refuses the cores, InvalidCoreRequest (a ValueError) for an invalid
-        environment, and UserError for an invalid socket path, or without a daemon if NEURONTOOLS_REQUIRE_DAEMON is 1.
+        Raises CoresUnavailable if the daemon refuses the cores, InvalidCoreRequest (a ValueError) if the environment is
+        invalid, and UserError if the socket path is invalid. With NEURONTOOLS_REQUIRE_DAEMON=1, also raises UserError
+        if there is no daemon.
         """
         path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, environment)
         reporter = cls(
@@ -354,7 +355,7 @@ class Reporter:
             self._counters.mark_delivered()
 
     def _run_collect(self) -> None:
-        """Calls `collect`. Records an error of `collect`; the report is then sent without its values."""
+        """Calls `collect`. Records an error of `collect`, which does not stop the report."""
         if self._collect is None:
             return
         try:

@@ -20,7 +20,7 @@ def write_stderr_line(text: str, *, apart: bool = False) -> bool:
     if stream is None:
         return False
     try:
-        stream.write(f"{line}\n")  # one write, so that lines of ranks that share the stream do not mix
+        stream.write(f"{line}\n")  # written at once, so that the lines of several ranks do not mix
         stream.flush()
     except (OSError, ValueError, AttributeError):
         return False

@@ -50,10 +50,10 @@ class Buffer:
 class Graph:
     """Recorded operators, in order.
 
-    `key` encodes the structure in small integers. An input is -1 minus the id of its layout. An operator is the id of
-    its signature, then the indices of its tensor arguments. `scalars` and `hosts` are the inputs that are not device
-    tensors. `origins` maps the position of each operator that was recorded during a profile to its stack number, and to
-    whether it belongs to a backward pass.
+    `key` encodes the structure in integers. For an input, it has -1 minus the id of the layout. For an operator, it has
+    the id of the signature, then the indices of the tensor arguments. `scalars` and `hosts` are the inputs that are not
+    device tensors. `origins` is filled during a profile: it maps the position of an operator to the number of its call
+    stack, and to whether the operator belongs to a backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
@@ -67,9 +67,9 @@ class Graph:
         self.origins: dict[int, tuple[int, bool]] = {}
 
     def index_of(self, buffer: Buffer) -> int:
-        """Returns the index of a buffer in this graph. Adds an unknown buffer as an input.
+        """Returns the index of a buffer in this graph. If the graph lacks the buffer, adds the buffer as an input.
 
-        Raises RuntimeError if an unknown buffer has no value.
+        Raises RuntimeError if a buffer to add has no value.
         """
         if buffer.graph is not self:
             if buffer.value is None:
@@ -77,7 +77,9 @@ class Graph:
             buffer.index = len(self.buffers)
             self.buffers.append(buffer)
             self.key.append(-1 - buffer.layout.id)
-            buffer.graph = self  # last, so that an interrupt leaves no buffer with an index that the graph lacks
+            buffer.graph = (
+                self  # assigned last, so that an interrupt before this line leaves the buffer outside of the graph
+            )
         return buffer.index
 
     def add_result(self, buffer: Buffer) -> None:
@@ -87,7 +89,7 @@ class Graph:
         self.buffers.append(buffer)
 
     def mend(self) -> None:
-        """Removes the last operator if an exception interrupted its recording."""
+        """Removes the operator whose recording an exception has interrupted, if there is one."""
         position = number = scalars = hosts = 0
         complete = (0, 0, 0, 0, 0)
         for count, signature in enumerate(self.signatures, 1):
@@ -219,7 +221,7 @@ class CoreMemory:
         self.total_bytes = 0
         self.peak_bytes = 0
         self.hbm_index = hbm_index  # index of the HBM stack on its device
-        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # returns the path of the log file
+        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # writes a log file and returns its path
 
     def allocate(self, category: Category, nbytes: int) -> None:
         """Counts bytes as used. If too few bytes are free, raises OutOfDeviceMemory and changes nothing."""
@@ -289,7 +291,7 @@ class BufferTable:
     """All device storages of the process, by address.
 
     `lock` is the only lock of the runtime. A thread holds it to record, execute, allocate or free. `write_graphs` ends
-    the replay of a trace, and so adds the buffers of the trace's temporaries to this table.
+    the replay of a trace. This adds the buffers of the trace's temporaries to this table.
     """
 
     def __init__(self) -> None:
@@ -300,7 +302,7 @@ class BufferTable:
         storages.taken_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
     def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
-        """Creates a device tensor of this layout and its buffer. The caller accounts for the bytes of `value`."""
+        """Creates a device tensor of this layout and its buffer. The caller counts the bytes of `value` as used."""
         buffer = Buffer()
         tensor, slot, address = storages.tensor(layout, core.local_index)
         buffer.slot = slot
@@ -355,7 +357,7 @@ class BufferTable:
     def account_of(self, core: Core) -> CoreMemory:
         """Returns the HBM use of a core, after `drain`.
 
-        Never blocks: while another thread holds the lock, dead storages may still count.
+        Never blocks: if another thread holds the lock, skips `drain`, so dead storages may still count.
         """
         if self.lock.acquire(blocking=False):
             try:

@@ -33,10 +33,11 @@ class ImpossibleRank(RuntimeError):
 
 
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns a copy of the environment that names one core for this worker of torchrun, chosen by local rank.
+    """Returns a copy of the environment in which NEURON_RT_VISIBLE_CORES names one core for this worker of torchrun.
 
-    Local ranks divide the range in NEURON_RT_VISIBLE_CORES among themselves; raises ImpossibleRank if that range is too
-    short. Without LOCAL_RANK, or with such a range and a LOCAL_WORLD_SIZE of 1, the copy is unchanged.
+    The local rank selects the core. If NEURON_RT_VISIBLE_CORES is already set, the core is in its range, and raises
+    ImpossibleRank if the range is too short. The copy is unchanged if LOCAL_RANK is not set, or if
+    NEURON_RT_VISIBLE_CORES is set and LOCAL_WORLD_SIZE is 1.
     """
     changed = dict(environment)
     rank = environment.get(LOCAL_RANK, "")
@@ -165,7 +166,7 @@ class Reported:
 
         The host also keeps the code that it copied to the core. The Neuron SDK counts this copy as DMA buffers.
         """
-        del scratchpad_bytes  # the models of a core share its scratchpad, so it is reported with the core's memory
+        del scratchpad_bytes  # the models of a core share one scratchpad, so the core's memory includes it
         memory = {core.local_index: DeviceMemory(model_code_bytes=code_bytes)}
         host_memory = HostMemory(dma_buffers_bytes=code_bytes)
         return self.reporter.load_model(name, memory=memory, host_memory=host_memory), core.local_index

@@ -26,9 +26,9 @@ DEFAULT_PENDING_BOUND = 20_000
 class Device:
     """The cores of this process as devices of torch under one name. `cores[N]` is `xla:N`.
 
-    `taken` has the acquired cores. It is empty until the first use of the device; a process that only loads data never
-    acquires cores. With `eager`, each operator is executed as a graph of its own, as NEURON_USE_EAGER_DEBUG_MODE
-    requests and as the native device does.
+    `taken` has the acquired cores. It is empty until the first use of the device, so a process that only loads data
+    acquires no cores. If `eager` is set, each operator is executed as a graph of its own. The device name `neuron` sets
+    it, and so does NEURON_USE_EAGER_DEBUG_MODE=1.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ device = Device()
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MADE_UP_ADDRESS = 1 << 56  # no storage has this address
+_MADE_UP_ADDRESS = 1 << 56  # above the addresses of all storages
 _MADE_UP_STEP = 1 << 48
 
 
@@ -175,10 +175,7 @@ class Worker:
 
 
 def _script() -> str:
-    """Returns the path of the training script. Skips the launcher's own path and `-m` in sys.argv.
-
-    The launcher acquires cores before it sets sys.argv to the arguments of the script.
-    """
+    """Returns the path of the training script. Skips the launcher's path and `-m`, if sys.argv still has them."""
     ours = Path(__file__).parents[1] / "__main__.py"
     given = sys.argv[1:] if Path(sys.argv[0]) == ours else sys.argv
     return next((each for each in given if each != "-m"), "")

@@ -24,8 +24,8 @@ _WORDS = 8  # words of 8 bytes: data, device, dimensions and type, sizes, stride
 _BYTES = 8 * _WORDS
 _MOST = 1 << 23
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
-# _LIVING_BYTE is the lowest byte of every address; no deleter writes this value. _KNOWN_BYTE marks slots whose dead
-# storage `died` has returned, or that never had a storage.
+# The lowest byte of a slot's first word is the state of its storage. _LIVING_BYTE: alive. Every address ends in this
+# byte, and no deleter writes it. _KNOWN_BYTE: `died` has returned the dead storage, or there was none.
 _LIVING_BYTE, _KNOWN_BYTE = 0x80, 0x81
 _PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
 NAME = b"dltensor"
@@ -159,10 +159,10 @@ class Storages:
             self._free(taken)
 
     def died(self) -> list[int]:
-        """Returns the slots of storages that died since the last call.
+        """Returns the slots of storages that died since the last call, and frees these slots.
 
-        Frees these slots. The slots of a range become free together, once all storages of the range are dead. Ranges
-        that are not released yet are not checked.
+        The slots of a released range become free together, when all its storages are dead. Ranges that are not released
+        are not checked.
         """
         if not self._end:
             return []

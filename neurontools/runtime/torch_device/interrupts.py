@@ -99,7 +99,7 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
         held = None if _running.depth else defer_signals_here()
         _running.depth += 1
         try:
-            # The autograd engine's threads would start a second OpenMP pool, and could use core 0 only.
+            # Threads of the autograd engine would start a second OpenMP pool, and could use only NeuronCore 0.
             with torch.autograd.set_multithreading_enabled(False):
                 return run(*arguments, **keywords)
         except (RuntimeError, TypeError):
@@ -180,7 +180,7 @@ class _NativeStack:
         library = ctypes.CDLL(None)
         self._backtrace: Any = library.backtrace
         self._dladdr: Any = library.dladdr
-        self._frames()  # loads the unwinder now, which only the first call does
+        self._frames()  # the first call loads the unwinder; later calls are faster
 
     def has_call(self, caller: bytes, called: bytes) -> bool:
         """Returns whether the stack has a direct call of function `called` from a library named like `caller`."""
@@ -190,7 +190,7 @@ class _NativeStack:
         )
 
     def _frames(self) -> list[int | None]:
-        addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # new for each call: another signal may interrupt
+        addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # not shared, because another signal may interrupt this call
         return addresses[: self._backtrace(addresses, _MOST_FRAMES)]
 
     def _symbol(self, address: int | None) -> _Symbol:
@@ -200,11 +200,10 @@ class _NativeStack:
 
 
 def resend_lost_interrupts() -> None:
-    """Replaces Python's SIGINT handler by one that resends a signal where raising would abort the process.
+    """Replaces Python's SIGINT handler. Where raising would abort the process, the new handler resends the signal.
 
-    Call once per process, in the main thread.
-
-    Does nothing in another thread, if the script has its own handler, or if the C library lacks backtrace or dladdr.
+    Call once per process, in the main thread. Does nothing in any other thread, if the script has its own handler, or
+    if the C library lacks backtrace or dladdr.
     """
     if threading.current_thread() is not threading.main_thread():
         return

@@ -1,4 +1,4 @@
-"""torch.profiler with NeuronCore tracks, the memory history, and the input wait.
+"""Adds the NeuronCores to torch.profiler, records the memory history, and measures the input wait.
 
 torch 2.13 accepts device activities from C++ only. So this module adds them afterwards: to the written JSON file, and
 to the function events from which torch builds its tables.
@@ -53,7 +53,7 @@ def profile_of(profiler: Any) -> Profile | None:
 def patch_torch_profiler() -> None:
     """Patches torch.profiler to include operators on the NeuronCores. Call once per process."""
     activity: Any = torch.profiler.ProfilerActivity
-    activity.NEURON = activity.PrivateUse1  # the name that torch_neuronx uses
+    activity.NEURON = activity.PrivateUse1  # torch_neuronx calls this activity NEURON
     kind: Any = autograd_profiler.profile
     _wrap(torch.profiler.profiler._KinetoProfile, "__init__", _configure)
     _wrap(kind, "__init__", _init)
@@ -163,7 +163,8 @@ def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]
 def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -> None:
     """Adds each operator's device time to the host call that recorded it.
 
-    Matches operators and calls of the same name in order. After the last call, it starts again with the first.
+    The n-th operator of a name belongs to the n-th call of this name. If there are more operators than calls, goes
+    through the calls again.
     """
     windows = [((row.start_ns - start_ns) / 1e3, (row.end_ns - start_ns) / 1e3) for row in profile.executions]
     calls: dict[str, deque[Any]] = defaultdict(deque)
@@ -190,9 +191,9 @@ _open_windows: list[InMemoryProfile] = []
 def _record_memory_history(
     enabled: str | bool | None = "all", *_arguments: Any, clear_history: bool = False, **_keywords: Any
 ) -> None:
-    """Starts recording allocations with their source lines; a false `enabled` stops the recording.
+    """Starts recording allocations with their source lines. Stops the recording if `enabled` is false.
 
-    Accepts all arguments of torch.cuda's function and ignores the others.
+    Accepts all arguments of torch.cuda's function. Uses only `enabled` and `clear_history`.
     """
     if not enabled:
         while _open_windows:
@@ -206,7 +207,7 @@ def _record_memory_history(
 
 def _snapshot(device: Any = None) -> dict[str, Any]:
     """Returns the current allocations, and the history of allocations since recording began."""
-    del device  # accepted for torch.cuda's signature; the snapshot has all cores
+    del device  # accepted as in torch.cuda, but a snapshot always has all cores
     return snapshot(_current_profile())
 
 
@@ -240,7 +241,7 @@ def _current_profile() -> Profile:
 
 
 def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
-    """Returns the module torch.<name>.memory: memory history, snapshots, memory_summary, and `others`."""
+    """Returns the module torch.<name>.memory: memory history, snapshots, memory_summary, and the items of `others`."""
     made = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
     for function in (_record_memory_history, _snapshot, _dump_snapshot, memory_summary):
         setattr(made, function.__name__, function)

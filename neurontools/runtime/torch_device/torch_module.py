@@ -24,7 +24,7 @@ def core_of(which: Any) -> Core:
 
 
 def is_available() -> bool:
-    """Returns True: the process holds a core from the start."""
+    """Returns True: the process gets its cores at the first use of the device."""
     return True
 
 
@@ -246,7 +246,7 @@ class Event:
         self._seconds: float | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Executes the pending graph of the stream's core, or of all cores, and stores the time."""
+        """Executes the pending graph of the stream's core, or of all cores without a stream. Then stores the time."""
         synchronize(None if stream is None else getattr(stream, "device", None))
         self._seconds = time.perf_counter()
 

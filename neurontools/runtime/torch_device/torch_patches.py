@@ -2,8 +2,8 @@
 
 torch.distributed.fsdp and torch.distributed.tensor take long to import and few scripts use them, so they are patched
 when a script imports them. FullyShardedDataParallel resizes storages in C++, which a Python backend can't follow.
-`fully_shard` resizes in Python, which works, but needs a DeviceMesh; under the name `xla` torch leaves that to
-torch_xla's SPMD. Unsupported uses raise an error immediately, rather than abort in backward.
+`fully_shard` resizes in Python, which works, but needs a DeviceMesh. Under the device name `xla`, torch leaves
+DeviceMesh to torch_xla's SPMD. Unsupported uses raise an error immediately, rather than abort in backward.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ class _HookedFinder(MetaPathFinder):
 
 
 def on_import(package: str, change: Callable[[Any], None]) -> None:
-    """Calls `change` with a package: now if it is loaded, otherwise after its import. A package has one hook."""
+    """Calls `change` with a package after its import, or now if it is loaded. Replaces any earlier hook."""
     loaded = sys.modules.get(package)
     if loaded is not None:
         change(loaded)
@@ -360,7 +360,7 @@ def guard_fsdp() -> None:
 
 
 def _guard_fsdp_package(package: Any) -> None:
-    """Makes FullyShardedDataParallel refuse this device; under the device name xla, fully_shard too."""
+    """Makes FullyShardedDataParallel refuse this device. Under the device name xla, fully_shard refuses it too."""
     kind = package.FullyShardedDataParallel
     kind.__init__ = _refusing(
         kind.__init__,
