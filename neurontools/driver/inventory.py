@@ -176,7 +176,7 @@ def read_inventory(roots: Roots, *, lnc: int | None = None, is_brief: bool = Fal
 
 
 def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
-    """Whether a device's core numbers start at its other die, as on nodes 1 and 3 of a Trainium2 UltraServer."""
+    """Whether core numbers start at the other die than usual, as on nodes 1 and 3 of a Trainium2 UltraServer."""
     return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
 
 

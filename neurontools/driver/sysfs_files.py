@@ -34,7 +34,7 @@ SERIAL_NUMBERS_SINCE = (2, 15)
 OPENED_TO_USERS = (2, 28)  # all users may read core_count and connected_devices
 LIVE_COUNTERS_SINCE = (2, 30)  # runtime counters change while a process runs, not only at its end
 POWER_AND_TIME = (2, 21)
-LAST_KNOWN_VERSION = (2, 31)  # 2.31 rearranged the tree; later layouts are not published
+LAST_KNOWN_VERSION = (2, 31)  # the layout from 2.31 on is not documented
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SysfsFile:
 MEMORY_VALUES = ("total", "present", "peak")
 COUNTER_VALUES = ("total", "present")
 
-# Directories in stats/memory_usage/device_mem of a core. Fields of DeviceMemory have the suffix `_bytes`.
+# Directories in stats/memory_usage/device_mem of a core. DeviceMemory has a field `<name>_bytes` for each.
 DEVICE_MEMORY_CATEGORIES = (
     "model_code",
     "tensors",
@@ -69,7 +69,7 @@ DEVICE_MEMORY_CATEGORIES = (
     "dma_rings",
     "uncategorized",
 )
-# Directories in stats/memory_usage/host_mem of a device. Fields of HostMemory have the suffix `_bytes`.
+# Directories in stats/memory_usage/host_mem of a device. HostMemory has a field `<name>_bytes` for each.
 HOST_MEMORY_CATEGORIES = (
     "dma_buffers",
     "tensors",
@@ -80,7 +80,7 @@ HOST_MEMORY_CATEGORIES = (
     "dma_rings",
     "uncategorized",
 )
-# Directories in stats/status of a core. Fields of StatusCounters have the suffix `_total`.
+# Directories in stats/status of a core. StatusCounters has a field `<name>_total` for each.
 STATUS_COUNTERS = (
     "success",
     "failure",

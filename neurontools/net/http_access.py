@@ -186,7 +186,7 @@ _METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class HttpPage:
-    """An HTTP page. An `is_open` page needs no authentication; other pages need authentication and the `role`."""
+    """An HTTP page. An `is_open` page is for everybody; other pages need an authenticated client with the `role`."""
 
     handler: Handler
     is_open: bool = False

@@ -99,10 +99,10 @@ def engine_of(name: str) -> Engine:
 class ProfileMetadata:
     """The worker of a profile, and the clock of its times.
 
-    Times are nanoseconds since 1970. The host's clock sets the start of the profile, and CLOCK_MONOTONIC advances it,
-    so profiles of one boot of a host (`boot_id`) are exactly comparable. `cores` are host-wide indices of logical
-    cores. A logical core has `logical_neuroncore_config` physical cores (None if unknown). `hbm_limit_bytes` is per
-    logical core. `device_time` states what the device times measure.
+    Times are nanoseconds since 1970. The host's clock sets the start of the profile, and CLOCK_MONOTONIC advances it.
+    Profiles of one boot of a host (`boot_id`) share these clocks. `cores` are host-wide indices of logical cores. A
+    logical core has `logical_neuroncore_config` physical cores (None if unknown). `hbm_limit_bytes` is per logical
+    core. `device_time` states what the device times measure.
     """
 
     worker: str

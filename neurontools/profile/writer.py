@@ -125,7 +125,7 @@ class ProfileWriter(ProfileEncoder):
         self.bytes_written = 0
         self._most_event_bytes = most_event_bytes
         self._permanent: list[tuple[int, int]] = []  # (offset, size) of chunks of definitions and steps
-        self._latest: dict[bytes, tuple[int, int]] = {}  # (offset, size) of the latest chunk of each replacing kind
+        self._latest: dict[bytes, tuple[int, int]] = {}  # (offset, size) of the latest chunk of each of _REPLACED_KINDS
         self._events: list[list[_EventChunk]] = []  # groups of chunks; a group is dropped as a whole
         self._group: list[_EventChunk] = []
         self._event_bytes = self._outdated_bytes = 0

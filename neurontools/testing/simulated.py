@@ -155,7 +155,7 @@ class SimulatedHost(SimulatedDriver):
 
         `asked` has one of `device`, `core` and `pid`, and optionally `after_executions`, `after_seconds`,
         `for_seconds`, `probability`, `amount`, `part` and `seed`; see neuron-fault(1). Raises ImpossibleFault (a
-        ValueError) if they contradict each other.
+        ValueError) if these arguments contradict each other.
         """
         fault = self.inject(kind, **asked)
         try:
@@ -195,10 +195,10 @@ _FLEET_STOP_SECONDS = 60.0
 class SimulatedFleet:
     """A context manager that runs `neuron-fleet-sim`, which simulates many hosts.
 
-    `hostfile` is for `neuron-top --hostfile`, `places` for programs. The fleet ends with this process, even if this
-    process is killed, and removes its files. `mix` is the command's option --mix. `stop` kills the process of a host,
-    and so all hosts of this process; with as many `processes` as `hosts`, each host has its own process. Entering the
-    context raises RuntimeError with the command's message if the fleet does not start.
+    `hostfile` lists the hosts for `neuron-top --hostfile`, `places` for programs. The fleet ends with this process,
+    even if this process is killed, and removes its files. `mix` is the command's option --mix. `stop` kills the process
+    of a host, and so all hosts of that process; with as many `processes` as `hosts`, each host has its own. Entering
+    the context raises RuntimeError with the command's message if the fleet does not start.
     """
 
     def __init__(

@@ -157,7 +157,7 @@ def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
 
 @lru_cache(8192)
 def _classes(text: str, style: str) -> str:
-    """Returns the CSS classes of a text: style, HIDDEN for rules and bars, and the width of non-ASCII text."""
+    """Returns the CSS classes of a text: its style, HIDDEN for a rule or bar, and the width of a non-ASCII text."""
     style = style.replace(SELECTED, "").replace(FOUND, "")
     classes = [] if style == "text" or (text.isspace() and style in ("dim", "rule", "track", "")) else [style]
     if not text.isspace() and not any(map(str.isalnum, text)) and (style in ("rule", "track") or not text.isascii()):

@@ -35,7 +35,7 @@ class HostView:
 
     Opens the feed with `open_feed` for the first viewer, and closes it after the last viewer. `base` is the URL path of
     the pages and ends with a slash. `notes` appear below each page. `hiding` removes data that viewers may not see. If
-    the server shows many hosts, `above` has texts and URLs of links to their page, and `name` is the name of this host.
+    the server shows many hosts, `above` has texts and URLs of links to the page of all, and `name` is this host's name.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class FleetView:
         )
         # Draws as many lines as all rows and the largest header need.
         page = fleet_page(scene, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
-        del page.lines[-1:]  # the key bar, which is useless in a browser
+        del page.lines[-1:]  # removes the key bar, which is useless in a browser
 
         def link(target: ClickTarget) -> str:
             if target.action != "row" or int(target.argument) >= len(shown):

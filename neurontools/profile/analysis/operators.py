@@ -30,7 +30,7 @@ class OperatorUse:
 
     @property
     def main_result(self) -> str:
-        """The layout of results whose executions took the most time."""
+        """The result layout on which executions spent the most time."""
         return max(self.results, key=self.results.__getitem__, default="")
 
 

@@ -222,7 +222,7 @@ def _flops(profile: Profile, steps: ColumnTable[TrainingStep]) -> int:
 
 
 def _mfu_ratio(profile: Profile, flops: int, split: TimeSplit) -> float | None:
-    """Returns the ratio of the FLOPs to the most that the cores can execute in the time of `split`."""
+    """Returns the ratio of the FLOPs to the most FLOPs that the cores can execute in the time of `split`."""
     about = profile.metadata
     instance_type, cores, lnc = about.instance_type, len(about.cores), about.logical_neuroncore_config
     most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type, lnc)

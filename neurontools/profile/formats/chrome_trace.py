@@ -164,7 +164,7 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
         graph, core, tag = profile.graphs[row.graph], row.core, first_tag + row.correlation
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
         common = f'"execution":{row.correlation},"step":{row.step}'
-        ids = f'"External id":{tag},"correlation":{tag}'  # analyses expect one device event per launch
+        ids = f'"External id":{tag},"correlation":{tag}'  # one device event has them too, as analyses expect
         start, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
         yield (
             f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'

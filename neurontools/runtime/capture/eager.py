@@ -175,7 +175,7 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
 
 def _view_of(owner: Tensor, value: Tensor) -> Tensor:
     """Returns a view of a device tensor's storage with the size, strides and offset of a CPU tensor."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # torch's CPU kernel of this operator reads no tensor data
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # uses torch's CPU kernel, which reads no tensor data
     view: Tensor = torch.ops.aten.as_strided.default.redispatch(
         keys, owner, list(value.shape), list(value.stride()), value.storage_offset()
     )
@@ -184,7 +184,7 @@ def _view_of(owner: Tensor, value: Tensor) -> Tensor:
 
 def point_at(target: Tensor, source: Tensor) -> Tensor:
     """Makes `target` a view of the whole tensor `source`."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # torch's CPU kernel of this operator reads no tensor data
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # uses torch's CPU kernel, which reads no tensor data
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
         keys, target, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
     )

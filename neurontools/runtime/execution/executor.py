@@ -419,7 +419,7 @@ def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
     _forget(listed)
 
 
-_MOST_PREPARED = 16  # number of programs; a training repeats only few
+_MOST_PREPARED = 16  # programs to prepare at most; a training repeats only a few
 
 
 class LoadedProgram:

@@ -349,8 +349,8 @@ CollectiveKey = tuple[str, int, int]
 class CollectiveWait:
     """Measures how long collectives wait for other ranks.
 
-    The ranks must run the same collectives in the same order: each rank decides by its own count before which
-    collectives to synchronize.
+    The ranks must run the same collectives in the same order, because each rank decides by its own count when to
+    synchronize.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def register_backend() -> None:
     for name in dict.fromkeys((device.name, "xla")):
         if name not in _registered:
             _registered.add(name)
-            # gloo supports CPU tensors, and DistributedDataParallel keeps its map of used parameters on the CPU.
+            # For CPU tensors too, because DistributedDataParallel keeps its map of used parameters on the CPU.
             dist.Backend.register_backend(name, _create_process_group, devices=[device.name, "cpu"])
 
 
@@ -47,7 +47,7 @@ def _completed_work(result: Any) -> Any:
     return core._distributed_c10d._create_work_from_future(future)
 
 
-_ProcessGroup: Any = dist.ProcessGroup  # Any, because its type stubs reject subclasses like torch's own
+_ProcessGroup: Any = dist.ProcessGroup  # Any, because the type stubs of ProcessGroup reject subclasses
 
 
 class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
