@@ -289,7 +289,7 @@ def _inference(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def register_recurrent(keep: Callable[[Any], None]) -> None:
-    """Registers `neuron::rnn_layer_inference`: oneDNN's layer with gradients off. `keep` keeps the library alive."""
+    """Registers `neuron::rnn_layer_inference`: oneDNN's layer with gradients off. `keep` stores the library."""
     library = torch.library.Library("neuron", "FRAGMENT")
     keep(library)
     schema = str(_onednn_layer._schema).removeprefix("aten::mkldnn_rnn_layer").rpartition("->")[0]

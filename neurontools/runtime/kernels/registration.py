@@ -54,7 +54,7 @@ _MIXED = frozenset(
 
 
 def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
-    """Registers all kernels with torch. Returns the recorded operators by name. `keep` keeps registrations alive."""
+    """Registers all kernels with torch. Returns the recorded operators by name. `keep` stores the registrations."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
     special: dict[str, Any] = dict(transfer.TRANSFER_KERNELS)

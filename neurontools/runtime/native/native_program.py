@@ -197,8 +197,8 @@ class NumericsMismatch(RuntimeError):
 def load_shared_object(code: bytes, name: str) -> Any:
     """Loads a shared object and returns torch's runner for it.
 
-    Loads from memory, because a file could be replaced after its verification. The descriptor stays open, so that no
-    other object gets the same path: the loader would then return this object again.
+    Loads from memory, because a file could be replaced after its verification. The descriptor stays open and keeps its
+    path: for another object with the same path, the loader would return this object again.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:

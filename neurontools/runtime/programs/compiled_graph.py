@@ -47,7 +47,7 @@ class HostInput:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One operator call, on values with numbers.
+    """One operator call. Its values are identified by numbers.
 
     `results` has an item for each result of the operator: its number, a list of numbers for a list of tensors, or None.
     `written` are the values that the call changes in place. `dead` are the values that no later instruction needs.

@@ -164,7 +164,7 @@ def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
 def _plan(
     calls: list[_GraphCall], layouts: dict[int, TensorLayout], inputs: set[int], alive: bytes
 ) -> tuple[tuple[Instruction, ...], int]:
-    """Returns the instructions, each with the values that it uses last, and the peak size of temporaries in bytes."""
+    """Returns the instructions, with the values that die after each, and the peak size of temporaries in bytes."""
     last_use: dict[int, int] = {}
     for index, call in enumerate(calls):
         for number in (*call.tensors, *flattened(call.results)):

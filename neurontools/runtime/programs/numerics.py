@@ -38,10 +38,10 @@ def stochastic_rounding(environment: Mapping[str, str]) -> bool:
 class Numerics:
     """The numeric precision of programs. `auto_cast` and `auto_cast_type` are flags of NEURON_CC_FLAGS.
 
-    If `auto_cast` is `matmult`, float32 inputs of matrix multiplications and convolutions are rounded to
-    `auto_cast_type`, and products are summed in float32. If it is `all`, float32 inputs of every other operator are
-    rounded too: to bfloat16 if `auto_cast_type` has a smaller range than float32, because an optimizer's epsilon would
-    become 0. Values updated in place are never rounded. Without stochastic rounding, `stochastic` is None.
+    If `auto_cast` is `matmult`, inputs of matrix multiplications and convolutions are rounded from float32 to
+    `auto_cast_type`, and products are summed in float32. If `auto_cast` is `all`, float32 inputs of all other operators
+    are rounded too: to bfloat16 if `auto_cast_type` has a smaller range than float32, because an optimizer's epsilon
+    would become 0. Values updated in place are never rounded. Without stochastic rounding, `stochastic` is None.
     """
 
     auto_cast: str = "none"

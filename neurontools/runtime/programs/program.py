@@ -174,7 +174,7 @@ def run_instructions(
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
-    """Returns the value of an instruction's argument. A recursive closure instead would keep the values alive."""
+    """Returns the value of an instruction's argument. No closure, because a recursive one would keep values alive."""
     if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)

@@ -87,7 +87,7 @@ class CaptureRequest:
 
 
 class CaptureRequests:
-    """Calls `start_capture` for each request for a profile, in the control channel's thread. It must not block."""
+    """Calls `start_capture`, which must not raise or block, in the control thread for each request for a profile."""
 
     def __init__(self, start_capture: Callable[[CaptureRequest], None]) -> None:
         self._start_capture = start_capture

@@ -100,9 +100,10 @@ class DaemonConnection:
             return True
 
     def recv(self, *, waits: bool) -> tuple[bytes, int | None] | None:
-        """Returns bytes that the daemon sent on the attach connection, and a descriptor that the caller must close.
+        """Returns bytes that the daemon sent on the attach connection, and the descriptor sent with them or None.
 
-        Returns None if the connection has ended. Without `waits`, also returns None if nothing has arrived.
+        The caller must close the descriptor. Instead of a pair, returns None if the connection has ended. Without
+        `waits`, also returns None if nothing has arrived.
         """
         try:
             data, descriptor = receive_descriptor(

@@ -203,8 +203,8 @@ class OutOfDeviceMemory(torch.OutOfMemoryError):
 class CoreMemory:
     """The HBM use of one core by category, in bytes.
 
-    Not thread-safe: a caller that changes it holds the runtime's lock. It sends no notifications: a training step makes
-    hundreds of changes, so readers poll.
+    Not thread-safe: a caller that changes it holds the runtime's lock. Readers poll, because a training step makes
+    hundreds of changes.
     """
 
     def __init__(

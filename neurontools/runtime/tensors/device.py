@@ -27,8 +27,8 @@ class Device:
     """The cores of this process as devices of torch under one name. `cores[N]` is `xla:N`.
 
     `taken` has the acquired cores. It is empty until the first use of the device, so a process that only loads data
-    acquires no cores. If `eager` is set, each operator is executed as a graph of its own. The device name `neuron` sets
-    it, and so does NEURON_USE_EAGER_DEBUG_MODE=1.
+    acquires no cores. If `eager` is set, each operator is executed as a graph of its own. The device name `neuron` or
+    NEURON_USE_EAGER_DEBUG_MODE=1 sets `eager`.
     """
 
     def __init__(self) -> None:

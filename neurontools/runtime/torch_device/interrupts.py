@@ -36,7 +36,7 @@ Hook = Callable[..., Any]
 
 
 class _Running(threading.local):
-    """Per thread: the number of nested backward passes, and the first hook exception in the innermost one."""
+    """Per thread: the number of nested backward passes, and the first exception of a hook in the innermost pass."""
 
     depth = 0
     error: BaseException | None = None

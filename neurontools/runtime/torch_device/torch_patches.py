@@ -200,7 +200,7 @@ _EMPTY_OPERATOR = torch.ops.aten.empty.memory_format
 
 
 class _MapOnHost(TorchDispatchMode):
-    """Creates DDP's int32 tensor, its map of used parameters, on the CPU instead of the device."""
+    """Creates DDP's map of used parameters, an int32 tensor, on the CPU instead of the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
