@@ -1,6 +1,6 @@
 """The profile of one worker, and its tables.
 
-A row is a tuple of integers, so a table is one array per column; -1 is unknown. Numbers of graphs, operators, stacks
+A row is a tuple of integers, so a table is one array per column; -1 means unknown. Numbers of graphs, operators, stacks
 and names are indices into the lists of `Profile`. Times are in nanoseconds (`ProfileMetadata`). `core` is a host-wide
 index, -1 for the host itself. `step` is the number of a `TrainingStep`.
 """

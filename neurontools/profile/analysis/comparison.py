@@ -33,7 +33,7 @@ class ReportQuantity:
 
 @dataclass(frozen=True, slots=True)
 class QuantityDifference:
-    """The values of a quantity in both runs; None is unknown."""
+    """The values of a quantity in both runs; None means unknown."""
 
     quantity: ReportQuantity
     a: float | None

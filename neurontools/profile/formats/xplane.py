@@ -134,7 +134,7 @@ _HOST_MAIN, _HOST_MEMORY = 1, 2
 
 
 class CorePeaks:
-    """The peak rates of a NeuronCore, for rooflines; None is unknown."""
+    """The peak rates of a NeuronCore, for rooflines; None means unknown."""
 
     def __init__(self, flops_per_second: float | None = None, hbm_bytes_per_second: float | None = None) -> None:
         self.flops_per_second = flops_per_second
@@ -317,5 +317,5 @@ def _memory_events(profile: Profile, plane: Plane, base_ns: int) -> Iterator[byt
 
 
 def _link_stats(plane: Plane, end: str, number: int) -> list[bytes]:
-    """Returns the stats that link a launch (producer, `_p`) to its execution on the device (consumer, `_c`)."""
+    """Returns the stats that link a launch to its execution on the device; `end` is _p (producer) or _c (consumer)."""
     return [plane.encode_stat(f"{end}t", _PRODUCER), plane.encode_stat(end, number)]

@@ -4,7 +4,7 @@ Group 0 has all ranks. A channel passes tensors from rank to rank in order. A se
 until a rank receives it, so senders never wait.
 
 gloo does not report how long a collective waits for other ranks. So before some collectives, the ranks synchronize with
-a tiny all-reduce. Its time is the wait, and the rest is the collective's own work. The ranks synchronize before every
+a tiny all-reduce: its time is the wait, and the collective's own time is the work. The ranks synchronize before every
 61st collective, and before the 1st, 2nd, 3rd, 5th, 9th and so on, counted by kind and group. For other collectives,
 the wait is estimated: their time minus the work measured before.
 """
