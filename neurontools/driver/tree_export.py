@@ -153,7 +153,7 @@ class ExportedTree:
         return tuple(row[flip_core_position(position)] for position in range(len(row))) if self._is_flipped else row
 
     def _elected_place(self, instance: Instance) -> dict[str, tuple[int, str]]:
-        """Returns the node index and the server id, keyed by the suffix of the names of their files (node_id, server_id).
+        """Returns the node index and the server id, keyed by the suffix of their file names (node_id, server_id).
 
         Empty outside an UltraServer, and for the platform "max", whose file names are not known.
         """
