@@ -76,7 +76,7 @@ class RuntimeMetrics:
         timer.add(value)
 
     def count_fallback(self, name: str) -> None:
-        """Counts one run of an operator, such as `aten::nonzero`, on the host and outside of graphs."""
+        """Counts a fallback: an operator, such as `aten::nonzero`, that ran on the host and outside of graphs."""
         self.increment(name)
         call_sites.count_call(f"fallback {name}")
 

@@ -33,7 +33,7 @@ class ReportTraining(GeneralTracker):  # type: ignore[misc]
 
     @property
     def tracker(self) -> TrainingReport:
-        """The report of this process, for input wait and checkpoints."""
+        """The TrainingReport of this process, by which scripts report input wait and checkpoints."""
         return self._report
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:

@@ -71,9 +71,9 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
         except AttributeError:
             continue
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
-            continue  # skips view operators, which torch implements by as_strided
+            continue  # torch implements view operators by as_strided
         if torch.Tag.inplace_view in op.tags:
-            continue  # skips operators that only change shape and strides, by torch's own kernel
+            continue  # torch's own kernels run operators that only change shape and strides
         operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
         operator.dynamic = operator.dynamic or full in _AT_ONCE
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)

@@ -111,7 +111,7 @@ device = Device()
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MADE_UP_ADDRESS = 1 << 56  # above the addresses of all storages
+_MADE_UP_ADDRESS = 1 << 56  # first invented address, above the addresses of all storages
 _MADE_UP_STEP = 1 << 48
 
 
