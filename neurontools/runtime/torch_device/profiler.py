@@ -212,7 +212,6 @@ def _snapshot(device: Any = None) -> dict[str, Any]:
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
-    """Writes a memory snapshot to a pickle file."""
     write_snapshot(_current_profile(), Path(filename))
 
 
