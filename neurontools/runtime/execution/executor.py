@@ -76,7 +76,7 @@ class Executor:
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
         capacity = (int(recent) if recent.isdigit() else 0) or DEFAULT_PROGRAMS
-        self.programs: LRUCache[tuple[Any, ...], LoadedProgram] = LRUCache(capacity)
+        self.programs: LRUCache[tuple[Any, ...], LoadedProgram] = LRUCache(capacity, self._unload)
         self.extracted: LRUCache[tuple[Any, ...], CompiledGraph] = LRUCache(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self._work_unloaded = ExecutionWork()
@@ -307,8 +307,7 @@ class Executor:
             step_clock.close(part, time.perf_counter())
         if ring.is_on:
             ring.record_compilation(began_ns, "found in the cache" if was_cached else "compiled", core.global_index)
-        for forgotten in self.programs.put(key, loaded):
-            self._unload(forgotten)
+        self.programs.put(key, loaded)
         return loaded
 
     def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: CompilerFlags) -> CompiledGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -150,12 +150,13 @@ def forget_programs(executor: Any) -> None:
     executor.programs.clear()
 
 
-def test_programs_are_bounded(xla: Any, executor: Any) -> None:
+@pytest.mark.parametrize("sizes", [range(1, 30), [*range(1, 10), 1]], ids=["only new", "an old one again"])
+def test_programs_are_bounded(xla: Any, executor: Any, sizes: Iterable[int]) -> None:
     programs = executor.programs
     capacity, programs.capacity = programs.capacity, 4
     try:
         kept = []
-        for size in range(1, 30):
+        for size in sizes:
             kept.append(torch.ones(size, device="xla") * 2)
             xla.flush_all("Test")
         assert len(programs) <= 9
