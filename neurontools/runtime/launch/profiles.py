@@ -28,8 +28,7 @@ from neurontools.rpc.profile_protocol import ASKED, decode_failure
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
-from neurontools.runtime.profiling.profile_config import ProfileConfig
-from neurontools.runtime.profiling.recorder import ProfileRecorder
+from neurontools.runtime.profiling.recorder import ProfileConfig, ProfileRecorder
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.control_channel import CaptureRequest
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line

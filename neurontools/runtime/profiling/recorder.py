@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 
+from neurontools.driver.environment import (
+    INSPECT_ENABLE,
+    INSPECT_MOST_EVENTS,
+    INSPECT_OUTPUT_DIRECTORY,
+    PROFILE_RUN,
+    PROFILE_STEPS,
+)
+from neurontools.driver.neuron_runtime import parse_profile_steps
 from neurontools.profile.chunks import TABLES
 from neurontools.profile.definitions import FREED, GraphDefinition, ProfileMetadata, ProfileState
 from neurontools.profile.profile import Block, ColumnTable, GraphTotal, OperatorTotal, Profile, SpanTotal, TrainingStep
@@ -307,3 +316,42 @@ def _events(batch: EventBatch) -> dict[str, list[array[int]]]:
         "allocations": batch.allocations,
         "steps": batch.steps,
     }
+
+
+_DEFAULT_DIRECTORY = "./output"
+_DEFAULT_EVENTS = 250_000
+_EVENT_BYTES = 32  # the maximum of an event after compression
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileConfig:
+    """Settings of a profile: directory, first and last step (None: no end), and maximum number of events.
+
+    `run` is the name of the run in TensorBoard, shared by all workers. If empty, each worker generates a name.
+    """
+
+    directory: Path
+    first_step: int = 1
+    last_step: int | None = None
+    most_events: int = _DEFAULT_EVENTS
+    run: str = ""
+
+    @property
+    def most_event_bytes(self) -> int:
+        """Maximum size of the events in the profile file, in bytes."""
+        return max(self.most_events, 1_000) * _EVENT_BYTES
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> ProfileConfig | None:
+        """Parses environment variables. Returns None if they request no profile. Raises InvalidProfileSteps."""
+        if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
+            return None
+        first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))
+        most = environment.get(INSPECT_MOST_EVENTS, "")
+        return cls(
+            Path(environment.get(INSPECT_OUTPUT_DIRECTORY) or _DEFAULT_DIRECTORY).absolute(),
+            first,
+            last,
+            int(most) if most.isdigit() and most.isascii() and 0 < int(most) < 10**9 else _DEFAULT_EVENTS,
+            environment.get(PROFILE_RUN, ""),
+        )
