@@ -5,6 +5,7 @@ Scripts can import unsupported names of these packages, but not use them.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -70,6 +71,17 @@ _INSTEAD = {
     "neuronx_distributed.lightning": "parallel_layers and NeuronZero1Optimizer in a loop of your own",
     "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
 }
+_ALIASES = {
+    "torch_xla.amp.syncfree.adam": "torch_xla.amp.syncfree",
+    "torch_xla.amp.syncfree.adamw": "torch_xla.amp.syncfree",
+    "torch_xla.amp.syncfree.sgd": "torch_xla.amp.syncfree",
+    "torch_xla.experimental.pjrt_backend": "torch_xla.distributed.xla_backend",
+    "torch_xla.experimental.scan_layers": "torch_xla.experimental.scan",
+    "torch_neuronx.xla_impl.ops": "torch_neuronx.xla_impl",
+    "neuronx_distributed.parallel_layers.random": "neuronx_distributed.parallel_layers.parallel_state",
+    "neuronx_distributed.utils.model_utils": "neuronx_distributed.utils",
+}
+"""Second import paths of stand-in modules."""
 IMPORTABLE_MODULES = frozenset(
     (
         "torch_xla.core.dynamo_bridge",
@@ -152,16 +164,30 @@ class _UnsupportedModuleLoader(Loader):
         pass
 
 
-class _StandInLoader(SourceFileLoader):
-    """Loads a stand-in module and adds a `__getattr__` that raises an error for unsupported attributes."""
+def _refuse_unsupported(module: ModuleType) -> None:
+    """Adds a `__getattr__` that raises an error for unsupported attributes."""
+    package = module.__name__
+
+    def refuse(name: str) -> object:
+        raise AttributeError(unsupported_message(f"{package}.{name}"))
+
+    vars(module)["__getattr__"] = refuse
+
+
+class _AliasLoader(Loader):
+    """Loads an alias: copies the public names of the module under its first path."""
 
     def exec_module(self, module: ModuleType) -> None:
-        package = module.__name__
+        _refuse_unsupported(module)
+        origin = importlib.import_module(_ALIASES[module.__name__])
+        vars(module).update((name, value) for name, value in vars(origin).items() if not name.startswith("_"))
 
-        def refuse(name: str) -> object:
-            raise AttributeError(unsupported_message(f"{package}.{name}"))
 
-        vars(module)["__getattr__"] = refuse  # set first, so that the module can define its own `__getattr__`
+class _StandInLoader(SourceFileLoader):
+    """Loads a stand-in module that refuses unsupported attributes."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        _refuse_unsupported(module)  # first, because the module may define its own `__getattr__`
         super().exec_module(module)
 
 
@@ -195,6 +221,8 @@ class TorchXlaFinder(MetaPathFinder):
         found = PathFinder.find_spec(fullname, path if rest else [_DIRECTORY], target)
         if found is not None:
             return found
+        if fullname in _ALIASES:
+            return ModuleSpec(fullname, _AliasLoader())
         if fullname in IMPORTABLE_MODULES:
             return ModuleSpec(fullname, _UnsupportedModuleLoader(), is_package=True)
         supported = ", ".join(_supported_modules(package))
@@ -238,7 +266,8 @@ def _supported_modules(package: str) -> list[str]:
     root = Path(_DIRECTORY)
     files = sorted((root / package).rglob("*.py"))
     names = (".".join(file.relative_to(root).with_suffix("").parts) for file in files)
-    return [name for name in names if not name.endswith("__init__") and "._" not in name] or [package]
+    supported = [name for name in names if not name.endswith("__init__") and "._" not in name]
+    return sorted([*supported, *(name for name in _ALIASES if name.startswith(f"{package}."))]) or [package]
 
 
 def warn_of_other_torch(version: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..utils.model_utils import move_model_to_device as move_model_to_device
+from ..utils import move_model_to_device as move_model_to_device
 from . import parallel_state as parallel_state
 from .grads import clip_grad_norm as clip_grad_norm
 from .layers import ColumnParallelLinear as ColumnParallelLinear
@@ -13,5 +13,5 @@ from .mappings import gather_from_tensor_model_parallel_region as gather_from_te
 from .mappings import reduce_from_tensor_model_parallel_region as reduce_from_tensor_model_parallel_region
 from .mappings import scatter_to_tensor_model_parallel_region as scatter_to_tensor_model_parallel_region
 from .parallel_state import initialize_model_parallel as initialize_model_parallel
-from .random import model_parallel_xla_manual_seed as model_parallel_xla_manual_seed
+from .parallel_state import model_parallel_xla_manual_seed as model_parallel_xla_manual_seed
 from .utils import split_tensor_along_last_dim as split_tensor_along_last_dim

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch_xla.core.xla_model as xm
 
 _Groups = list[list[int]]
+_SEED_OFFSET = 2718  # added for tensor-parallel ranks
 
 
 class _State:
@@ -153,3 +154,8 @@ def get_pipeline_model_parallel_size() -> int:
 def get_pipeline_model_parallel_rank() -> int:
     """Returns 0: pipeline parallelism is not supported."""
     return 0
+
+
+def model_parallel_xla_manual_seed(seed: int) -> None:
+    """Seeds the device; data-parallel ranks get the same seed, tensor-parallel ranks different ones."""
+    xm.set_rng_state(seed + _SEED_OFFSET + get_tensor_model_parallel_rank())

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..utils.model_utils import move_model_to_device as move_model_to_device
+from ..utils import move_model_to_device as move_model_to_device
 
 Tensor = torch.Tensor
 

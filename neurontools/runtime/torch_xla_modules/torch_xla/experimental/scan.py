@@ -1,8 +1,8 @@
-"""torch_xla.experimental.scan: a loop along the first dimension that carries a value from call to call."""
+"""torch_xla.experimental.scan and scan_layers: loops along the first dimension of tensors, and over equal layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,3 +24,11 @@ def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints:
         carry, result = fn(carry, tree_unflatten([leaf[index] for leaf in leaves], structure))
         results.append(result)
     return carry, tree_map(lambda *each: torch.stack(each), *results)
+
+
+def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any) -> Any:
+    """Applies the layers one after the other and returns the result. Ignores `hints` for XLA's compiler."""
+    del hints
+    for layer in layers:
+        input_data = layer(input_data)
+    return input_data

@@ -1,8 +1,0 @@
-"""torch_neuronx.xla_impl.ops: the number of models that stay loaded."""
-
-from __future__ import annotations
-
-
-def set_unload_prior_neuron_models_mode(mode: bool) -> None:
-    """Does nothing: NEURON_NUM_RECENT_MODELS_TO_KEEP sets the number of models that stay loaded."""
-    del mode
