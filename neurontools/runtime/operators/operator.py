@@ -82,11 +82,11 @@ class DeviceOperator:
     """An ATen or custom operator, with the properties that the device needs.
 
     `call` computes the operator on CPU tensors, `meta_call` on meta tensors; both default to the operator itself.
-    `writes` has the changed arguments as (position, name). `returns` has None for each new result, else the changed
-    argument that is the result. The flags mean: `random`, the operator draws from the device's generator; `effect`, it
-    must run even if its results are unused; `dynamic`, it runs eagerly, because its result layouts depend on values or
-    its results are views of arguments; `trusted`, its meta kernel returns the same layouts as its CPU kernel. For other
-    operators, the first call of each signature runs eagerly and compares both layouts.
+    `writes` has the changed arguments as (position, name). `returns` has, for each result, the changed argument that is
+    the result, or None for a new tensor. A `random` operator draws from the device's generator. An `effect` operator
+    must run even if its results are unused. A `dynamic` operator runs eagerly, because its result layouts depend on
+    values or its results are views of arguments. The meta kernel of a `trusted` operator returns the same layouts as
+    its CPU kernel. Without `trusted`, the first call of each signature runs eagerly, and compares these layouts.
     """
 
     __slots__ = (
@@ -251,7 +251,7 @@ _signature_ids = count()
 
 
 class TensorSlot:
-    """A device tensor argument. `offset` is the index of the scalar that has its storage offset; None for offset 0."""
+    """A device tensor argument. Its storage offset is the call's scalar with index `offset`, or 0 if `offset` is None."""
 
     __slots__ = ("layout", "offset", "slot")
 
@@ -309,7 +309,7 @@ class NeedsResize(Exception):
 class OperatorSignature:
     """A call of an operator without the values of its arguments.
 
-    `outputs` has a layout, a list of layouts or None for each result.
+    `outputs` has a layout or a list of layouts for each result, but None for a result that is a changed argument.
     """
 
     __slots__ = (
@@ -377,7 +377,7 @@ class OperatorSignature:
             with torch.no_grad():
                 result = operator.meta_call(*values, **keywords)
         except Exception as error:
-            # The CPU kernel decides, because it may accept this call, and users know the text of its errors.
+            # Does not raise this error: the CPU kernel may accept the call, and users know the text of its errors.
             if operator.in_place and not operator.out_names and _is_inconclusive(error):
                 return None, 0
             raise NotRecordable(operator.name) from None
@@ -523,7 +523,7 @@ def is_scalar(value: Any, lifted: bool) -> bool:
 
 
 def _is_inconclusive(error: Exception) -> bool:
-    """Returns whether an error means that a meta kernel is missing or undecided. Other errors reject the arguments."""
+    """Whether a meta kernel failed because it is missing or needs data. It raises other errors for wrong arguments."""
     text = str(error).lower()
     words = ("meta", "dispatch", "fake", "data-dependent", "symint")
     return isinstance(error, NotImplementedError) or any(word in text for word in words)

@@ -176,7 +176,7 @@ class ProfileRecorder:
                 self.failure = error
 
     def abandon(self) -> None:
-        """Stops recording, but does not mark the profile as ended as `finish` does."""
+        """Stops recording without marking the profile as ended."""
         self._ended.set()
         self._ring.stop(self)
 
@@ -320,12 +320,12 @@ def _events(batch: EventBatch) -> dict[str, list[array[int]]]:
 
 _DEFAULT_DIRECTORY = "./output"
 _DEFAULT_EVENTS = 250_000
-_EVENT_BYTES = 32  # the maximum of an event after compression
+_EVENT_BYTES = 32  # maximum size of an event after compression
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileConfig:
-    """Settings of a profile: directory, first and last step (None: no end), and maximum number of events.
+    """Settings of a profile. `last_step` is None for a profile without end.
 
     `run` is the name of the run in TensorBoard, shared by all workers. If empty, each worker generates a name.
     """
@@ -343,7 +343,7 @@ class ProfileConfig:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ProfileConfig | None:
-        """Parses environment variables. Returns None if they request no profile. Raises InvalidProfileSteps."""
+        """Parses environment variables. None if they request no profile. Raises InvalidProfileSteps for invalid steps."""
         if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
             return None
         first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))

@@ -1,7 +1,6 @@
 """The profile ring: holds the events that the runtime records during a profile, until consumers take them.
 
-Times in the ring are of time.perf_counter_ns, which is CLOCK_MONOTONIC. Batches have times of the host's real-time
-clock.
+Times in the ring come from time.perf_counter_ns (CLOCK_MONOTONIC), times in batches from the host's real-time clock.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class GraphSum:
 
 @dataclass(slots=True)
 class EventBatch:
-    """New rows of a profile's tables, as columns. `sums` has the sums over these executions, by graph number."""
+    """New rows of a profile's tables, as columns. `sums` has the GraphSum of its executions for each graph number."""
 
     executions: list[array[int]]
     operator_ns: array[int]
@@ -226,7 +225,7 @@ class StackTable:
         return self._places[key]
 
 
-_DRAIN_ABOVE = 4096  # executions; with this many in the ring, the end of a step drains it
+_DRAIN_ABOVE = 4096  # executions; if the ring has this many at the end of a step, it is drained
 _TENSORS = 4  # the category of new storages: its index in neurontools.profile.definitions.CATEGORIES
 
 
@@ -267,10 +266,10 @@ class ProfileRing:
     """The profile ring of this process.
 
     Callers test `is_on` before they record events, and `is_watching` before they end steps. Both are False without a
-    profile. The `record_` methods run under the runtime's lock or make a single append.
+    profile. A caller of a `record_` method holds the runtime's lock, unless the method only appends to one list.
 
-    A step ends when its pending graph has been executed: with the execution after the optimizer's step, with a
-    mark_step that has nothing to execute, or immediately in eager mode.
+    In eager mode, a step ends with the optimizer's step. Otherwise it ends with the next flush: the execution of the
+    pending graph, or a mark_step that has nothing to execute.
     """
 
     def __init__(self) -> None:
@@ -327,9 +326,9 @@ class ProfileRing:
             self.is_watching = False
 
     def start(self, consumer: RingConsumer, *, is_at_step: bool = True) -> int:
-        """Adds a consumer and returns the start of its first step in ns. The caller holds the runtime's lock.
+        """Adds a consumer and returns when its profile begins, in ns of the real-time clock.
 
-        The returned time is of the real-time clock: now, or with `is_at_step` the start of the current step.
+        With `is_at_step` this is the start of the current step, otherwise now. The caller holds the runtime's lock.
         """
         with self._drain_lock:
             if not self.consumers:
@@ -383,11 +382,11 @@ class ProfileRing:
         self._begun = self._read_clock()
 
     def _read_clock(self) -> tuple[int, ...]:
-        """Returns the current time, the time charged to each part, and the totals of executions and FLOPs."""
+        """Returns the current time, the time charged to each part of steps, and the totals of executions and FLOPs."""
         return (*self.clock(), *self._counts)
 
     def record_execution(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
-        """Records an execution of a graph. `times` are in ns, before its first operator and after each operator."""
+        """Records an execution of a graph. `times`: the start of its first operator and the end of each, in ns."""
         self.correlation += 1
         executions, before = self._counts
         self._counts = executions + 1, before + flops

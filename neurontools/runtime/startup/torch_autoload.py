@@ -16,7 +16,7 @@ OPT_IN = "NEURONTOOLS_RUNTIME"
 
 
 def autoload() -> None:
-    """In processes that opted in, installs the import hook, and the device if the script uses the name `neuron`."""
+    """If this process opted in, installs the import hook. Registers the device if the script uses the name `neuron`."""
     wanted = os.environ.get(OPT_IN, "")
     if wanted == "0" or not (wanted == "1" or "TORCHELASTIC_RUN_ID" in os.environ):
         return

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch_xla.core.xla_model as xm
 
 _Groups = list[list[int]]
-_SEED_OFFSET = 2718  # added for tensor-parallel ranks
+_SEED_OFFSET = 2718  # added to the seed of the device
 
 
 class _State:
@@ -34,7 +34,7 @@ def initialize_model_parallel(
     expert_model_parallel_size: int = 1,
     **hints: Any,
 ) -> None:
-    """Creates the groups. Raises ValueError if the ranks can't be divided evenly. Ignores `hints` for the hardware."""
+    """Creates the groups. Raises ValueError if the ranks can't be divided evenly. Ignores `hints`."""
     global _state
     del hints
     others = {
@@ -82,7 +82,7 @@ def _own(groups: _Groups) -> list[int]:
 
 
 def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
-    """Returns all groups as lists of ranks, as torch_xla expects, or this rank's torch.distributed group."""
+    """Returns this rank's torch.distributed group, or with `as_list` all groups as lists of ranks for torch_xla."""
     if as_list:
         return groups
     made = _groups().made
@@ -97,12 +97,12 @@ def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
 
 
 def get_tensor_model_parallel_group(as_list: bool = False) -> Any:
-    """Returns this rank's tensor-parallel group (ranks that shard the weights), or all groups as lists."""
+    """Returns this rank's tensor-parallel group (ranks that shard the weights), or with `as_list` all groups."""
     return _group("tensor", _groups().tensor, as_list)
 
 
 def get_data_parallel_group(as_list: bool = False) -> Any:
-    """Returns this rank's data-parallel group (ranks with the same weights), or all groups as lists."""
+    """Returns this rank's data-parallel group (ranks with the same weights), or with `as_list` all groups."""
     return _group("data", _groups().data, as_list)
 
 

@@ -173,7 +173,7 @@ def collective_broadcast(
 def all_reduce_bucketized_gradients(
     gradients: Iterable[Tensor], scale: float, groups: Any, pin_layout: bool, bucket_cap_mb: int = 0
 ) -> None:
-    """Sums gradients over the ranks in place and scales them; without buckets, as all collectives are in one graph."""
+    """Sums gradients over the ranks and scales them, in place. Ignores `bucket_cap_mb`: one graph reduces them all."""
     del bucket_cap_mb
     all_reduce(REDUCE_SUM, list(gradients), scale, groups, pin_layout)
 

@@ -50,7 +50,7 @@ _waiting: list[tuple[Closure, bool]] = []
 
 
 class _Background:
-    """Calls asynchronous step closures in order, in one thread. The next step raises an error of a closure."""
+    """Calls asynchronous step closures in order, in one thread. If a closure fails, the next step raises its error."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Closure | None] = queue.SimpleQueue()
@@ -67,7 +67,7 @@ class _Background:
         self._queue.put(closure)
 
     def raise_error(self) -> None:
-        """Raises the first error of a closure, once."""
+        """Raises the first error of a closure since the last call, if any."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -206,7 +206,7 @@ def get_local_ordinal(defval: int = 0) -> int:
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """Whether this process is rank 0, on its host or globally."""
+    """Whether this process is rank 0 of its host (`local`) or of the whole job."""
     return (get_local_ordinal() if local else get_ordinal()) == 0
 
 

@@ -31,7 +31,7 @@ def start_trace(log_dir: str) -> None:
 
 
 def stop_trace() -> None:
-    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb; raises RuntimeError without one."""
+    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb. RuntimeError if none is running."""
     if not _started:
         raise RuntimeError("no profile has been started; call start_trace first")
     device.flush_all("ProfileStop")
@@ -68,9 +68,9 @@ def trace(
     timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
-    """Profiles this process for `duration_ms`; `service_addr` is the address of its own server, localhost:port.
+    """Profiles this process for `duration_ms`. `service_addr` is localhost:port of its own `start_server`.
 
-    Raises RuntimeError for the server of another process, because this function does not use the network.
+    Raises RuntimeError for another port, because this function can't profile other processes.
     """
     del num_tracing_attempts, host_tracer_level, device_tracer_level, timeout_s, interval_s
     port = service_addr.rpartition(":")[2]

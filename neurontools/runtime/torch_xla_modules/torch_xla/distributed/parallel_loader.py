@@ -20,7 +20,7 @@ from neurontools.runtime.tensors.device import device as _device
 from ..core import xla_model as xm
 
 _END = object()
-_LONGEST_END_SECONDS = 30.0  # the wait for a thread whose dataset is slow with the current batch
+_LONGEST_END_SECONDS = 30.0  # how long `close` waits for a thread that is still fetching a batch
 
 
 class _Batches:
@@ -58,7 +58,7 @@ class _Batches:
             return
 
     def next(self) -> Any:
-        """Returns the next batch and its number of samples, or _END. Raises the loader's error."""
+        """Returns the next batch and its number of samples; _END after the last batch. Raises the loader's error."""
         entry = step_clock.open(INPUT, time.perf_counter())
         try:
             item = self._queue.get()
@@ -86,7 +86,7 @@ class _BatchesInStep:
         self._batch_dim = batch_dim
 
     def next(self) -> Any:
-        """Returns the next batch and its number of samples, or _END. Raises the loader's error."""
+        """Returns the next batch and its number of samples; _END after the last batch. Raises the loader's error."""
         entry = step_clock.open(INPUT, time.perf_counter())
         try:
             item = next(self._iterator, _END)

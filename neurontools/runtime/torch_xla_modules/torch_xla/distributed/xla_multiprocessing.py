@@ -11,7 +11,7 @@ import torch.multiprocessing
 
 
 def process_count() -> int:
-    """Returns the number of the job's processes on this host: torchrun's, or the default of `spawn`."""
+    """Returns the number of the job's processes on this host: LOCAL_WORLD_SIZE in a worker, else the default of `spawn`."""
     if "RANK" in os.environ:
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     return int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
@@ -25,10 +25,10 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> Any:
-    """Calls fn(index, *args) in each of `nprocs` new processes, or in this process under torchrun or for `nprocs` 1.
+    """Calls fn(index, *args) in each of `nprocs` new processes. Each process takes its own core.
 
-    The default of `nprocs` is NEURONCORE_NUM_DEVICES. Each process takes its own core. Raises RuntimeError if this
-    process has tensors on the device.
+    The default of `nprocs` is NEURONCORE_NUM_DEVICES. Under torchrun, or if `nprocs` is 1, this function calls fn once,
+    in this process. Raises RuntimeError if this process has tensors on the device.
     """
     count = process_count() if nprocs is None else nprocs
     if "RANK" in os.environ or count == 1:

@@ -20,8 +20,8 @@ class ZeroRedundancyOptimizer(Optimizer):
     """Wraps an optimizer: each rank updates its shard of each parameter, then all ranks gather full parameters.
 
     `step` averages the gradients over the ranks of `sharding_groups`, clips them to `max_norm` (1 by default, as in
-    torch_xla) unless `grad_clipping` is False, and updates the parameters. The norm is over all ranks, and also over
-    `grad_norm_groups`, which tensor parallelism needs. Shards are along the first dimension, in `optimizer_dtype`
+    torch_xla) unless `grad_clipping` is False, and updates the parameters. The norm is over these ranks and, for
+    tensor parallelism, over `grad_norm_groups`. Shards are along the first dimension, in `optimizer_dtype`
     (default float32). Other keywords are passed to the optimizer.
     """
 
@@ -138,7 +138,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return True
 
     def _calc_grad_norm(self, norm_type: float = 2.0) -> Tensor:
-        """Returns the 2-norm of the gradients of all shards. Raises ValueError for another norm."""
+        """Returns the 2-norm of the gradients of all shards. Raises ValueError for another `norm_type`."""
         if norm_type != 2.0:
             raise ValueError(f"norm_type={norm_type}: only the 2-norm is there")
         squares = torch.zeros((), dtype=self.optimizer_dtype, device=self.device)
@@ -160,7 +160,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 
 def _share_settings(source: list[Group], target: list[Group], *, only_missing: bool = False) -> None:
-    """Copies settings such as learning rates between the wrapper, which schedulers change, and its optimizer."""
+    """Copies settings, such as learning rates, between the parameter groups of the wrapper and of its optimizer."""
     for given, taken in zip(source, target, strict=True):
         for name, value in given.items():
             if name != "params" and not (only_missing and name in taken):

@@ -42,7 +42,7 @@ def consolidate_sharded_model_checkpoints(
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Merges the checkpoint files `<prefix><suffix>` of all ranks.
 
-    Returns the state dictionary and the path of the saved file, or "".
+    Returns the state dictionary and the path of the saved file. Without `save_model` the path is "".
     """
     start = Path(ckpt_prefix)
     is_directory = ckpt_prefix.endswith("/")

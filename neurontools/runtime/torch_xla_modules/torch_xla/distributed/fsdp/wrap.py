@@ -1,7 +1,7 @@
 """torch_xla.distributed.fsdp.wrap: policies that choose the submodules to wrap.
 
-`policy(module, recurse, count)` returns whether to recurse into the submodules, or without `recurse` whether to wrap
-the module. `count` is its number of parameter elements that are not wrapped yet.
+With `recurse`, `policy(module, recurse, count)` returns whether to recurse into the submodules. Without `recurse`, it
+returns whether to wrap the module. `count` is the number of the module's parameter elements that are not wrapped yet.
 """
 
 from __future__ import annotations
