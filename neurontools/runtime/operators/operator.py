@@ -251,7 +251,7 @@ _signature_ids = count()
 
 
 class TensorSlot:
-    """A device tensor argument. Its storage offset is the call's scalar with index `offset`, or 0 if `offset` is None."""
+    """A device tensor argument. Its storage offset is the call's scalar number `offset`, or 0 if `offset` is None."""
 
     __slots__ = ("layout", "offset", "slot")
 

@@ -343,7 +343,7 @@ class ProfileConfig:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ProfileConfig | None:
-        """Parses environment variables. None if they request no profile. Raises InvalidProfileSteps for invalid steps."""
+        """Parses environment variables; None if they request no profile. Raises InvalidProfileSteps for wrong steps."""
         if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
             return None
         first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))
