@@ -3,8 +3,8 @@
 isort:skip_file
 The API of neurond, the Neuron monitor daemon.
 
-Units are in the names: _bytes, _seconds, _ratio (0 to 1). _total marks a counter that only grows. A scalar that is
-absent is unknown, which is never the same as 0. Names and meanings are those of the package neurontools.model.
+The names contain the units: _bytes, _seconds, _ratio (0 to 1). _total marks a counter that only grows. An absent
+scalar is unknown, and never means 0. Names and meanings are those of the package neurontools.model.
 """
 
 import builtins
@@ -30,25 +30,25 @@ class _FaultState:
 class _FaultStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FaultState.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FAULT_STATE_WAITING: _FaultState.ValueType  # 0
-    """Its time, or the execution that is to meet it, has not come.
+    """The time of the fault has not come, or no execution was hit yet.
     buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
     """
     FAULT_STATE_HOLDS: _FaultState.ValueType  # 1
-    """It is there."""
+    """The fault is active."""
     FAULT_STATE_OVER: _FaultState.ValueType  # 2
-    """It has ended; what it left behind stays until it is healed."""
+    """The fault has ended. Its effects remain until it is healed."""
 
 class FaultState(_FaultState, metaclass=_FaultStateEnumTypeWrapper):
-    """How far a fault has come."""
+    """State of an injected fault."""
 
 FAULT_STATE_WAITING: FaultState.ValueType  # 0
-"""Its time, or the execution that is to meet it, has not come.
+"""The time of the fault has not come, or no execution was hit yet.
 buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
 """
 FAULT_STATE_HOLDS: FaultState.ValueType  # 1
-"""It is there."""
+"""The fault is active."""
 FAULT_STATE_OVER: FaultState.ValueType  # 2
-"""It has ended; what it left behind stays until it is healed."""
+"""The fault has ended. Its effects remain until it is healed."""
 global___FaultState = FaultState
 
 class _Severity:
@@ -58,29 +58,29 @@ class _Severity:
 class _SeverityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Severity.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SEVERITY_OK: _Severity.ValueType  # 0
-    """Of a device or a host, never of a finding: there are none.
+    """No finding. This value applies to a device or a host, never to a finding.
     buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
     """
     SEVERITY_NOTICE: _Severity.ValueType  # 1
     """Worth knowing; nothing is broken."""
     SEVERITY_WARNING: _Severity.ValueType  # 2
-    """Something is wrong or will be."""
+    """There is a problem, or there will be one."""
     SEVERITY_CRITICAL: _Severity.ValueType  # 3
-    """Work is lost or standing still."""
+    """Work is lost or does not progress."""
 
 class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper):
-    """How grave a finding is."""
+    """Severity of a finding."""
 
 SEVERITY_OK: Severity.ValueType  # 0
-"""Of a device or a host, never of a finding: there are none.
+"""No finding. This value applies to a device or a host, never to a finding.
 buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
 """
 SEVERITY_NOTICE: Severity.ValueType  # 1
 """Worth knowing; nothing is broken."""
 SEVERITY_WARNING: Severity.ValueType  # 2
-"""Something is wrong or will be."""
+"""There is a problem, or there will be one."""
 SEVERITY_CRITICAL: Severity.ValueType  # 3
-"""Work is lost or standing still."""
+"""Work is lost or does not progress."""
 global___Severity = Severity
 
 class _SourceKind:
@@ -97,7 +97,7 @@ class _SourceKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """The Neuron driver's sysfs tree."""
 
 class SourceKind(_SourceKind, metaclass=_SourceKindEnumTypeWrapper):
-    """Where the state of the devices comes from."""
+    """Source of the device state."""
 
 SOURCE_KIND_UNSPECIFIED: SourceKind.ValueType  # 0
 """Never sent."""
@@ -113,7 +113,7 @@ class GetSnapshotRequest(google.protobuf.message.Message):
 
     AGE_SECONDS_FIELD_NUMBER: builtins.int
     age_seconds: builtins.float
-    """The state of so many seconds ago, or the oldest that is kept; 0 or absent: the latest."""
+    """Returns the snapshot of this many seconds ago, or the oldest one in the history; 0 or absent: the latest."""
     def __init__(
         self,
         *,
@@ -184,17 +184,19 @@ class ListHistoryRequest(google.protobuf.message.Message):
     NEWEST_FIRST_FIELD_NUMBER: builtins.int
     PACKED_FIELD_NUMBER: builtins.int
     duration_seconds: builtins.float
-    """How far back, seconds; 0 or absent: all that is kept."""
+    """Length of the history to return, seconds; 0 or absent: the whole history."""
     after_sequence: builtins.int
     """Only snapshots with a sequence above this one."""
     before_sequence: builtins.int
-    """Only snapshots with a sequence below this one; 0: no such bound."""
+    """Only snapshots with a sequence below this one; 0: no limit."""
     max_snapshots: builtins.int
-    """The latest so many of them; 0: all."""
+    """Only this many snapshots, the latest of the selected ones; 0: all."""
     newest_first: builtins.bool
-    """The latest first, instead of the oldest: what arrives of a reply that is broken off is then the most recent past."""
+    """Sends the latest snapshot first instead of the oldest. If the stream breaks, the client then has the most recent
+    history.
+    """
     packed: builtins.bool
-    """Replies hold `packed` instead of `snapshot`, as the daemon keeps them: a tenth of the bytes."""
+    """Replies contain `packed` instead of `snapshot`. These are the bytes that the daemon stores, a tenth of the size."""
     def __init__(
         self,
         *,
@@ -236,7 +238,7 @@ class ListEndedRequest(google.protobuf.message.Message):
 
     SINCE_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     since_unix_seconds: builtins.float
-    """Only those that ended at this time or later, Unix time in seconds; 0 or absent: all that are known."""
+    """Only processes that ended at this time or later, Unix time in seconds; 0 or absent: all recorded processes."""
     def __init__(
         self,
         *,
@@ -248,17 +250,19 @@ global___ListEndedRequest = ListEndedRequest
 
 @typing.final
 class ListEndedResponse(google.protobuf.message.Message):
-    """A part of the answer; there is at least one, which may be empty."""
+    """A part of the reply. There is at least one part, which may be empty."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENDED_FIELD_NUMBER: builtins.int
     KNOWN_SINCE_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     known_since_unix_seconds: builtins.float
-    """Since when the daemon knows what ended, Unix time in seconds: nothing is known of the time before."""
+    """Time since which the daemon has recorded ended processes, Unix time in seconds. Processes that ended earlier are
+    missing.
+    """
     @property
     def ended(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndedProcess]:
-        """Oldest first, in this part and from part to part."""
+        """Ended processes, oldest first, within a part and across parts."""
 
     def __init__(
         self,
@@ -305,7 +309,7 @@ global___WatchHostSummaryResponse = WatchHostSummaryResponse
 
 @typing.final
 class HostSummary(google.protobuf.message.Message):
-    """One host at one moment, in short. NeuronCores are logical, under the host's default LNC."""
+    """A short description of one host at one time. NeuronCores are logical, under the host's default LNC."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -344,80 +348,80 @@ class HostSummary(google.protobuf.message.Message):
     FURTHER_USERS_FIELD_NUMBER: builtins.int
     USER_COUNT_FIELD_NUMBER: builtins.int
     host_name: builtins.str
-    """As the host calls itself."""
+    """The host name, as the host itself reports it."""
     instance_type: builtins.str
-    """"trn1.32xlarge"."""
+    """Instance type, such as "trn1.32xlarge"."""
     instance_id: builtins.str
-    """"i-…"."""
+    """Instance id, "i-…"."""
     ultraserver_id: builtins.str
-    """UltraServer that it is a node of."""
+    """Id of the UltraServer that the host is a node of."""
     ultraserver_node_index: builtins.int
-    """Which node of it, from 0."""
+    """Index of the host in its UltraServer, from 0."""
     source: global___SourceKind.ValueType
-    """Where the state of its devices comes from."""
+    """Source of the device state: simulated or driver."""
     synthetic_load: builtins.str
-    """Scenario that invents its processes; absent: none."""
+    """Scenario of the synthetic load that invents processes; absent: none."""
     driver_version: builtins.str
     """Version of the Neuron driver."""
     daemon_version: builtins.str
     """Version of the daemon."""
     sequence: builtins.int
-    """Number of the snapshot."""
+    """Sequence number of the snapshot."""
     taken_at_unix_seconds: builtins.float
-    """When the snapshot was taken, Unix time in seconds."""
+    """Time of the snapshot, Unix time in seconds."""
     taken_at_seconds: builtins.float
-    """The same by CLOCK_MONOTONIC of the host, seconds."""
+    """Time of the snapshot by CLOCK_MONOTONIC of the host, seconds."""
     interval_seconds: builtins.float
-    """The daemon's sampling interval."""
+    """The daemon's sampling interval, seconds."""
     is_judged: builtins.bool
-    """False: nobody has looked for what is wrong."""
+    """Whether the daemon has evaluated the health rules. If false, the health is unknown."""
     critical_count: builtins.int
-    """Findings that are critical; those that are alike are one."""
+    """Number of critical findings; similar findings count once."""
     warning_count: builtins.int
-    """Findings that are warnings."""
+    """Number of findings that are warnings; similar findings count once."""
     notice_count: builtins.int
-    """Findings that are worth knowing."""
+    """Number of findings that are notices; similar findings count once."""
     neuroncore_count: builtins.int
-    """NeuronCores."""
+    """Number of NeuronCores."""
     held_neuroncore_count: builtins.int
-    """Those that somebody holds."""
+    """Number of NeuronCores that a process holds."""
     busy_neuroncore_count: builtins.int
-    """Those of them that work."""
+    """Number of held NeuronCores that execute."""
     free_neuroncore_count: builtins.int
-    """Those that nobody holds; what is neither held nor free is unknown."""
+    """Number of NeuronCores that no process holds. For the remaining ones it is unknown whether a process holds them."""
     utilization_ratio: builtins.float
-    """Mean utilization of the held cores."""
+    """Mean utilization of the held cores, 0 to 1."""
     flops_per_second: builtins.float
-    """FLOPS of the held cores."""
+    """Floating point operations per second of the held cores."""
     mfu_ratio: builtins.float
-    """The same as a share of their peak for bf16."""
+    """Floating point operations per second as a share of the bf16 peak of the held cores."""
     device_memory_used_bytes: builtins.int
     """Device memory in use, bytes."""
     device_memory_bytes: builtins.int
-    """Device memory, bytes."""
+    """Device memory of all devices, bytes."""
     process_count: builtins.int
-    """Processes that use cores."""
+    """Number of processes that use cores."""
     job_count: builtins.int
-    """Jobs; a process of which none is known is one."""
+    """Number of jobs; a process without a known job counts as one job."""
     problem_count: builtins.int
-    """How much the daemon could not read."""
+    """Number of parts of the host that the daemon could not read."""
     user_count: builtins.int
-    """How many users all its jobs have, as far as they are known; absent: none is known, or the role is `summary`."""
+    """Number of known users of all jobs; absent: no user is known, or the role is `summary`."""
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryFinding]:
-        """The gravest first, not all."""
+        """The most severe findings, most severe first."""
 
     @property
     def devices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeviceCell]:
-        """By index, those that are missing included."""
+        """All devices by index, including missing ones."""
 
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryJob]:
-        """Those with most cores first, not all."""
+        """The jobs with the most cores, largest first."""
 
     @property
     def further_users(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Whose its other jobs are, those that hold most cores first, not all; none for the role `summary`."""
+        """Users of the host's other jobs, those with the most cores first, at most eight; empty for the role `summary`."""
 
     def __init__(
         self,
@@ -484,7 +488,7 @@ global___HostSummary = HostSummary
 
 @typing.final
 class SummaryFinding(google.protobuf.message.Message):
-    """One of the gravest things that are wrong on a host."""
+    """One of the most severe findings of a host."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -496,20 +500,20 @@ class SummaryFinding(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     SYNTHETIC_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """As in Finding."""
+    """Kind of the finding, as in the message Finding, such as "stuck"."""
     severity: global___Severity.ValueType
-    """How grave."""
+    """Severity of the finding."""
     reason: builtins.str
-    """A sentence, cut where it is long."""
+    """The reason as a sentence, shortened if it is long."""
     began_at_unix_seconds: builtins.float
-    """Since when, Unix time in seconds."""
+    """Time at which the finding began, Unix time in seconds."""
     job: builtins.str
-    """Whose processes these are."""
+    """Job of the affected processes."""
     synthetic: builtins.bool
-    """It is about processes that a synthetic load invents."""
+    """Whether the affected processes are invented by a synthetic load."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices it is about, the first of them."""
+        """The first of the affected devices."""
 
     def __init__(
         self,
@@ -530,7 +534,7 @@ global___SummaryFinding = SummaryFinding
 
 @typing.final
 class SummaryJob(google.protobuf.message.Message):
-    """One of the largest jobs of a host, as far as it runs there."""
+    """The part of a job that runs on this host, for one of the largest jobs of the host."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -552,48 +556,48 @@ class SummaryJob(google.protobuf.message.Message):
     USERS_FIELD_NUMBER: builtins.int
     USER_COUNT_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """As in Job; absent: a process of which no job is known."""
+    """Name of the job, as in the message Job; absent: a process without a known job."""
     neuroncore_count: builtins.int
-    """NeuronCores that it holds on this host."""
+    """Number of NeuronCores that the job holds on this host."""
     rank_count: builtins.int
-    """Ranks that run on this host."""
+    """Number of ranks that run on this host."""
     world_size: builtins.int
-    """Ranks on all hosts."""
+    """Number of ranks on all hosts."""
     utilization_ratio: builtins.float
-    """Mean of its cores."""
+    """Mean utilization of the job's cores on this host, 0 to 1."""
     steps_per_second: builtins.float
-    """Optimizer steps a second of its slowest rank."""
+    """Optimizer steps per second of the slowest rank on this host."""
     mfu_ratio: builtins.float
-    """Share of the peak of its cores for bf16."""
+    """Floating point operations per second as a share of the bf16 peak of the job's cores on this host."""
     severity: global___Severity.ValueType
-    """The gravest finding on its processes."""
+    """Highest severity of a finding on the job's processes."""
     run_id: builtins.str
-    """As in Job: what it is merged by with its parts on other hosts."""
+    """Id of the run, as in the message Job. Parts of a job on other hosts have the same id."""
     state: builtins.str
-    """What it does: training, starting, compiling, waiting, stuck, unknown; more may come."""
+    """State of the job: training, starting, compiling, waiting, stuck or unknown. Later versions may add states."""
     state_seconds: builtins.float
-    """Since how many seconds: of waiting, since its last step."""
+    """Time in this state, seconds; in the state waiting, the time since the last step."""
     user_count: builtins.int
-    """How many users these are, as far as they are known; absent: none is known, or the role is `summary`."""
+    """Number of known users of the job; absent: no user is known, or the role is `summary`."""
     @property
     def rank_runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Which ranks run here, as (first, step, count) after each other; none: not known, or too scattered."""
+        """Ranks that run on this host, as a sequence of triples (first, step, count); empty: unknown, or too many triples."""
 
     @property
     def missing_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Ranks that its launcher started here and that are not there, the first of them."""
+        """The first of the ranks that the launcher started on this host and that are no longer there."""
 
     @property
     def recent_steps(self) -> global___JobSteps:
-        """What its latest steps took; absent: there were too few, or not all of its ranks tell."""
+        """Times of the latest steps; absent: there were too few steps, or some ranks do not report them."""
 
     @property
     def standstill(self) -> global___JobStandstill:
-        """Who waits in a collective while no step is made; absent: nobody, or it trains."""
+        """Ranks that wait in a collective while the job makes no step; absent: no rank waits, or the job makes steps."""
 
     @property
     def users(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Whose processes these are, not all where they are many; none for the role `summary`."""
+        """Users of the job's processes, at most four; empty for the role `summary`."""
 
     def __init__(
         self,
@@ -639,7 +643,7 @@ global___SummaryJob = SummaryJob
 
 @typing.final
 class JobStandstill(google.protobuf.message.Message):
-    """Ranks of a job on one host, of which at least one waits in a collective."""
+    """The ranks of a job on one host, of which at least one waits in a collective."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -649,16 +653,16 @@ class JobStandstill(google.protobuf.message.Message):
     ABSENT_RANKS_FIELD_NUMBER: builtins.int
     SECONDS_FIELD_NUMBER: builtins.int
     collective: builtins.str
-    """In which most of them wait: all_reduce."""
+    """The collective in which most of the waiting ranks are, such as all_reduce."""
     waiting_rank_count: builtins.int
-    """How many wait."""
+    """Number of waiting ranks."""
     absent_rank_count: builtins.int
-    """How many have not come to it, those that don't report included."""
+    """Number of ranks that have not reached the collective, including ranks that do not report."""
     seconds: builtins.float
-    """Since how many seconds the last of those that wait has been waiting."""
+    """Time that the latest waiting rank has waited, seconds."""
     @property
     def absent_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Which these are, the first of them, as far as their numbers are known."""
+        """The first of the ranks that have not reached the collective, if their numbers are known."""
 
     def __init__(
         self,
@@ -675,7 +679,9 @@ global___JobStandstill = JobStandstill
 
 @typing.final
 class JobSteps(google.protobuf.message.Message):
-    """What the latest steps of all ranks of a job on one host took: enough to say for whom those of all hosts wait."""
+    """Times of the latest steps of all ranks of a job on one host. From these messages of all hosts, a client finds the
+    straggler.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -687,22 +693,22 @@ class JobSteps(google.protobuf.message.Message):
     BUSIEST_FIELD_NUMBER: builtins.int
     OTHERS_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     rank_count: builtins.int
-    """Ranks on this host, all of which tell."""
+    """Number of ranks on this host, all of which report their steps."""
     least_step_seconds: builtins.float
-    """Seconds of a step, of the rank whose steps are shortest."""
+    """Seconds per step of the rank with the shortest steps."""
     median_step_seconds: builtins.float
-    """Of the median rank."""
+    """Seconds per step of the median rank."""
     most_step_seconds: builtins.float
-    """Of the rank whose steps are longest."""
+    """Seconds per step of the rank with the longest steps."""
     others_wait_seconds: builtins.float
-    """Seconds a step that each of the others waits at least; absent: there are no others."""
+    """Shortest collective wait of the other ranks, seconds per step; absent: there are no other ranks."""
     @property
     def part_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """The mean of its ranks, seconds a step: compute, collective wait, host, input wait, transfer, compile."""
+        """Mean over the ranks of the seconds per step, for: compute, collective wait, host, input wait, transfer, compile."""
 
     @property
     def busiest(self) -> global___RankSteps:
-        """The rank that waits least for others."""
+        """The rank that waits the least time in collectives."""
 
     def __init__(
         self,
@@ -723,7 +729,7 @@ global___JobSteps = JobSteps
 
 @typing.final
 class RankSteps(google.protobuf.message.Message):
-    """What the latest steps of one rank took."""
+    """Times of the latest steps of one rank."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -733,16 +739,16 @@ class RankSteps(google.protobuf.message.Message):
     LEAST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     MOST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     rank: builtins.int
-    """Its rank; absent: not known."""
+    """Number of the rank; absent: unknown."""
     pid: builtins.int
-    """Its process."""
+    """PID of the rank's process."""
     least_wait_seconds: builtins.float
-    """Seconds a step in collective wait, in the span of its latest steps where they were fewer."""
+    """Collective wait in seconds per step, in the one of the two spans of latest steps where it is shorter."""
     most_wait_seconds: builtins.float
-    """The same in the other span."""
+    """Collective wait in seconds per step, in the span where it is longer."""
     @property
     def part_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Seconds a step: compute, collective wait, host, input wait, transfer, compile."""
+        """Seconds per step, for: compute, collective wait, host, input wait, transfer, compile."""
 
     def __init__(
         self,
@@ -761,7 +767,7 @@ global___RankSteps = RankSteps
 
 @typing.final
 class DeviceCell(google.protobuf.message.Message):
-    """One device in a summary, or the place of one that is missing."""
+    """One device in a summary, or the place of a missing device."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -771,15 +777,15 @@ class DeviceCell(google.protobuf.message.Message):
     UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
     HELD_NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Position on the host."""
+    """Index of the device on the host."""
     is_present: builtins.bool
-    """False: it should be there and is not."""
+    """Whether the device exists; false: the device is missing."""
     severity: builtins.int
-    """The gravest of its findings, a number of Severity; absent: its health is not known."""
+    """Highest severity of the device's findings, a number of Severity; absent: its health is unknown."""
     utilization_ratio: builtins.float
-    """Mean of its cores."""
+    """Mean utilization of the device's cores, 0 to 1."""
     held_neuroncore_count: builtins.int
-    """How many of its NeuronCores somebody holds."""
+    """Number of the device's NeuronCores that a process holds."""
     def __init__(
         self,
         *,
@@ -813,17 +819,17 @@ class RenderDeviceListRequest(google.protobuf.message.Message):
         FORMAT_TABLE: RenderDeviceListRequest._Format.ValueType  # 1
         """Header lines and a table."""
         FORMAT_JSON: RenderDeviceListRequest._Format.ValueType  # 2
-        """A JSON array, a device an element."""
+        """A JSON array with one element per device."""
 
     class Format(_Format, metaclass=_FormatEnumTypeWrapper):
-        """The document."""
+        """Format of the document."""
 
     FORMAT_UNSPECIFIED: RenderDeviceListRequest.Format.ValueType  # 0
     """Same as FORMAT_TABLE."""
     FORMAT_TABLE: RenderDeviceListRequest.Format.ValueType  # 1
     """Header lines and a table."""
     FORMAT_JSON: RenderDeviceListRequest.Format.ValueType  # 2
-    """A JSON array, a device an element."""
+    """A JSON array with one element per device."""
 
     FORMAT_FIELD_NUMBER: builtins.int
     WIDE_FIELD_NUMBER: builtins.int
@@ -833,16 +839,16 @@ class RenderDeviceListRequest(google.protobuf.message.Message):
     DEVICE_INDICES_FIELD_NUMBER: builtins.int
     format: global___RenderDeviceListRequest.Format.ValueType
     wide: builtins.bool
-    """COMMAND up to 80 characters instead of 40."""
+    """Shows up to 80 characters of COMMAND instead of 40."""
     all_processes: builtins.bool
-    """Also processes that do not use the runtime."""
+    """Also shows processes that do not use the runtime."""
     topology: builtins.bool
-    """The picture of the NeuronLink topology below the table."""
+    """Draws the NeuronLink topology below the table."""
     logical_neuroncore_config: builtins.int
-    """Physical cores a logical core, as NEURON_LOGICAL_NC_CONFIG has it; 0: the host's default."""
+    """Number of physical cores in a logical core, from NEURON_LOGICAL_NC_CONFIG; 0: the host's default."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Only these devices; empty: all. NOT_FOUND when the host lacks one."""
+        """Shows only these devices; empty: all. NOT_FOUND if the host lacks one of them."""
 
     def __init__(
         self,
@@ -864,7 +870,7 @@ class RenderDeviceListResponse(google.protobuf.message.Message):
 
     DOCUMENT_FIELD_NUMBER: builtins.int
     document: builtins.bytes
-    """UTF-8, as it goes to standard output."""
+    """The document in UTF-8, as neuron-ls writes it to standard output."""
     def __init__(
         self,
         *,
@@ -881,7 +887,7 @@ class InjectFaultsRequest(google.protobuf.message.Message):
     FAULTS_FIELD_NUMBER: builtins.int
     @property
     def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FaultRequest]:
-        """At most 1,000."""
+        """The faults to inject, at most 1,000."""
 
     def __init__(
         self,
@@ -894,7 +900,7 @@ global___InjectFaultsRequest = InjectFaultsRequest
 
 @typing.final
 class FaultRequest(google.protobuf.message.Message):
-    """A fault that is asked for."""
+    """A fault to inject."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -910,27 +916,27 @@ class FaultRequest(google.protobuf.message.Message):
     PART_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """"hbm-uncorrectable" and others; `neuron-fault kinds` lists them."""
+    """Kind of the fault, such as "hbm-uncorrectable"; `neuron-fault kinds` lists all kinds."""
     device_index: builtins.int
-    """A device."""
+    """Injects into this device."""
     neuroncore_index: builtins.int
-    """A logical core, under the default LNC of the host."""
+    """Injects into this logical core, under the default LNC of the host."""
     pid: builtins.int
-    """The cores of a process."""
+    """Injects into the cores of this process."""
     after_executions: builtins.int
-    """The execution after so many good ones meets it; absent: the next one."""
+    """Number of executions that succeed before the fault takes effect; absent: 0."""
     after_seconds: builtins.float
-    """How long until it may, seconds."""
+    """Time before the fault takes effect, seconds."""
     for_seconds: builtins.float
-    """How long it lasts, seconds; absent: as long as its kind does."""
+    """Duration of the fault, seconds; absent: the duration of its kind."""
     probability: builtins.float
-    """Chance of each execution to meet it, above 0 to 1; absent: 1."""
+    """Probability that the fault hits an execution, above 0 and at most 1; absent: 1."""
     amount: builtins.float
-    """How much, in the unit of the kind; absent: the kind's default."""
+    """Size of the effect, in the unit of the kind; absent: the default of the kind."""
     part: builtins.str
-    """Part of the device in the driver's words, for kinds about a part."""
+    """Affected part of the device, with the driver's name, for kinds that affect a part."""
     seed: builtins.int
-    """Of the chance; the same seed has the same executions meet it."""
+    """Seed of the random selection. With the same seed, the fault hits the same executions."""
     def __init__(
         self,
         *,
@@ -972,7 +978,7 @@ class InjectFaultsResponse(google.protobuf.message.Message):
     FAULTS_FIELD_NUMBER: builtins.int
     @property
     def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InjectedFault]:
-        """In the order of the request."""
+        """The injected faults, in the order of the request."""
 
     def __init__(
         self,
@@ -990,7 +996,7 @@ class HealFaultsRequest(google.protobuf.message.Message):
     NUMBERS_FIELD_NUMBER: builtins.int
     @property
     def numbers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """These; none: all."""
+        """Numbers of the faults to end; empty: all faults."""
 
     def __init__(
         self,
@@ -1007,7 +1013,7 @@ class HealFaultsResponse(google.protobuf.message.Message):
 
     HEALED_FIELD_NUMBER: builtins.int
     healed: builtins.int
-    """How many there were."""
+    """Number of faults that were ended."""
     def __init__(
         self,
         *,
@@ -1042,42 +1048,42 @@ class InjectedFault(google.protobuf.message.Message):
     INJECTED_BY_UID_FIELD_NUMBER: builtins.int
     INJECTED_BY_PID_FIELD_NUMBER: builtins.int
     number: builtins.int
-    """Of this daemon, from 1."""
+    """Number of the fault in this daemon, from 1."""
     kind: builtins.str
-    """"hbm-uncorrectable" and others."""
+    """Kind of the fault, such as "hbm-uncorrectable"."""
     state: global___FaultState.ValueType
-    """How far it has come."""
+    """State of the fault."""
     neuroncore_index: builtins.int
-    """The logical core it was asked for, under the default LNC of the host."""
+    """Logical core of the request, under the default LNC of the host."""
     pid: builtins.int
-    """The process it was asked for."""
+    """PID of the request."""
     injected_at_unix_seconds: builtins.float
-    """When it was asked for, Unix time in seconds."""
+    """Time of the request, Unix time in seconds."""
     began_at_unix_seconds: builtins.float
-    """When it began; absent: it waits."""
+    """Time at which the fault began, Unix time in seconds; absent: it waits."""
     ended_at_unix_seconds: builtins.float
-    """When it ended by itself."""
+    """Time at which the fault ended by itself, Unix time in seconds; absent: it has not ended."""
     met_total: builtins.int
-    """How often executions met it."""
+    """Number of executions that the fault has hit."""
     after_executions: builtins.int
-    """As it was asked for."""
+    """Number of executions that succeed first, as in the request."""
     after_seconds: builtins.float
-    """As it was asked for."""
+    """Time before the fault takes effect, as in the request, seconds."""
     for_seconds: builtins.float
-    """As it was asked for."""
+    """Duration of the fault, as in the request, seconds."""
     probability: builtins.float
-    """As it was asked for."""
+    """Probability that the fault hits an execution, as in the request."""
     amount: builtins.float
-    """In the unit of the kind; absent: the kind has none."""
+    """Size of the effect, in the unit of the kind; absent: the kind has no size."""
     part: builtins.str
-    """Part of the device, for kinds about a part."""
+    """Affected part of the device, for kinds that affect a part."""
     injected_by_uid: builtins.int
-    """Who asked for it, by the word of the kernel; absent: not known."""
+    """User id of the process that requested the fault, as the kernel reports it; absent: unknown."""
     injected_by_pid: builtins.int
-    """The process that asked for it."""
+    """PID of the process that requested the fault."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices it is on."""
+        """Devices that the fault affects."""
 
     def __init__(
         self,
@@ -1142,9 +1148,9 @@ class AttachRequest(google.protobuf.message.Message):
     token: builtins.str
     """The line read from the attach socket."""
     core_count: builtins.int
-    """NEURON_RT_NUM_CORES: as many, contiguous, wherever they are free."""
+    """NEURON_RT_NUM_CORES: this number of contiguous free cores."""
     all_cores: builtins.bool
-    """Neither is set: all cores of the host."""
+    """Neither variable is set: all cores of the host."""
     logical_neuroncore_config: builtins.int
     """NEURON_LOGICAL_NC_CONFIG of the process; 0: the host's default."""
     tag: builtins.str
@@ -1153,7 +1159,7 @@ class AttachRequest(google.protobuf.message.Message):
     """Version of the runtime in the process, at most 64 characters."""
     @property
     def visible_cores(self) -> global___CoreRange:
-        """NEURON_RT_VISIBLE_CORES: this range of logical cores."""
+        """NEURON_RT_VISIBLE_CORES: exactly this range of logical cores."""
 
     def __init__(
         self,
@@ -1181,9 +1187,9 @@ class CoreRange(google.protobuf.message.Message):
     FIRST_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
     first: builtins.int
-    """Global index of the first."""
+    """Global index of the first core."""
     count: builtins.int
-    """How many, at least 1."""
+    """Number of cores, at least 1."""
     def __init__(
         self,
         *,
@@ -1206,22 +1212,23 @@ class AttachResponse(google.protobuf.message.Message):
     PID_FIELD_NUMBER: builtins.int
     REPORT_AT_SECONDS_FIELD_NUMBER: builtins.int
     instance_type: builtins.str
-    """Type of the instance, "trn1.32xlarge"."""
+    """Instance type, such as "trn1.32xlarge"."""
     logical_neuroncore_config: builtins.int
-    """Physical cores a logical core, as it is in force for this process."""
+    """Number of physical cores in a logical core for this process."""
     interval_seconds: builtins.float
-    """How often the daemon wants a report, seconds."""
+    """Time between two reports that the daemon expects, seconds."""
     daemon_version: builtins.str
     """Version of the daemon."""
     pid: builtins.int
-    """PID as the daemon's kernel view has it."""
+    """PID of the process in the PID namespace of the daemon."""
     report_at_seconds: builtins.float
-    """A moment at which a report is wanted, CLOCK_MONOTONIC in seconds; the others are intervals before and after it, so that
-    each snapshot of a tick has one more. Absent: any moments.
+    """A time at which the daemon expects a report, CLOCK_MONOTONIC in seconds. The other reports are due at multiples of
+    the interval before and after it, so that exactly one report is between two ticks. Absent: reports may come at any
+    time.
     """
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AttachedCore]:
-        """The cores taken, in order: position in this list is the process-local core index."""
+        """The allocated cores, in order. The position in this list is the process-local core index."""
 
     def __init__(
         self,
@@ -1252,16 +1259,16 @@ class AttachedCore(google.protobuf.message.Message):
     HBM_BYTES_FIELD_NUMBER: builtins.int
     HBM_INDEX_FIELD_NUMBER: builtins.int
     neuroncore_index: builtins.int
-    """Global logical index."""
+    """Global index of the logical core."""
     device_index: builtins.int
-    """Device it is on."""
+    """Index of the core's device."""
     hbm_bytes: builtins.int
-    """HBM the core can allocate from, bytes."""
+    """HBM that the core can allocate, bytes."""
     hbm_index: builtins.int
-    """HBM stack on the device that it allocates from."""
+    """HBM stack of the device from which the core allocates."""
     @property
     def core_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Physical cores behind it, global indices."""
+        """Global indices of the physical cores of this logical core."""
 
     def __init__(
         self,
@@ -1286,7 +1293,7 @@ class ReportRequest(google.protobuf.message.Message):
     """The line read from the attach socket."""
     @property
     def report(self) -> global___Report:
-        """What the process measured."""
+        """The values that the process measured."""
 
     def __init__(
         self,
@@ -1311,7 +1318,9 @@ global___ReportResponse = ReportResponse
 
 @typing.final
 class Report(google.protobuf.message.Message):
-    """Everything a process tells of itself: levels, and counters since it began to count, never differences."""
+    """The whole state of a process. Contains current levels, and counters since the process began to count, never
+    differences.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1329,52 +1338,54 @@ class Report(google.protobuf.message.Message):
     OPERATORS_FIELD_NUMBER: builtins.int
     ADVICE_FIELD_NUMBER: builtins.int
     measured_at_seconds: builtins.float
-    """CLOCK_MONOTONIC when the numbers were taken, seconds."""
+    """Time of the measurement, CLOCK_MONOTONIC in seconds."""
     counted_since_seconds: builtins.float
-    """CLOCK_MONOTONIC when the process began to count, seconds: the same in all its reports, to whatever daemon."""
+    """Time at which the process began to count, CLOCK_MONOTONIC in seconds. It is the same in all reports of the process,
+    to any daemon.
+    """
     measured_at_unix_seconds: builtins.float
-    """What the clock of the host showed when the numbers were taken, Unix time in seconds: all moments above are by it, and it may
-    be set at any time. Absent: that at the report's arrival.
+    """Wall clock of the host at the time of the measurement, Unix time in seconds. All Unix times in this report are by
+    this clock, which may be set at any time. Absent: the wall clock when the report arrives.
     """
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReportedCore]:
-        """A message for each core it holds; a core that is missing keeps what was last reported."""
+        """A message for each core that the process holds. For a missing core, the last report stays valid."""
 
     @property
     def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LoadedModel]:
-        """All models loaded now; at most 512."""
+        """All models that are loaded now, at most 512."""
 
     @property
     def host_memory(self) -> global___HostMemory:
-        """Host memory by category."""
+        """Host memory of the process by category."""
 
     @property
     def executions(self) -> global___ExecutionCounters:
-        """Executions by outcome."""
+        """Number of executions of the process by outcome."""
 
     @property
     def errors(self) -> global___ErrorCounters:
-        """Errors by kind."""
+        """Number of errors of the process by kind."""
 
     @property
     def total_latency_histogram(self) -> global___LatencyHistogram:
-        """Latencies from submission to result."""
+        """Latencies of executions from submission to result."""
 
     @property
     def device_latency_histogram(self) -> global___LatencyHistogram:
-        """Latencies of the execution alone."""
+        """Latencies of executions on the device alone."""
 
     @property
     def training(self) -> global___TrainingCounters:
-        """What a training runtime counts beside executions; absent: it does not."""
+        """Counters of a training runtime; absent: the runtime does not have them."""
 
     @property
     def operators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperatorTime]:
-        """Where the time of executions goes, by kind of operator: 17 at most, 128 characters of a name."""
+        """Execution time by operator, at most 17 operators, whose names have at most 128 characters."""
 
     @property
     def advice(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScriptAdvice]:
-        """What the script could do better: 4 at most, 400 characters of a text."""
+        """Advice on the script, at most 4 pieces, whose texts have at most 400 characters."""
 
     def __init__(
         self,
@@ -1404,7 +1415,7 @@ global___Report = Report
 
 @typing.final
 class ReportedCore(google.protobuf.message.Message):
-    """What a process measured on one of its logical cores."""
+    """Measurements of a process on one of its logical cores."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1416,9 +1427,9 @@ class ReportedCore(google.protobuf.message.Message):
     EXECUTION_STARTED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     LAST_EXECUTION_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     local_index: builtins.int
-    """Process-local index: position in AttachResponse.cores."""
+    """Process-local index: the position in AttachResponse.cores."""
     busy_seconds_total: builtins.float
-    """Time in executions, those still running included, seconds."""
+    """Time in executions, including those that still run, seconds."""
     flop_total: builtins.int
     """Floating point operations executed."""
     executions_total: builtins.int
@@ -1426,10 +1437,10 @@ class ReportedCore(google.protobuf.message.Message):
     execution_started_at_unix_seconds: builtins.float
     """Start of the execution in flight, Unix time in seconds; absent: none."""
     last_execution_at_unix_seconds: builtins.float
-    """End of the latest execution, Unix time in seconds; absent: none yet."""
+    """End of the latest finished execution, Unix time in seconds; absent: none yet."""
     @property
     def memory(self) -> global___DeviceMemory:
-        """Memory by category, models included."""
+        """Memory on the core by category, including models."""
 
     def __init__(
         self,
@@ -1453,7 +1464,7 @@ global___ReportedCore = ReportedCore
 
 @typing.final
 class Snapshot(google.protobuf.message.Message):
-    """The state of one host at one moment."""
+    """The state of one host at one time."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1480,27 +1491,29 @@ class Snapshot(google.protobuf.message.Message):
     DAEMON_RESIDENT_BYTES_FIELD_NUMBER: builtins.int
     INJECTED_FAULTS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
-    """Grows by one with each snapshot of a daemon."""
+    """Sequence number, which increases by one with each snapshot of a daemon."""
     taken_at_unix_seconds: builtins.float
-    """When it was taken, Unix time in seconds."""
+    """Time of the snapshot, Unix time in seconds."""
     taken_at_seconds: builtins.float
-    """When it was taken, CLOCK_MONOTONIC in seconds."""
+    """Time of the snapshot, CLOCK_MONOTONIC in seconds."""
     interval_seconds: builtins.float
     """The daemon's sampling interval, seconds."""
     source: global___SourceKind.ValueType
-    """Where the state of the devices comes from."""
+    """Source of the device state: simulated or driver."""
     synthetic_load: builtins.str
-    """The scenario that invents processes; absent: none does."""
+    """Scenario of the synthetic load that invents processes; absent: none."""
     daemon_version: builtins.str
     """Version of the daemon."""
     daemon_pid: builtins.int
     """PID of the daemon."""
     cores_counted_since_seconds: builtins.float
-    """CLOCK_MONOTONIC since when the cores are counted, seconds; absent: the driver counts them, since it was loaded."""
+    """Time at which the counters of cores began, CLOCK_MONOTONIC in seconds; absent: the driver counts since it was
+    loaded.
+    """
     daemon_cpu_seconds_total: builtins.float
     """vCPU time of the daemon itself, seconds."""
     daemon_vcpu_ratio: builtins.float
-    """The same over the last period: 1 is one vCPU busy."""
+    """vCPU usage of the daemon in the last period; 1 is one busy vCPU."""
     daemon_resident_bytes: builtins.int
     """Resident memory of the daemon, bytes."""
     @property
@@ -1509,35 +1522,35 @@ class Snapshot(google.protobuf.message.Message):
 
     @property
     def devices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Device]:
-        """Devices by index."""
+        """All devices by index."""
 
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NeuronCore]:
-        """Physical cores by index."""
+        """All physical cores by index."""
 
     @property
     def processes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Process]:
-        """Processes by PID."""
+        """All processes by PID."""
 
     @property
     def host(self) -> global___Host:
-        """vCPUs and memory of the machine the daemon runs on."""
+        """vCPUs and memory of the host that the daemon runs on."""
 
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What could not be read, in words."""
+        """Messages about parts of the host that could not be read."""
 
     @property
     def pod_allocations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PodAllocation]:
-        """What the kubelet has given to pods; empty where there is none."""
+        """Devices and cores that the kubelet has assigned to pods; empty without a kubelet."""
 
     @property
     def health(self) -> global___Health:
-        """What is wrong, as of the last tick; absent: nobody has judged it, which is not the same as well."""
+        """Health of the devices as of the last tick; absent: the health rules were not evaluated, so the health is unknown."""
 
     @property
     def ended(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndedProcess]:
-        """What ended within the last minute, oldest first, the latest of it; ListEnded has all that is known."""
+        """The latest processes that ended within the last minute, oldest first. ListEnded returns all recorded ones."""
 
     @property
     def injected_faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InjectedFault]:
@@ -1586,7 +1599,7 @@ global___Snapshot = Snapshot
 
 @typing.final
 class EndedProcess(google.protobuf.message.Message):
-    """A process that held cores, and has ended or let them go: what it used while it held them."""
+    """A process that held cores, and that has ended or released them. Counters cover the time in which it held the cores."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1614,58 +1627,58 @@ class EndedProcess(google.protobuf.message.Message):
     LIVES_ON_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     pid: builtins.int
-    """PID it had."""
+    """PID of the process."""
     uid: builtins.int
     """User id."""
     user: builtins.str
     """User name."""
     command: builtins.str
-    """The beginning of its command line; "" when it could not be read."""
+    """The beginning of the command line; "" if it could not be read."""
     tag: builtins.str
-    """NEURON_PROCESS_TAG, else the PID as text."""
+    """NEURON_PROCESS_TAG, or else the PID as text."""
     job: builtins.str
-    """"Slurm job 17", "pod default/train-0", "process group 4711"; absent: not known."""
+    """Job of the process, such as "Slurm job 17", "pod default/train-0" or "process group 4711"; absent: unknown."""
     synthetic: builtins.bool
-    """True: it was invented by a synthetic load."""
+    """Whether a synthetic load invented the process."""
     began_at_unix_seconds: builtins.float
-    """Since when it is counted, Unix time in seconds."""
+    """Start of the time that the counters cover, Unix time in seconds."""
     ended_at_unix_seconds: builtins.float
-    """When it let its cores go, Unix time in seconds."""
+    """Time at which the process released its cores, Unix time in seconds."""
     neuroncore_count: builtins.int
-    """Logical cores it held, under its own LNC."""
+    """Number of logical cores that the process held, under its own LNC."""
     logical_neuroncore_config: builtins.int
-    """Physical cores a logical core, as it had it."""
+    """Number of physical cores in a logical core of the process."""
     busy_seconds_total: builtins.float
-    """Time in executions, summed over its logical cores, seconds; absent: not known."""
+    """Time in executions, summed over the logical cores of the process, seconds; absent: unknown."""
     flop_total: builtins.int
     """Floating point operations executed."""
     utilization_ratio: builtins.float
-    """Share of the time of its cores that was spent in executions, 0 to 1."""
+    """Share of the time of its cores that the process spent in executions, 0 to 1."""
     mfu_ratio: builtins.float
-    """FLOP a second as a share of the peak of its cores, 0 to 1."""
+    """Floating point operations per second as a share of the peak of the process's cores, 0 to 1."""
     peak_device_memory_bytes: builtins.int
-    """The most device memory that was seen, bytes."""
+    """Highest observed device memory of the process, bytes."""
     steps_total: builtins.int
-    """Calls of an optimizer's step; absent: its runtime counts none."""
+    """Number of optimizer steps; absent: the runtime of the process does not count them."""
     exit_status: builtins.int
-    """0 or the code it ended with, or the negative number of the signal that ended it; absent: not known."""
+    """Exit code of the process, or the negative number of the signal that ended it; absent: unknown."""
     lives_on: builtins.bool
-    """True: the process went on, without cores."""
+    """Whether the process continues without cores."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices of these cores."""
+        """Devices of the cores that the process held."""
 
     @property
     def executions(self) -> global___ExecutionCounters:
-        """Executions by outcome; absent: nobody told which were its own."""
+        """Number of executions by outcome; absent: the source does not count executions by process."""
 
     @property
     def errors(self) -> global___ErrorCounters:
-        """Errors by kind; absent: as with executions."""
+        """Number of errors by kind; absent: the source does not count errors by process."""
 
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Fields that were concluded and not read: neuroncore_count."""
+        """Names of the fields whose value was inferred and not read, such as neuroncore_count."""
 
     def __init__(
         self,
@@ -1721,7 +1734,7 @@ global___EndedProcess = EndedProcess
 
 @typing.final
 class Health(google.protobuf.message.Message):
-    """What is to be said of a host."""
+    """The findings on a host."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1730,15 +1743,15 @@ class Health(google.protobuf.message.Message):
     FINDINGS_FIELD_NUMBER: builtins.int
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices that were judged, those that are missing included."""
+        """Devices that the health rules cover, including missing ones."""
 
     @property
     def unknown_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Of these, those of which the driver tells no health."""
+        """Devices whose health the driver does not report."""
 
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]:
-        """What was found, gravest first."""
+        """All findings, most severe first."""
 
     def __init__(
         self,
@@ -1753,7 +1766,7 @@ global___Health = Health
 
 @typing.final
 class Finding(google.protobuf.message.Message):
-    """One thing that was found."""
+    """A problem or a waste that a health rule found."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1771,34 +1784,34 @@ class Finding(google.protobuf.message.Message):
     SYNTHETIC_FIELD_NUMBER: builtins.int
     INJECTED_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """What: stuck, ecc_uncorrected, device_missing; more may come."""
+    """Kind of the finding, such as stuck, ecc_uncorrected or device_missing. Later versions may add kinds."""
     severity: global___Severity.ValueType
-    """How grave."""
+    """Severity of the finding."""
     reason: builtins.str
-    """A sentence: what and how much. It changes only when that does."""
+    """A sentence with the problem and its size. It changes only if the problem or its size changes."""
     action: builtins.str
-    """A sentence: what to do."""
+    """A sentence with the recommended action."""
     began_at_unix_seconds: builtins.float
-    """Since when, as far as this daemon knows, Unix time in seconds."""
+    """Time since which this daemon has observed the problem, Unix time in seconds."""
     pid: builtins.int
-    """The process that is to be looked at; absent: none."""
+    """The process to examine; absent: none."""
     neuroncore_index: builtins.int
-    """Logical core under the LNC of the process; absent: not one alone."""
+    """Logical core, under the LNC of the process; absent: the finding does not concern a single core."""
     part: builtins.str
-    """Part of the device in the driver's words: hbm, sram, link_efa."""
+    """Part of the device with the driver's name: hbm, sram, link_efa."""
     job: builtins.str
-    """Whose processes these are: "Slurm job 17", "pod default/train-0"."""
+    """Job of the processes that the finding concerns, such as "Slurm job 17" or "pod default/train-0"."""
     synthetic: builtins.bool
-    """True: it is about processes that a synthetic load invents."""
+    """Whether the finding concerns processes that a synthetic load invents."""
     injected: builtins.bool
-    """True: faults that were injected are its cause."""
+    """Whether injected faults caused the finding."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices it is about."""
+        """Devices that the finding concerns."""
 
     @property
     def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """All processes it concerns, that one included."""
+        """All processes that the finding concerns, including `pid`."""
 
     def __init__(
         self,
@@ -1832,7 +1845,7 @@ global___Finding = Finding
 
 @typing.final
 class PodAllocation(google.protobuf.message.Message):
-    """What the kubelet has given to a container of a pod, used or not."""
+    """Devices and cores that the kubelet has assigned to a container of a pod, whether the container uses them or not."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1844,16 +1857,16 @@ class PodAllocation(google.protobuf.message.Message):
     pod_name: builtins.str
     """Name of the pod."""
     pod_namespace: builtins.str
-    """Its namespace."""
+    """Namespace of the pod."""
     container_name: builtins.str
-    """Name of the container in it."""
+    """Name of the container in the pod."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices given as a whole."""
+        """Devices that are assigned as a whole."""
 
     @property
     def neuroncore_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Logical cores given, under the LNC of the host."""
+        """Logical cores that are assigned, under the LNC of the host."""
 
     def __init__(
         self,
@@ -1870,7 +1883,7 @@ global___PodAllocation = PodAllocation
 
 @typing.final
 class Instance(google.protobuf.message.Message):
-    """Identity and shape of the host."""
+    """Identity and properties of the host's instance."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1900,64 +1913,66 @@ class Instance(google.protobuf.message.Message):
     FILELESS_DEVICE_INDICES_FIELD_NUMBER: builtins.int
     ULTRASERVER_NODE_FIELD_NUMBER: builtins.int
     instance_type: builtins.str
-    """"trn1.32xlarge"."""
+    """Instance type, such as "trn1.32xlarge"."""
     instance_id: builtins.str
-    """"i-…"."""
+    """Instance id, "i-…"."""
     device_count: builtins.int
-    """Devices of the instance type."""
+    """Number of devices of the instance type."""
     physical_cores_per_device: builtins.int
-    """Physical NeuronCores a device."""
+    """Number of physical NeuronCores of a device."""
     logical_neuroncore_config: builtins.int
-    """Physical cores a logical core by default."""
+    """Default number of physical cores in a logical core (LNC)."""
     device_memory_bytes: builtins.int
     """HBM of a device, bytes."""
     hbm_stack_bytes: builtins.int
     """HBM of one stack, bytes."""
     topology: builtins.str
-    """single, line, ring, torus_2d or switched."""
+    """NeuronLink topology: single, line, ring, torus_2d or switched."""
     device_type: builtins.str
-    """"trainium", as neuron-monitor names it."""
+    """Device type as in neuron-monitor's records, such as "trainium"."""
     device_version: builtins.str
-    """"v2"."""
+    """Device version, such as "v2"."""
     neuroncore_version: builtins.str
-    """"v2", "v3", "v3d", under the default LNC."""
+    """NeuronCore version under the default LNC: "v2", "v3" or "v3d", for example."""
     driver_version: builtins.str
-    """Version of the Neuron driver; absent where there is none."""
+    """Version of the Neuron driver; absent without a driver."""
     instance_name: builtins.str
     """Name tag of the instance."""
     availability_zone: builtins.str
-    """"us-east-1a"."""
+    """Availability zone, such as "us-east-1a"."""
     availability_zone_id: builtins.str
-    """"use1-az1"."""
+    """Id of the availability zone, such as "use1-az1"."""
     region: builtins.str
-    """"us-east-1"."""
+    """Region, such as "us-east-1"."""
     ami_id: builtins.str
-    """"ami-…"."""
+    """Id of the machine image, "ami-…"."""
     subnet_id: builtins.str
-    """"subnet-…"."""
+    """Id of the subnet, "subnet-…"."""
     ultraserver_id: builtins.str
-    """Identity of the UltraServer."""
+    """Id of the UltraServer that the host is a node of."""
     foreign_device_count: builtins.int
-    """Devices that the driver shows and this reader was not given."""
+    """Number of devices that the driver shows and that are not assigned to this container."""
     @property
     def logical_neuroncore_configs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The configurations the hardware can have."""
+        """All LNC values that the hardware supports."""
 
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of fields above whose value was concluded and not documented or observed."""
+        """Names of the fields above whose value was inferred, because it was neither documented nor observed."""
 
     @property
     def expected_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices that whoever reads here should have: all of the instance, in a container those it was given. Empty: unknown."""
+        """Devices that should exist for this daemon: all of the instance, or those assigned to its container. Empty: unknown."""
 
     @property
     def fileless_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices that the driver shows and whose device file is gone, where there should be one for each: nobody can open them."""
+        """Devices that the driver shows but whose device file is missing, so that no process can open them. Only if each
+        device should have a file.
+        """
 
     @property
     def ultraserver_node(self) -> global___UltraServerNode:
-        """Its place in an UltraServer; absent: in none, or in none that is known."""
+        """Node of an UltraServer that this host is; absent: none, or unknown."""
 
     def __init__(
         self,
@@ -2019,7 +2034,7 @@ global___Instance = Instance
 
 @typing.final
 class UltraServerNode(google.protobuf.message.Message):
-    """A host as a node of an UltraServer: several hosts whose devices NeuronLink joins."""
+    """A host as a node of an UltraServer, which consists of several hosts whose devices NeuronLink connects."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2030,18 +2045,20 @@ class UltraServerNode(google.protobuf.message.Message):
     LINK_BYTES_PER_SECOND_PER_DEVICE_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Which node it is, from 0."""
+    """Index of the node, from 0."""
     node_count: builtins.int
-    """How many nodes there are."""
+    """Number of nodes of the UltraServer."""
     name: builtins.str
-    """"Trn2 UltraServer"."""
+    """Name of the kind of UltraServer, such as "Trn2 UltraServer"."""
     links: builtins.str
-    """How the nodes are joined: ring (each device with those of its index on the node before and after) or switched."""
+    """Connection of the nodes: ring (each device is connected to those with the same index on the previous and the next
+    node) or switched.
+    """
     link_bytes_per_second_per_device: builtins.int
-    """Rate of these links, bytes a second a device."""
+    """Rate of the links between nodes, bytes per second per device."""
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of fields above that were concluded and not documented or observed."""
+        """Names of the fields above whose value was inferred, because it was neither documented nor observed."""
 
     def __init__(
         self,
@@ -2088,15 +2105,15 @@ class Device(google.protobuf.message.Message):
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     REPORTED_HEALTH_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Position on the host."""
+    """Index of the device on the host."""
     bdf: builtins.str
-    """PCI address with domain, "0000:10:1c.0"."""
+    """PCI address with domain, such as "0000:10:1c.0"."""
     cpu_affinity: builtins.str
-    """vCPUs near the device as the kernel lists them, "0-31,64-95"."""
+    """vCPUs near the device in the kernel's list format, such as "0-31,64-95"."""
     numa_node: builtins.str
-    """NUMA node as the kernel writes it; "-1" where it knows of none."""
+    """NUMA node as the kernel writes it; "-1" if the node is unknown to the kernel."""
     memory_bytes: builtins.int
-    """HBM capacity, bytes."""
+    """HBM capacity of the device, bytes."""
     serial_number: builtins.str
     """Serial number of the chip, hexadecimal."""
     @property
@@ -2105,27 +2122,27 @@ class Device(google.protobuf.message.Message):
 
     @property
     def hbm_stacks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HbmStack]:
-        """Its HBM stacks."""
+        """HBM stacks of the device."""
 
     @property
     def ecc(self) -> global___EccCounters:
-        """ECC events."""
+        """Counters of ECC events of the device."""
 
     @property
     def power(self) -> global___PowerUtilization:
-        """Power of the last full minute; absent: unknown."""
+        """Power of the device in the last full minute; absent: unknown."""
 
     @property
     def host_memory(self) -> global___HostMemory:
-        """Host memory that serves this device."""
+        """Host memory that is used for this device."""
 
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of fields above whose value was concluded and not documented or observed."""
+        """Names of the fields above whose value was inferred, because it was neither documented nor observed."""
 
     @property
     def reported_health(self) -> global___ReportedHealth:
-        """What the driver itself says of its health; absent: it says nothing."""
+        """Health that the driver itself reports; absent: the driver does not report health."""
 
     def __init__(
         self,
@@ -2159,14 +2176,14 @@ global___Device = Device
 
 @typing.final
 class ReportedHealth(google.protobuf.message.Message):
-    """What the driver says of a device's health."""
+    """Health of a device as the driver reports it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     UNHEALTHY_COMPONENTS_FIELD_NUMBER: builtins.int
     @property
     def unhealthy_components(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Parts that it calls unhealthy, in its own words: hbm, link_efa."""
+        """Parts that the driver reports as unhealthy, with the driver's names, such as hbm or link_efa."""
 
     def __init__(
         self,
@@ -2179,7 +2196,7 @@ global___ReportedHealth = ReportedHealth
 
 @typing.final
 class HbmStack(google.protobuf.message.Message):
-    """One HBM stack."""
+    """One HBM stack of a device."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2187,11 +2204,11 @@ class HbmStack(google.protobuf.message.Message):
     CAPACITY_BYTES_FIELD_NUMBER: builtins.int
     USED_BYTES_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Position on the device."""
+    """Index of the stack on the device."""
     capacity_bytes: builtins.int
-    """Capacity, bytes."""
+    """Capacity of the stack, bytes."""
     used_bytes: builtins.int
-    """In use, bytes."""
+    """Memory in use on the stack, bytes."""
     def __init__(
         self,
         *,
@@ -2207,7 +2224,7 @@ global___HbmStack = HbmStack
 
 @typing.final
 class EccCounters(google.protobuf.message.Message):
-    """ECC events since the driver was loaded."""
+    """ECC events of a device since the driver was loaded."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2221,7 +2238,7 @@ class EccCounters(google.protobuf.message.Message):
     mem_uncorrected_total: builtins.int
     """Uncorrected errors in HBM."""
     mem_repairable_uncorrected_total: builtins.int
-    """Uncorrected errors in HBM that wait for repair."""
+    """Uncorrected errors in HBM that can be repaired and have not been repaired yet."""
     sram_corrected_total: builtins.int
     """Corrected errors in SRAM."""
     sram_uncorrected_total: builtins.int
@@ -2252,7 +2269,7 @@ global___EccCounters = EccCounters
 
 @typing.final
 class PowerUtilization(google.protobuf.message.Message):
-    """Power of one minute as shares of the device's maximum."""
+    """Power of a device during one minute, as shares of the device's maximum."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2306,50 +2323,50 @@ class NeuronCore(google.protobuf.message.Message):
     RESET_REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
     RESET_FAILURES_TOTAL_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Physical index on the host."""
+    """Index of the physical core on the host."""
     device_index: builtins.int
-    """Device it is on."""
+    """Index of the core's device."""
     index_on_device: builtins.int
-    """Position on the device, in the logical order."""
+    """Index of the core on its device, in the order of logical cores."""
     hbm_stack_index: builtins.int
-    """HBM stack of the device it allocates from."""
+    """HBM stack of the device from which the core allocates."""
     owner_pid: builtins.int
-    """PID of the process that holds it; absent: nobody is known to, and where devices are simulated it is free."""
+    """PID of the process that holds the core; absent: no owner is known. A simulated core without an owner is free."""
     busy_seconds_total: builtins.float
-    """Time in executions, those still running included, seconds."""
+    """Time in executions, including those that still run, seconds."""
     flop_total: builtins.int
     """Floating point operations executed."""
     executions_total: builtins.int
     """Finished executions."""
     measured_at_seconds: builtins.float
-    """CLOCK_MONOTONIC when the counters were taken, seconds."""
+    """Time at which the counters were read, CLOCK_MONOTONIC in seconds."""
     execution_started_at_unix_seconds: builtins.float
     """Start of the execution in flight, Unix time in seconds; absent: none."""
     last_execution_at_unix_seconds: builtins.float
-    """End of the latest execution, Unix time in seconds."""
+    """End of the latest finished execution, Unix time in seconds."""
     utilization_ratio: builtins.float
-    """Share of the last period spent in executions, 0 to 1."""
+    """Share of the last period that the core spent in executions, 0 to 1."""
     flops_per_second: builtins.float
-    """Floating point operations a second in the last period."""
+    """Floating point operations per second in the last period."""
     reset_requests_total: builtins.int
-    """Resets that were asked for since the driver was loaded; absent: unknown."""
+    """Number of requested resets since the driver was loaded; absent: unknown."""
     reset_failures_total: builtins.int
-    """Resets that failed."""
+    """Number of failed resets since the driver was loaded; absent: unknown."""
     @property
     def memory(self) -> global___DeviceMemory:
-        """Memory by category."""
+        """Memory of the core by category."""
 
     @property
     def status(self) -> global___StatusCounters:
-        """Counters of the driver; absent where the devices are simulated."""
+        """Counters of the driver; absent: the device is simulated."""
 
     @property
     def candidate_pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Where nobody is known to hold it: processes that have its device open and may."""
+        """Processes that may hold the core because they have its device open, if the owner is unknown."""
 
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Fields that were concluded and not read: owner_pid."""
+        """Names of the fields whose value was inferred and not read, such as owner_pid."""
 
     def __init__(
         self,
@@ -2403,7 +2420,9 @@ global___NeuronCore = NeuronCore
 
 @typing.final
 class StatusCounters(google.protobuf.message.Message):
-    """Outcomes and errors of one core since the driver was loaded, under the driver's own names; absent: it has no such counter."""
+    """Outcomes and errors of executions on one core since the driver was loaded, under the driver's names. An absent
+    counter does not exist in this driver.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2432,31 +2451,31 @@ class StatusCounters(google.protobuf.message.Message):
     EXECUTE_SW_SEQUENCER_FATAL_TOTAL_FIELD_NUMBER: builtins.int
     HW_REPAIRABLE_HBM_UE_ERROR_TOTAL_FIELD_NUMBER: builtins.int
     success_total: builtins.int
-    """Completed."""
+    """Completed executions."""
     failure_total: builtins.int
-    """Failed, for a reason of no other counter."""
+    """Executions that failed for a reason without a counter of its own."""
     timeout_total: builtins.int
-    """Not finished in time."""
+    """Executions that did not finish in time."""
     exec_bad_input_total: builtins.int
-    """Refused for their input."""
+    """Executions that were refused because of their input."""
     hw_error_total: builtins.int
     """Hardware errors."""
     execute_completed_with_error_total: builtins.int
-    """Completed with an error."""
+    """Executions that completed with an error."""
     execute_completed_with_num_error_total: builtins.int
-    """Completed with a numerical error."""
+    """Executions that completed with a numerical error."""
     generic_error_total: builtins.int
-    """Errors of no other kind."""
+    """Errors without a counter of their own."""
     resource_error_total: builtins.int
-    """Resources that were short."""
+    """Errors because of missing resources."""
     resource_nc_error_total: builtins.int
-    """NeuronCores that were short."""
+    """Errors because of missing NeuronCores."""
     execute_failed_to_queue_total: builtins.int
-    """Not accepted by the queue."""
+    """Executions that the queue did not accept."""
     invalid_error_total: builtins.int
     """Invalid calls."""
     unsupported_neff_version_total: builtins.int
-    """Models of a version that is not supported."""
+    """Models whose version is not supported."""
     oob_error_total: builtins.int
     """Accesses out of bounds."""
     hw_collectives_error_total: builtins.int
@@ -2470,9 +2489,9 @@ class StatusCounters(google.protobuf.message.Message):
     execute_sw_nq_overflow_total: builtins.int
     """Overflows of the notification queue."""
     execute_sw_semaphore_error_total: builtins.int
-    """Errors of semaphores."""
+    """Errors of semaphores in software."""
     execute_sw_event_error_total: builtins.int
-    """Errors of events."""
+    """Errors of events in software."""
     execute_sw_psum_collision_total: builtins.int
     """Collisions in PSUM."""
     execute_sw_sequencer_fatal_total: builtins.int
@@ -2584,7 +2603,7 @@ class DeviceMemory(google.protobuf.message.Message):
     model_shared_scratchpad_bytes: builtins.int
     """Scratchpad shared by the models of a core."""
     runtime_memory_bytes: builtins.int
-    """The runtime's own."""
+    """Memory of the runtime itself."""
     tensors_bytes: builtins.int
     """Tensors of the application."""
     collectives_bytes: builtins.int
@@ -2592,13 +2611,13 @@ class DeviceMemory(google.protobuf.message.Message):
     dma_rings_bytes: builtins.int
     """DMA descriptor rings."""
     driver_memory_bytes: builtins.int
-    """The driver's own."""
+    """Memory of the driver itself."""
     nonshared_scratchpad_bytes: builtins.int
-    """Scratchpad of one model alone."""
+    """Scratchpads that belong to a single model."""
     notifications_bytes: builtins.int
     """Notification queues."""
     uncategorized_bytes: builtins.int
-    """Allocated without a category."""
+    """Memory that was allocated without a category."""
     def __init__(
         self,
         *,
@@ -2643,7 +2662,7 @@ global___DeviceMemory = DeviceMemory
 
 @typing.final
 class HostMemory(google.protobuf.message.Message):
-    """Host memory that serves devices, by the driver's categories, bytes."""
+    """Host memory that is used for devices, by the driver's categories, bytes."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2656,7 +2675,7 @@ class HostMemory(google.protobuf.message.Message):
     NOTIFICATIONS_BYTES_FIELD_NUMBER: builtins.int
     UNCATEGORIZED_BYTES_FIELD_NUMBER: builtins.int
     application_memory_bytes: builtins.int
-    """Everything of the application that is none of the others."""
+    """Memory of the application that is in no other category."""
     constants_bytes: builtins.int
     """Constants of models."""
     dma_buffers_bytes: builtins.int
@@ -2666,11 +2685,11 @@ class HostMemory(google.protobuf.message.Message):
     dma_rings_bytes: builtins.int
     """DMA descriptor rings."""
     driver_memory_bytes: builtins.int
-    """The driver's own."""
+    """Memory of the driver itself."""
     notifications_bytes: builtins.int
     """Notification queues."""
     uncategorized_bytes: builtins.int
-    """Allocated without a category."""
+    """Memory that was allocated without a category."""
     def __init__(
         self,
         *,
@@ -2750,25 +2769,25 @@ class Process(google.protobuf.message.Message):
     ADVICE_FIELD_NUMBER: builtins.int
     RECENT_STEPS_FIELD_NUMBER: builtins.int
     pid: builtins.int
-    """PID as the daemon sees it."""
+    """PID in the PID namespace of the daemon."""
     uid: builtins.int
     """User id."""
     user: builtins.str
     """User name."""
     command: builtins.str
-    """Command line; "" when it can't be read."""
+    """Command line; "" if it cannot be read."""
     tag: builtins.str
-    """NEURON_PROCESS_TAG, else the PID as text."""
+    """NEURON_PROCESS_TAG, or else the PID as text."""
     runtime_version: builtins.str
-    """Version of its runtime; absent: it does not use the runtime."""
+    """Version of the process's runtime; absent: the process does not use the runtime."""
     started_at_unix_seconds: builtins.float
     """Start of the process, Unix time in seconds."""
     attached_at_unix_seconds: builtins.float
-    """When it attached, Unix time in seconds."""
+    """Time at which the process attached, Unix time in seconds."""
     synthetic: builtins.bool
-    """True: invented by a synthetic load, there is no such process."""
+    """Whether a synthetic load invented the process, so that it does not exist."""
     logical_neuroncore_config: builtins.int
-    """Physical cores a logical core, as this process has it."""
+    """Number of physical cores in a logical core of this process (LNC)."""
     resident_bytes: builtins.int
     """Resident memory of the process, bytes."""
     cpu_user_seconds_total: builtins.float
@@ -2776,100 +2795,100 @@ class Process(google.protobuf.message.Message):
     cpu_system_seconds_total: builtins.float
     """vCPU time in system mode, seconds."""
     measured_at_seconds: builtins.float
-    """CLOCK_MONOTONIC of its latest report, seconds; absent: none yet."""
+    """Time of the latest report, CLOCK_MONOTONIC in seconds; absent: no report yet."""
     reporting: builtins.bool
-    """False while no report has come in time: the numbers are old."""
+    """Whether reports arrive in time. If false, the values are old."""
     vcpu_user_ratio: builtins.float
-    """vCPU time in user mode over the last period; 2 is two vCPUs busy."""
+    """vCPU usage in user mode in the last period; 2 is two busy vCPUs."""
     vcpu_system_ratio: builtins.float
-    """vCPU time in system mode over the last period."""
+    """vCPU usage in system mode in the last period; 2 is two busy vCPUs."""
     executions_per_second: builtins.float
-    """Finished executions a second in the last period."""
+    """Finished executions per second in the last period."""
     counted_since_seconds: builtins.float
-    """CLOCK_MONOTONIC since when executions, errors, latencies and training are counted, seconds: the process's own
-    count, which a restart of the daemon does not end. Absent: it has not told.
+    """Time at which the process began to count executions, errors, latencies and training, CLOCK_MONOTONIC in seconds. A
+    restart of the daemon does not change it. Absent: the process has not reported it.
     """
     @property
     def core_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Physical cores it holds."""
+        """Physical cores that the process holds."""
 
     @property
     def neuroncore_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The same as logical cores under its own LNC."""
+        """Logical cores that the process holds, under its own LNC."""
 
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices of these cores; for an observer, those it watches."""
+        """Devices of the cores that the process holds; for a monitor, the devices that it watches."""
 
     @property
     def host_memory(self) -> global___HostMemory:
-        """Host memory by category."""
+        """Host memory of the process by category."""
 
     @property
     def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LoadedModel]:
-        """Models it has loaded."""
+        """Models that the process has loaded."""
 
     @property
     def executions(self) -> global___ExecutionCounters:
-        """Executions by outcome; absent: nobody tells which are its own."""
+        """Number of executions by outcome; absent: the source does not count executions by process."""
 
     @property
     def errors(self) -> global___ErrorCounters:
-        """Errors by kind; absent: as with executions."""
+        """Number of errors by kind; absent: the source does not count errors by process."""
 
     @property
     def total_latency_histogram(self) -> global___LatencyHistogram:
-        """Latencies from submission to result."""
+        """Latencies of executions from submission to result."""
 
     @property
     def device_latency_histogram(self) -> global___LatencyHistogram:
-        """Latencies of the execution alone."""
+        """Latencies of executions on the device alone."""
 
     @property
     def total_latency(self) -> global___LatencyPercentiles:
-        """Latencies of the last period from submission to result; absent: nothing ran."""
+        """Latencies of executions in the last period, from submission to result; absent: no executions."""
 
     @property
     def device_latency(self) -> global___LatencyPercentiles:
-        """Latencies of the last period of the execution alone; absent: nothing ran."""
+        """Latencies of executions in the last period, on the device alone; absent: no executions."""
 
     @property
     def attribution(self) -> global___Attribution:
-        """The container, pod or job it runs in; absent: none that is known."""
+        """Container, pod or job that the process runs in; absent: none is known."""
 
     @property
     def training(self) -> global___TrainingCounters:
-        """What a training runtime counts beside executions; absent: it does not."""
+        """Counters of a training runtime; absent: the runtime does not have them."""
 
     @property
     def training_rates(self) -> global___TrainingRates:
-        """The same over the last period; absent: unknown."""
+        """Rates of the training counters in the last period; absent: unknown."""
 
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Fields that were concluded and not read: core_indices."""
+        """Names of the fields whose value was inferred and not read, such as core_indices."""
 
     @property
     def job(self) -> global___Job:
-        """The job it is part of; absent: not known."""
+        """Job that the process belongs to; absent: unknown."""
 
     @property
     def core_work(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CoreWork]:
-        """What it has counted on each of neuroncore_indices, in its own count, which a restart of the daemon does not end and no
-        earlier owner is in; none: it has not told.
+        """Counters of the process on each core of neuroncore_indices. They exclude earlier owners of the cores, and a restart
+        of the daemon does not reset them. Empty: the process has not reported them.
         """
 
     @property
     def operators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperatorTime]:
-        """Where the time of its executions goes, most first; none: it does not tell, or not yet."""
+        """Execution time of the process by operator, longest first; empty: not reported yet, or never."""
 
     @property
     def advice(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScriptAdvice]:
-        """What its script could do better, what costs most first."""
+        """Advice on the script of the process, largest effect first."""
 
     @property
     def recent_steps(self) -> global___RecentSteps:
-        """What its latest steps took; absent: there were too few, or it does not tell for what it waits."""
+        """Times of the latest steps; absent: there were too few steps, or the process does not report its collective wait."""
 
     def __init__(
         self,
@@ -2947,7 +2966,7 @@ global___Process = Process
 
 @typing.final
 class RecentSteps(google.protobuf.message.Message):
-    """What the latest steps of a rank took, in two spans of at least 6 steps."""
+    """Times of the latest steps of a rank, in two spans of at least 6 steps each."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2956,14 +2975,16 @@ class RecentSteps(google.protobuf.message.Message):
     LEAST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     MOST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
     steps: builtins.int
-    """How many they are."""
+    """Number of steps in both spans."""
     least_wait_seconds: builtins.float
-    """Seconds a step in collective wait, in the span where they were fewer."""
+    """Collective wait in seconds per step, in the span where it is shorter."""
     most_wait_seconds: builtins.float
-    """The same in the other span."""
+    """Collective wait in seconds per step, in the span where it is longer."""
     @property
     def part_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Seconds a step: compute, collective wait, host, input wait, transfer, compile; their sum is that of a step."""
+        """Seconds per step, for: compute, collective wait, host, input wait, transfer, compile. Their sum is the time of a
+        step.
+        """
 
     def __init__(
         self,
@@ -2979,7 +3000,7 @@ global___RecentSteps = RecentSteps
 
 @typing.final
 class OperatorTime(google.protobuf.message.Message):
-    """What a process has spent in the operators of one kind."""
+    """Execution time of one operator in a process."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2988,13 +3009,13 @@ class OperatorTime(google.protobuf.message.Message):
     EXECUTIONS_TOTAL_FIELD_NUMBER: builtins.int
     RATIO_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"aten::mm"; "" for all that are not listed or not told apart yet."""
+    """Name of the operator, such as "aten::mm"; "" for all operators that are not listed or not measured separately yet."""
     seconds_total: builtins.float
-    """Time in them, by samples, in the count of the process, seconds."""
+    """Time in the operator since the process began to count, estimated from samples, seconds."""
     executions_total: builtins.int
-    """How many were executed."""
+    """Number of executions of the operator."""
     ratio: builtins.float
-    """Time in them as a share of the last seconds; absent: unknown. Not read in a Report."""
+    """Share of the time in the last seconds; absent: unknown. Ignored in a Report."""
     def __init__(
         self,
         *,
@@ -3011,7 +3032,7 @@ global___OperatorTime = OperatorTime
 
 @typing.final
 class ScriptAdvice(google.protobuf.message.Message):
-    """One thing that a training script could do better, as its runtime judges it."""
+    """A possible improvement of a training script, as its runtime advises it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3021,15 +3042,15 @@ class ScriptAdvice(google.protobuf.message.Message):
     FIX_FIELD_NUMBER: builtins.int
     EFFECT_FIELD_NUMBER: builtins.int
     rule: builtins.str
-    """Name of the rule: "host-read"."""
+    """Name of the rule, such as "host-read"."""
     measured: builtins.str
-    """What was measured."""
+    """The measured number, as text."""
     place: builtins.str
-    """File and line of the script: "train.py:12"; absent: it has none."""
+    """File and line of the script, such as "train.py:12"; absent: no single line."""
     fix: builtins.str
-    """What to do."""
+    """The recommended change."""
     effect: builtins.str
-    """What that may bring."""
+    """The expected effect of the change."""
     def __init__(
         self,
         *,
@@ -3047,14 +3068,14 @@ global___ScriptAdvice = ScriptAdvice
 
 @typing.final
 class CoreWork(google.protobuf.message.Message):
-    """What a process has done on one of its logical cores since it began to count."""
+    """Counters of a process on one of its logical cores, since the process began to count."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BUSY_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     FLOP_TOTAL_FIELD_NUMBER: builtins.int
     busy_seconds_total: builtins.float
-    """Time in executions, those still running included, seconds."""
+    """Time in executions, including those that still run, seconds."""
     flop_total: builtins.int
     """Floating point operations executed."""
     def __init__(
@@ -3069,7 +3090,7 @@ global___CoreWork = CoreWork
 
 @typing.final
 class Job(google.protobuf.message.Message):
-    """Processes that work together."""
+    """Processes that train together."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3080,21 +3101,21 @@ class Job(google.protobuf.message.Message):
     FIRST_RANK_HERE_FIELD_NUMBER: builtins.int
     RANKS_HERE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711", "process group 4711",
-    "synthetic load steady".
+    """Name of the job: "Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711", "process group 4711" or
+    "synthetic load steady", for example.
     """
     rank: builtins.int
-    """Rank of the process in it."""
+    """Rank of the process in the job."""
     world_size: builtins.int
-    """How many ranks it has, those on other hosts included."""
+    """Number of ranks of the job, including those on other hosts."""
     run_id: builtins.str
-    """The same on all hosts of one run and of no other, 12 hexadecimal digits; absent: it is of this host alone, as far as
-    its launcher tells.
+    """Id of the run, 12 hexadecimal digits. It is the same on all hosts of the run and different for all other runs.
+    Absent: the launcher does not show that the job spans hosts.
     """
     first_rank_here: builtins.int
-    """The lowest of the ranks that its launcher started on this host, in a row."""
+    """The lowest rank that the launcher started on this host. The ranks of a host are consecutive."""
     ranks_here: builtins.int
-    """How many ranks its launcher started on this host."""
+    """Number of ranks that the launcher started on this host."""
     def __init__(
         self,
         *,
@@ -3122,7 +3143,7 @@ global___Job = Job
 
 @typing.final
 class Attribution(google.protobuf.message.Message):
-    """The container, pod or job that a process runs in; what is absent is unknown or not there."""
+    """Container, pod or job that a process runs in. An absent field is unknown or does not apply."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3135,7 +3156,7 @@ class Attribution(google.protobuf.message.Message):
     SLURM_STEP_ID_FIELD_NUMBER: builtins.int
     POD_GROUP_FIELD_NUMBER: builtins.int
     container_id: builtins.str
-    """64 hexadecimal digits, as the container runtime has it."""
+    """Container id of the container runtime, 64 hexadecimal digits."""
     container_name: builtins.str
     """Name of the container in its pod."""
     pod_uid: builtins.str
@@ -3145,11 +3166,11 @@ class Attribution(google.protobuf.message.Message):
     pod_namespace: builtins.str
     """Namespace of the pod."""
     slurm_job_id: builtins.str
-    """Slurm job."""
+    """Id of the Slurm job."""
     slurm_step_id: builtins.str
     """Step of the Slurm job."""
     pod_group: builtins.str
-    """The JobSet, Job or leader of pods that work together."""
+    """JobSet, Job or leader pod of pods that work together."""
     def __init__(
         self,
         *,
@@ -3199,24 +3220,24 @@ class LoadedModel(google.protobuf.message.Message):
     BUSY_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     BUSY_RATIO_FIELD_NUMBER: builtins.int
     model_id: builtins.int
-    """Given by the process; unique in it."""
+    """Id that the process gave to the model, unique in the process."""
     name: builtins.str
-    """Name, mostly a path."""
+    """Name of the model, usually a path."""
     uuid: builtins.str
-    """32 lower-case hexadecimal digits."""
+    """UUID of the model, 32 lower-case hexadecimal digits."""
     running: builtins.bool
-    """Executed within the last reporting period."""
+    """Whether the model was executed in the last reporting period."""
     executions_total: builtins.int
-    """Finished executions."""
+    """Finished executions of the model."""
     last_execution_at_unix_seconds: builtins.float
-    """End of its latest execution, Unix time in seconds."""
+    """End of the latest execution of the model, Unix time in seconds."""
     busy_seconds_total: builtins.float
-    """Time in executions; absent: nobody tells, seconds."""
+    """Time in executions of the model, seconds; absent: unknown."""
     busy_ratio: builtins.float
-    """The same as a share of the last seconds; absent: unknown. Not read in a Report."""
+    """Share of the time in the last seconds that the model was executed; absent: unknown. Ignored in a Report."""
     @property
     def subgraphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Subgraph]:
-        """Its parts, a core each."""
+        """Parts of the model, one per core."""
 
     def __init__(
         self,
@@ -3254,18 +3275,18 @@ class Subgraph(google.protobuf.message.Message):
     DEVICE_MEMORY_FIELD_NUMBER: builtins.int
     HOST_MEMORY_FIELD_NUMBER: builtins.int
     index: builtins.int
-    """Position in the model."""
+    """Index of the subgraph in the model."""
     neuroncore_index: builtins.int
     """Logical core on the host, under the LNC of the process. In a Report: the process-local index."""
     device_index: builtins.int
-    """Device the core is on. Not read in a Report."""
+    """Device of the core. Ignored in a Report."""
     @property
     def device_memory(self) -> global___DeviceMemory:
-        """Its device memory, part of the core's."""
+        """Device memory of the subgraph, which is part of the core's memory."""
 
     @property
     def host_memory(self) -> global___HostMemory:
-        """Its host memory, part of the process's."""
+        """Host memory of the subgraph, which is part of the process's memory."""
 
     def __init__(
         self,
@@ -3283,7 +3304,7 @@ global___Subgraph = Subgraph
 
 @typing.final
 class TrainingCounters(google.protobuf.message.Message):
-    """What a training runtime counts beside executions, in the count of its process; what is absent, nobody tells."""
+    """Counters of a training runtime besides executions, since the process began to count. An absent counter is unknown."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3310,49 +3331,49 @@ class TrainingCounters(google.protobuf.message.Message):
     LATEST_COLLECTIVE_FIELD_NUMBER: builtins.int
     CHECKPOINTING_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     steps_total: builtins.int
-    """Calls of an optimizer's step."""
+    """Number of optimizer steps."""
     samples_total: builtins.int
-    """Samples in the batches of its loader; absent: it uses none."""
+    """Samples in the batches of the loader; absent: the script uses no loader."""
     compilations_total: builtins.int
-    """Graphs compiled; those found in the cache are not."""
+    """Compiled graphs, without those that were found in the compile cache."""
     compile_seconds_total: builtins.float
     """Time of these compilations, seconds."""
     collectives_total: builtins.int
-    """Collectives carried out."""
+    """Executed collectives."""
     collective_seconds_total: builtins.float
-    """Time in collectives, part of the busy time, seconds."""
+    """Time in collectives, which is part of the busy time, seconds."""
     collective_bytes_total: builtins.int
-    """Bytes that the process put into collectives."""
+    """Bytes that the process sent into collectives."""
     to_device_bytes_total: builtins.int
     """Bytes copied from the host to the device."""
     from_device_bytes_total: builtins.int
     """Bytes copied from the device to the host."""
     input_wait_seconds_total: builtins.float
-    """Time that steps waited for their batch, seconds."""
+    """Time that steps waited for a batch, seconds."""
     checkpoints_total: builtins.int
     """Checkpoints written."""
     checkpoint_seconds_total: builtins.float
-    """Time that the script took to write them, seconds."""
+    """Time that the script spent writing checkpoints, seconds."""
     host_seconds_total: builtins.float
-    """Time in none of the other parts of step time, which are input_wait and the four below, seconds."""
+    """Time in no other part of the step, seconds. The other parts are input_wait and the four following ones."""
     compile_wait_seconds_total: builtins.float
-    """Time that the script waited for a program, compiled or read, seconds."""
+    """Time that the script waited for a program to be compiled or read from the cache, seconds."""
     transfer_seconds_total: builtins.float
     """Time that the script waited for copies between host and device, seconds."""
     compute_seconds_total: builtins.float
-    """Time executing, waiting for other ranks left out, seconds."""
+    """Time in executions without the wait for other ranks, seconds."""
     collective_wait_seconds_total: builtins.float
-    """Time in collectives until the other ranks came too, seconds."""
+    """Time in collectives until the other ranks had reached them, seconds."""
     compiling_since_seconds: builtins.float
-    """CLOCK_MONOTONIC since when it waits for a program; absent: it waits for none."""
+    """Time since which the script has waited for a program, CLOCK_MONOTONIC in seconds; absent: it does not wait for one."""
     last_step_at_seconds: builtins.float
-    """CLOCK_MONOTONIC of the end of its latest step; absent: none yet."""
+    """End of the latest step, CLOCK_MONOTONIC in seconds; absent: no step yet."""
     collective_since_seconds: builtins.float
-    """CLOCK_MONOTONIC since when it is in a collective; absent: it is in none."""
+    """Time since which the process has been in a collective, CLOCK_MONOTONIC in seconds; absent: it is in none."""
     latest_collective: builtins.str
-    """The collective that it is in, else its last: all_reduce; absent: none yet. At most 32 characters."""
+    """The current collective, or else the latest one, such as all_reduce, at most 32 characters; absent: none yet."""
     checkpointing_since_seconds: builtins.float
-    """CLOCK_MONOTONIC since when it writes a checkpoint; absent: it writes none."""
+    """Time since which the script has been writing a checkpoint, CLOCK_MONOTONIC in seconds; absent: it writes none."""
     def __init__(
         self,
         *,
@@ -3428,7 +3449,7 @@ global___TrainingCounters = TrainingCounters
 
 @typing.final
 class TrainingRates(google.protobuf.message.Message):
-    """TrainingCounters over the last period; what is absent is unknown."""
+    """Rates of TrainingCounters in the last period. An absent rate is unknown."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3445,29 +3466,29 @@ class TrainingRates(google.protobuf.message.Message):
     COMPUTE_RATIO_FIELD_NUMBER: builtins.int
     COLLECTIVE_WAIT_RATIO_FIELD_NUMBER: builtins.int
     steps_per_second: builtins.float
-    """Steps a second."""
+    """Optimizer steps per second."""
     samples_per_second: builtins.float
-    """Samples a second."""
+    """Samples per second."""
     collective_ratio: builtins.float
-    """Share of the time spent in collectives."""
+    """Share of the time in collectives."""
     collective_bytes_per_second: builtins.float
-    """Bytes put into collectives a second."""
+    """Bytes per second that the process sent into collectives."""
     to_device_bytes_per_second: builtins.float
-    """Bytes from the host to the device a second."""
+    """Bytes per second from the host to the device."""
     from_device_bytes_per_second: builtins.float
-    """Bytes from the device to the host a second."""
+    """Bytes per second from the device to the host."""
     input_wait_ratio: builtins.float
-    """Share of the time that steps waited for their batch."""
+    """Share of the time that steps waited for a batch."""
     host_ratio: builtins.float
-    """Share of the time in none of the other parts of step time."""
+    """Share of the time in no other part of the step."""
     compile_wait_ratio: builtins.float
-    """Share of the time waiting for a program."""
+    """Share of the time that the script waited for a program to be compiled or read from the cache."""
     transfer_ratio: builtins.float
-    """Share of the time waiting for copies between host and device."""
+    """Share of the time that the script waited for copies between host and device."""
     compute_ratio: builtins.float
-    """Share of the time executing, waiting for other ranks left out."""
+    """Share of the time in executions, without the wait for other ranks."""
     collective_wait_ratio: builtins.float
-    """Share of the time waiting for other ranks."""
+    """Share of the time in collectives until the other ranks had reached them."""
     def __init__(
         self,
         *,
@@ -3515,7 +3536,7 @@ global___TrainingRates = TrainingRates
 
 @typing.final
 class ExecutionCounters(google.protobuf.message.Message):
-    """Finished executions by outcome; each is counted once."""
+    """Finished executions by outcome; each execution is counted once."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3526,17 +3547,17 @@ class ExecutionCounters(google.protobuf.message.Message):
     INCORRECT_INPUT_TOTAL_FIELD_NUMBER: builtins.int
     FAILED_TO_QUEUE_TOTAL_FIELD_NUMBER: builtins.int
     completed_total: builtins.int
-    """Without error."""
+    """Executions that completed without an error."""
     completed_with_err_total: builtins.int
-    """With an error."""
+    """Executions that completed with an error."""
     completed_with_num_err_total: builtins.int
-    """With a numerical error."""
+    """Executions that completed with a numerical error."""
     timed_out_total: builtins.int
-    """Not finished in time."""
+    """Executions that did not finish in time."""
     incorrect_input_total: builtins.int
-    """Refused for their input."""
+    """Executions that were refused because of their input."""
     failed_to_queue_total: builtins.int
-    """Not accepted by the queue."""
+    """Executions that the queue did not accept."""
     def __init__(
         self,
         *,
@@ -3553,7 +3574,7 @@ global___ExecutionCounters = ExecutionCounters
 
 @typing.final
 class ErrorCounters(google.protobuf.message.Message):
-    """Errors by kind."""
+    """Errors of executions by kind."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3564,17 +3585,17 @@ class ErrorCounters(google.protobuf.message.Message):
     RUNTIME_TOTAL_FIELD_NUMBER: builtins.int
     HARDWARE_TOTAL_FIELD_NUMBER: builtins.int
     generic_total: builtins.int
-    """Of no other kind."""
+    """Errors of no other kind."""
     numerical_total: builtins.int
-    """In the numbers, such as NaN."""
+    """Numerical errors, such as NaN."""
     transient_total: builtins.int
-    """That may pass."""
+    """Errors that may not occur again."""
     model_total: builtins.int
-    """In the model."""
+    """Errors in the model."""
     runtime_total: builtins.int
-    """In the runtime."""
+    """Errors in the runtime."""
     hardware_total: builtins.int
-    """In the hardware."""
+    """Errors in the hardware."""
     def __init__(
         self,
         *,
@@ -3591,7 +3612,9 @@ global___ErrorCounters = ErrorCounters
 
 @typing.final
 class LatencyHistogram(google.protobuf.message.Message):
-    """Latencies in logarithmic buckets: bucket i holds 1.01^(i-1) < x / 1 µs <= 1.01^i, bucket 0 all up to 1 µs."""
+    """A histogram of latencies with logarithmic buckets. Bucket i has the latencies x with 1.01^(i-1) < x / 1 µs <= 1.01^i.
+    Bucket 0 has all latencies up to 1 µs.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3602,11 +3625,11 @@ class LatencyHistogram(google.protobuf.message.Message):
     """Sum of all latencies, seconds."""
     @property
     def bucket_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Buckets that hold something, ascending."""
+        """Indices of the buckets that are not empty, ascending."""
 
     @property
     def bucket_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """How many each holds."""
+        """Number of latencies in each of these buckets."""
 
     def __init__(
         self,
@@ -3633,7 +3656,7 @@ class LatencyPercentiles(google.protobuf.message.Message):
     P99_SECONDS_FIELD_NUMBER: builtins.int
     P100_SECONDS_FIELD_NUMBER: builtins.int
     p0_seconds: builtins.float
-    """Shortest."""
+    """Shortest latency."""
     p1_seconds: builtins.float
     """1st percentile."""
     p25_seconds: builtins.float
@@ -3645,7 +3668,7 @@ class LatencyPercentiles(google.protobuf.message.Message):
     p99_seconds: builtins.float
     """99th percentile."""
     p100_seconds: builtins.float
-    """Longest."""
+    """Longest latency."""
     def __init__(
         self,
         *,
@@ -3663,7 +3686,7 @@ global___LatencyPercentiles = LatencyPercentiles
 
 @typing.final
 class VcpuUsage(google.protobuf.message.Message):
-    """How vCPU time was spent in the last period; the shares sum to 1."""
+    """Shares of vCPU time by state in the last period; the shares sum to 1."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3675,19 +3698,19 @@ class VcpuUsage(google.protobuf.message.Message):
     IRQ_RATIO_FIELD_NUMBER: builtins.int
     SOFT_IRQ_RATIO_FIELD_NUMBER: builtins.int
     user_ratio: builtins.float
-    """User mode."""
+    """Share of time in user mode."""
     nice_ratio: builtins.float
-    """User mode at low priority."""
+    """Share of time in user mode at low priority."""
     system_ratio: builtins.float
-    """System mode."""
+    """Share of time in system mode."""
     idle_ratio: builtins.float
-    """Idle."""
+    """Share of idle time."""
     io_wait_ratio: builtins.float
-    """Waiting for I/O."""
+    """Share of time waiting for I/O."""
     irq_ratio: builtins.float
-    """Hardware interrupts."""
+    """Share of time in hardware interrupts."""
     soft_irq_ratio: builtins.float
-    """Software interrupts."""
+    """Share of time in software interrupts."""
     def __init__(
         self,
         *,
@@ -3705,7 +3728,7 @@ global___VcpuUsage = VcpuUsage
 
 @typing.final
 class Host(google.protobuf.message.Message):
-    """vCPUs and memory of the machine the daemon runs on, also where the instance is simulated."""
+    """vCPUs and memory of the host that the daemon runs on, even if the instance is simulated."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3722,40 +3745,42 @@ class Host(google.protobuf.message.Message):
     DISKS_FIELD_NUMBER: builtins.int
     RDMA_PORTS_FIELD_NUMBER: builtins.int
     vcpu_count: builtins.int
-    """How many vCPUs it has."""
+    """Number of vCPUs."""
     context_switches_total: builtins.int
     """Context switches since boot."""
     memory_total_bytes: builtins.int
-    """Memory, bytes."""
+    """Memory of the host, bytes."""
     memory_used_bytes: builtins.int
     """Memory in use, bytes."""
     swap_total_bytes: builtins.int
-    """Swap, bytes."""
+    """Swap space of the host, bytes."""
     swap_used_bytes: builtins.int
-    """Swap in use, bytes."""
+    """Swap space in use, bytes."""
     @property
     def vcpu_average(self) -> global___VcpuUsage:
-        """Over all vCPUs; absent before two measurements."""
+        """Usage of all vCPUs together; absent before the second measurement."""
 
     @property
     def vcpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuUsage]:
-        """By vCPU, in recordings from before there was vcpu_times; else that says it."""
+        """Usage by vCPU, only in old recordings. Newer snapshots have vcpu_times instead."""
 
     @property
     def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:
-        """vCPU time since boot, by vCPU; none when unknown."""
+        """vCPU time since boot, by vCPU; empty: unknown."""
 
     @property
     def network_interfaces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NetworkInterface]:
-        """Network interfaces by name, those of hardware where there are any; EFA traffic that bypasses the kernel is not in."""
+        """Network interfaces by name; if there are hardware interfaces, only these. EFA traffic that bypasses the kernel is
+        not included.
+        """
 
     @property
     def disks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Disk]:
-        """Whole disks by name."""
+        """Whole disks, without partitions, by name."""
 
     @property
     def rdma_ports(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RdmaPort]:
-        """Ports of RDMA devices, which EFA devices are."""
+        """Ports of RDMA devices; EFA devices are RDMA devices."""
 
     def __init__(
         self,
@@ -3792,7 +3817,7 @@ global___Host = Host
 
 @typing.final
 class NetworkInterface(google.protobuf.message.Message):
-    """A network interface, since boot."""
+    """A network interface. Counters start at boot."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3802,15 +3827,15 @@ class NetworkInterface(google.protobuf.message.Message):
     RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     SENT_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"eth0"."""
+    """Name of the interface, such as "eth0"."""
     received_bytes_total: builtins.int
     """Bytes received."""
     sent_bytes_total: builtins.int
     """Bytes sent."""
     received_bytes_per_second: builtins.float
-    """Received a second between the latest two reads, 5 seconds apart; absent: unknown."""
+    """Bytes received per second between the two latest readings, which are 5 seconds apart; absent: unknown."""
     sent_bytes_per_second: builtins.float
-    """Sent a second between the latest two reads."""
+    """Bytes sent per second between the two latest readings; absent: unknown."""
     def __init__(
         self,
         *,
@@ -3831,7 +3856,7 @@ global___NetworkInterface = NetworkInterface
 
 @typing.final
 class Disk(google.protobuf.message.Message):
-    """A whole disk, since boot."""
+    """A whole disk. Counters start at boot."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3841,15 +3866,15 @@ class Disk(google.protobuf.message.Message):
     READ_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     WRITTEN_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"nvme0n1"."""
+    """Name of the disk, such as "nvme0n1"."""
     read_bytes_total: builtins.int
     """Bytes read."""
     written_bytes_total: builtins.int
     """Bytes written."""
     read_bytes_per_second: builtins.float
-    """Read a second between the latest two reads, 5 seconds apart; absent: unknown."""
+    """Bytes read per second between the two latest readings, which are 5 seconds apart; absent: unknown."""
     written_bytes_per_second: builtins.float
-    """Written a second between the latest two reads."""
+    """Bytes written per second between the two latest readings; absent: unknown."""
     def __init__(
         self,
         *,
@@ -3870,7 +3895,7 @@ global___Disk = Disk
 
 @typing.final
 class RdmaPort(google.protobuf.message.Message):
-    """A port of an RDMA device, as /sys/class/infiniband has it; what its driver does not count is absent."""
+    """A port of an RDMA device, as in /sys/class/infiniband. A counter that its driver lacks is absent."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3889,11 +3914,11 @@ class RdmaPort(google.protobuf.message.Message):
     RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     SENT_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     device: builtins.str
-    """"rdmap0s6" or "efa_0"."""
+    """Name of the device, such as "rdmap0s6" or "efa_0"."""
     port: builtins.int
-    """Number of the port."""
+    """Number of the port on the device."""
     state: builtins.str
-    """In the kernel's word: ACTIVE, DOWN."""
+    """State with the kernel's name, such as ACTIVE or DOWN."""
     received_bytes_total: builtins.int
     """Bytes received (rx_bytes)."""
     sent_bytes_total: builtins.int
@@ -3905,17 +3930,17 @@ class RdmaPort(google.protobuf.message.Message):
     dropped_packets_total: builtins.int
     """Packets dropped (rx_drops)."""
     retransmitted_bytes_total: builtins.int
-    """Bytes sent again (retrans_bytes)."""
+    """Retransmitted bytes (retrans_bytes)."""
     retransmit_timeouts_total: builtins.int
-    """Timeouts after which was sent again (retrans_timeout_events)."""
+    """Time-outs that caused a retransmission (retrans_timeout_events)."""
     unresponsive_remotes_total: builtins.int
-    """Times that a remote end did not answer (unresponsive_remote_events)."""
+    """Number of times that a remote end did not answer (unresponsive_remote_events)."""
     failed_requests_total: builtins.int
     """RDMA reads and writes that failed (rdma_read_wr_err, rdma_write_wr_err)."""
     received_bytes_per_second: builtins.float
-    """Received a second between the latest two reads, 5 seconds apart; absent: unknown."""
+    """Bytes received per second between the two latest readings, which are 5 seconds apart; absent: unknown."""
     sent_bytes_per_second: builtins.float
-    """Sent a second between the latest two reads."""
+    """Bytes sent per second between the two latest readings; absent: unknown."""
     def __init__(
         self,
         *,
@@ -3965,7 +3990,7 @@ global___RdmaPort = RdmaPort
 
 @typing.final
 class VcpuTimes(google.protobuf.message.Message):
-    """vCPU time that one vCPU has spent in each state since boot, seconds."""
+    """Time that one vCPU has spent in each state since boot, seconds."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -3977,19 +4002,19 @@ class VcpuTimes(google.protobuf.message.Message):
     IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     SOFT_IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     user_seconds_total: builtins.float
-    """User mode."""
+    """Time in user mode."""
     nice_seconds_total: builtins.float
-    """User mode at low priority."""
+    """Time in user mode at low priority."""
     system_seconds_total: builtins.float
-    """System mode."""
+    """Time in system mode."""
     idle_seconds_total: builtins.float
-    """Idle."""
+    """Idle time."""
     io_wait_seconds_total: builtins.float
-    """Waiting for I/O."""
+    """Time waiting for I/O."""
     irq_seconds_total: builtins.float
-    """Hardware interrupts."""
+    """Time in hardware interrupts."""
     soft_irq_seconds_total: builtins.float
-    """Software interrupts."""
+    """Time in software interrupts."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MonitorServiceStub(object):
-    """State of the host: for tools that look.
+    """The state of the host, for monitoring tools.
     """
 
     def __init__(self, channel):
@@ -68,47 +68,50 @@ class MonitorServiceStub(object):
 
 
 class MonitorServiceServicer(object):
-    """State of the host: for tools that look.
+    """The state of the host, for monitoring tools.
     """
 
     def GetSnapshot(self, request, context):
-        """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past.
+        """Returns the latest snapshot, which is of the last tick or the last change of ownership, or a snapshot of the recent
+        history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchSnapshots(self, request, context):
-        """Snapshots as they are made. A slow reader gets the latest one next, never a backlog.
+        """Streams snapshots as the daemon makes them. A slow reader skips to the latest snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHistory(self, request, context):
-        """The recent past that the daemon keeps, oldest first, then the end of the stream.
+        """Streams the history that the daemon keeps, oldest snapshot first, and then ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListEnded(self, request, context):
-        """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them.
+        """Streams the processes that have ended or released their cores, oldest first, as far as the daemon has records of
+        them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchHostSummary(self, request, context):
-        """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-        snapshot and role, and only while somebody reads it; the role `summary` is told no users.
+        """Streams summaries of about a kilobyte, for clients that watch many hosts: the latest one, then one for each change.
+        The daemon makes a summary once per snapshot and role, and only while a client reads it. Summaries for the role
+        `summary` have no users.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenderDeviceList(self, request, context):
-        """What neuron-ls prints.
+        """Returns the output of neuron-ls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,7 +159,7 @@ def add_MonitorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MonitorService(object):
-    """State of the host: for tools that look.
+    """The state of the host, for monitoring tools.
     """
 
     @staticmethod
@@ -323,23 +326,24 @@ class MonitorService(object):
 
 
 class RuntimeServiceStub(object):
-    """Reports of processes that use NeuronCores: for runtimes.
+    """Reports of processes that use NeuronCores, for runtimes.
 
-    A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
-    the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
-    lives: the end of the connection is the end of its ownership. The token goes with every call below.
+    A process first connects to the daemon's attach socket, whose path is that of the API socket with ".attach" added.
+    There the kernel identifies its PID and user. The process reads one line, its token, and keeps the connection open
+    until it ends, because its lease of the cores ends with the connection. Each call of this service contains the token.
 
-    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
-    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
-    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
-    does not know a line passes over it.
+    On the attach connection, a daemon with simulated devices sends one line for each injected fault that the process
+    should apply ("fault" and a JSON object), and one line for each fault that is over ("heal" and a number). It sends
+    the lines for existing faults before the reply to Attach. The process replies "armed" and the number of the fault.
+    When an execution is hit by the fault, the process sends "met", the number of the fault and the local core. Each side
+    ignores unknown lines.
 
-    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
-    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
-    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
-    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
-    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
-    and why.
+    A process that can be profiled sends "profiles". A client that requests a profile also connects to the attach socket
+    and reads a token. It then sends "profile", the PID, the seconds and the steps (0: no limit), and passes one end of a
+    socket pair (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text.
+    If the client has the same user as the process or is root, the daemon sends "profile", the seconds, the steps and the
+    socket to the process. On that socket, the process sends "asked" and then streams the file of its profile
+    (neurontools/profile/chunks.py), or it sends "failed" and the reason.
     """
 
     def __init__(self, channel):
@@ -361,36 +365,39 @@ class RuntimeServiceStub(object):
 
 
 class RuntimeServiceServicer(object):
-    """Reports of processes that use NeuronCores: for runtimes.
+    """Reports of processes that use NeuronCores, for runtimes.
 
-    A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
-    the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
-    lives: the end of the connection is the end of its ownership. The token goes with every call below.
+    A process first connects to the daemon's attach socket, whose path is that of the API socket with ".attach" added.
+    There the kernel identifies its PID and user. The process reads one line, its token, and keeps the connection open
+    until it ends, because its lease of the cores ends with the connection. Each call of this service contains the token.
 
-    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
-    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
-    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
-    does not know a line passes over it.
+    On the attach connection, a daemon with simulated devices sends one line for each injected fault that the process
+    should apply ("fault" and a JSON object), and one line for each fault that is over ("heal" and a number). It sends
+    the lines for existing faults before the reply to Attach. The process replies "armed" and the number of the fault.
+    When an execution is hit by the fault, the process sends "met", the number of the fault and the local core. Each side
+    ignores unknown lines.
 
-    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
-    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
-    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
-    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
-    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
-    and why.
+    A process that can be profiled sends "profiles". A client that requests a profile also connects to the attach socket
+    and reads a token. It then sends "profile", the PID, the seconds and the steps (0: no limit), and passes one end of a
+    socket pair (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text.
+    If the client has the same user as the process or is root, the daemon sends "profile", the seconds, the steps and the
+    socket to the process. On that socket, the process sends "asked" and then streams the file of its profile
+    (neurontools/profile/chunks.py), or it sends "failed" and the reason.
     """
 
     def Attach(self, request, context):
-        """Takes NeuronCores for the caller. RESOURCE_EXHAUSTED: they are held by others; INVALID_ARGUMENT or OUT_OF_RANGE: the
-        request can't be met on this host; UNAUTHENTICATED: no such token; FAILED_PRECONDITION: attached already.
+        """Allocates NeuronCores to the caller. Errors: RESOURCE_EXHAUSTED if other processes hold the cores; INVALID_ARGUMENT
+        or OUT_OF_RANGE if this host cannot satisfy the request; UNAUTHENTICATED if the token is unknown;
+        FAILED_PRECONDITION if the caller is attached already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Replaces what is known of the caller. Refused as a whole or taken as a whole. RESOURCE_EXHAUSTED: more memory than a
-        core's HBM holds, with a table of who holds what; INVALID_ARGUMENT: a value out of its range, or a counter that fell.
+        """Replaces the last report of the caller. The daemon accepts or refuses the whole report. Errors: RESOURCE_EXHAUSTED
+        if the memory exceeds the HBM of a core, with a table of the processes that hold memory; INVALID_ARGUMENT if a
+        value is out of range or a counter has decreased.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,23 +425,24 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RuntimeService(object):
-    """Reports of processes that use NeuronCores: for runtimes.
+    """Reports of processes that use NeuronCores, for runtimes.
 
-    A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
-    the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
-    lives: the end of the connection is the end of its ownership. The token goes with every call below.
+    A process first connects to the daemon's attach socket, whose path is that of the API socket with ".attach" added.
+    There the kernel identifies its PID and user. The process reads one line, its token, and keeps the connection open
+    until it ends, because its lease of the cores ends with the connection. Each call of this service contains the token.
 
-    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
-    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
-    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
-    does not know a line passes over it.
+    On the attach connection, a daemon with simulated devices sends one line for each injected fault that the process
+    should apply ("fault" and a JSON object), and one line for each fault that is over ("heal" and a number). It sends
+    the lines for existing faults before the reply to Attach. The process replies "armed" and the number of the fault.
+    When an execution is hit by the fault, the process sends "met", the number of the fault and the local core. Each side
+    ignores unknown lines.
 
-    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
-    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
-    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
-    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
-    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
-    and why.
+    A process that can be profiled sends "profiles". A client that requests a profile also connects to the attach socket
+    and reads a token. It then sends "profile", the PID, the seconds and the steps (0: no limit), and passes one end of a
+    socket pair (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text.
+    If the client has the same user as the process or is root, the daemon sends "profile", the seconds, the steps and the
+    socket to the process. On that socket, the process sends "asked" and then streams the file of its profile
+    (neurontools/profile/chunks.py), or it sends "failed" and the reason.
     """
 
     @staticmethod
@@ -493,8 +501,8 @@ class RuntimeService(object):
 
 
 class FaultServiceStub(object):
-    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
-    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """Injection of faults, to test how software handles hardware failures. Only simulated devices have faults (else
+    FAILED_PRECONDITION), and only the user of the daemon and root may inject them (else PERMISSION_DENIED).
     """
 
     def __init__(self, channel):
@@ -516,20 +524,20 @@ class FaultServiceStub(object):
 
 
 class FaultServiceServicer(object):
-    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
-    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """Injection of faults, to test how software handles hardware failures. Only simulated devices have faults (else
+    FAILED_PRECONDITION), and only the user of the daemon and root may inject them (else PERMISSION_DENIED).
     """
 
     def InjectFaults(self, request, context):
-        """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
-        there. Returns when the processes that are to meet them know.
+        """Injects all faults of the request or none. Errors: INVALID_ARGUMENT if a fault is invalid, NOT_FOUND if a target
+        does not exist. Returns when the affected processes have received the faults.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HealFaults(self, request, context):
-        """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number.
+        """Ends faults and removes all their effects. NOT_FOUND if no fault has one of these numbers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -557,8 +565,8 @@ def add_FaultServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FaultService(object):
-    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
-    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """Injection of faults, to test how software handles hardware failures. Only simulated devices have faults (else
+    FAILED_PRECONDITION), and only the user of the daemon and root may inject them (else PERMISSION_DENIED).
     """
 
     @staticmethod

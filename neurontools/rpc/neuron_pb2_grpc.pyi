@@ -3,8 +3,8 @@
 isort:skip_file
 The API of neurond, the Neuron monitor daemon.
 
-Units are in the names: _bytes, _seconds, _ratio (0 to 1). _total marks a counter that only grows. A scalar that is
-absent is unknown, which is never the same as 0. Names and meanings are those of the package neurontools.model.
+The names contain the units: _bytes, _seconds, _ratio (0 to 1). _total marks a counter that only grows. An absent
+scalar is unknown, and never means 0. Names and meanings are those of the package neurontools.model.
 """
 
 import abc
@@ -22,90 +22,100 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class MonitorServiceStub:
-    """State of the host: for tools that look."""
+    """The state of the host, for monitoring tools."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     GetSnapshot: grpc.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.GetSnapshotRequest,
         neurontools.rpc.neuron_pb2.GetSnapshotResponse,
     ]
-    """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past."""
+    """Returns the latest snapshot, which is of the last tick or the last change of ownership, or a snapshot of the recent
+    history.
+    """
 
     WatchSnapshots: grpc.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.WatchSnapshotsRequest,
         neurontools.rpc.neuron_pb2.WatchSnapshotsResponse,
     ]
-    """Snapshots as they are made. A slow reader gets the latest one next, never a backlog."""
+    """Streams snapshots as the daemon makes them. A slow reader skips to the latest snapshot."""
 
     ListHistory: grpc.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.ListHistoryRequest,
         neurontools.rpc.neuron_pb2.ListHistoryResponse,
     ]
-    """The recent past that the daemon keeps, oldest first, then the end of the stream."""
+    """Streams the history that the daemon keeps, oldest snapshot first, and then ends."""
 
     ListEnded: grpc.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.ListEndedRequest,
         neurontools.rpc.neuron_pb2.ListEndedResponse,
     ]
-    """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
+    """Streams the processes that have ended or released their cores, oldest first, as far as the daemon has records of
+    them.
+    """
 
     WatchHostSummary: grpc.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.WatchHostSummaryRequest,
         neurontools.rpc.neuron_pb2.WatchHostSummaryResponse,
     ]
-    """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-    snapshot and role, and only while somebody reads it; the role `summary` is told no users.
+    """Streams summaries of about a kilobyte, for clients that watch many hosts: the latest one, then one for each change.
+    The daemon makes a summary once per snapshot and role, and only while a client reads it. Summaries for the role
+    `summary` have no users.
     """
 
     RenderDeviceList: grpc.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
         neurontools.rpc.neuron_pb2.RenderDeviceListResponse,
     ]
-    """What neuron-ls prints."""
+    """Returns the output of neuron-ls."""
 
 class MonitorServiceAsyncStub:
-    """State of the host: for tools that look."""
+    """The state of the host, for monitoring tools."""
 
     GetSnapshot: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.GetSnapshotRequest,
         neurontools.rpc.neuron_pb2.GetSnapshotResponse,
     ]
-    """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past."""
+    """Returns the latest snapshot, which is of the last tick or the last change of ownership, or a snapshot of the recent
+    history.
+    """
 
     WatchSnapshots: grpc.aio.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.WatchSnapshotsRequest,
         neurontools.rpc.neuron_pb2.WatchSnapshotsResponse,
     ]
-    """Snapshots as they are made. A slow reader gets the latest one next, never a backlog."""
+    """Streams snapshots as the daemon makes them. A slow reader skips to the latest snapshot."""
 
     ListHistory: grpc.aio.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.ListHistoryRequest,
         neurontools.rpc.neuron_pb2.ListHistoryResponse,
     ]
-    """The recent past that the daemon keeps, oldest first, then the end of the stream."""
+    """Streams the history that the daemon keeps, oldest snapshot first, and then ends."""
 
     ListEnded: grpc.aio.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.ListEndedRequest,
         neurontools.rpc.neuron_pb2.ListEndedResponse,
     ]
-    """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
+    """Streams the processes that have ended or released their cores, oldest first, as far as the daemon has records of
+    them.
+    """
 
     WatchHostSummary: grpc.aio.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.WatchHostSummaryRequest,
         neurontools.rpc.neuron_pb2.WatchHostSummaryResponse,
     ]
-    """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-    snapshot and role, and only while somebody reads it; the role `summary` is told no users.
+    """Streams summaries of about a kilobyte, for clients that watch many hosts: the latest one, then one for each change.
+    The daemon makes a summary once per snapshot and role, and only while a client reads it. Summaries for the role
+    `summary` have no users.
     """
 
     RenderDeviceList: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
         neurontools.rpc.neuron_pb2.RenderDeviceListResponse,
     ]
-    """What neuron-ls prints."""
+    """Returns the output of neuron-ls."""
 
 class MonitorServiceServicer(metaclass=abc.ABCMeta):
-    """State of the host: for tools that look."""
+    """The state of the host, for monitoring tools."""
 
     @abc.abstractmethod
     def GetSnapshot(
@@ -113,7 +123,9 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.GetSnapshotRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.GetSnapshotResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.GetSnapshotResponse]]:
-        """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past."""
+        """Returns the latest snapshot, which is of the last tick or the last change of ownership, or a snapshot of the recent
+        history.
+        """
 
     @abc.abstractmethod
     def WatchSnapshots(
@@ -121,7 +133,7 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.WatchSnapshotsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.WatchSnapshotsResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.WatchSnapshotsResponse]]:
-        """Snapshots as they are made. A slow reader gets the latest one next, never a backlog."""
+        """Streams snapshots as the daemon makes them. A slow reader skips to the latest snapshot."""
 
     @abc.abstractmethod
     def ListHistory(
@@ -129,7 +141,7 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.ListHistoryRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.ListHistoryResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.ListHistoryResponse]]:
-        """The recent past that the daemon keeps, oldest first, then the end of the stream."""
+        """Streams the history that the daemon keeps, oldest snapshot first, and then ends."""
 
     @abc.abstractmethod
     def ListEnded(
@@ -137,7 +149,9 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.ListEndedRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.ListEndedResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.ListEndedResponse]]:
-        """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
+        """Streams the processes that have ended or released their cores, oldest first, as far as the daemon has records of
+        them.
+        """
 
     @abc.abstractmethod
     def WatchHostSummary(
@@ -145,8 +159,9 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.WatchHostSummaryRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.WatchHostSummaryResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.WatchHostSummaryResponse]]:
-        """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-        snapshot and role, and only while somebody reads it; the role `summary` is told no users.
+        """Streams summaries of about a kilobyte, for clients that watch many hosts: the latest one, then one for each change.
+        The daemon makes a summary once per snapshot and role, and only while a client reads it. Summaries for the role
+        `summary` have no users.
         """
 
     @abc.abstractmethod
@@ -155,28 +170,29 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.RenderDeviceListResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.RenderDeviceListResponse]]:
-        """What neuron-ls prints."""
+        """Returns the output of neuron-ls."""
 
 def add_MonitorServiceServicer_to_server(servicer: MonitorServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 
 class RuntimeServiceStub:
-    """Reports of processes that use NeuronCores: for runtimes.
+    """Reports of processes that use NeuronCores, for runtimes.
 
-    A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
-    the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
-    lives: the end of the connection is the end of its ownership. The token goes with every call below.
+    A process first connects to the daemon's attach socket, whose path is that of the API socket with ".attach" added.
+    There the kernel identifies its PID and user. The process reads one line, its token, and keeps the connection open
+    until it ends, because its lease of the cores ends with the connection. Each call of this service contains the token.
 
-    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
-    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
-    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
-    does not know a line passes over it.
+    On the attach connection, a daemon with simulated devices sends one line for each injected fault that the process
+    should apply ("fault" and a JSON object), and one line for each fault that is over ("heal" and a number). It sends
+    the lines for existing faults before the reply to Attach. The process replies "armed" and the number of the fault.
+    When an execution is hit by the fault, the process sends "met", the number of the fault and the local core. Each side
+    ignores unknown lines.
 
-    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
-    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
-    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
-    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
-    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
-    and why.
+    A process that can be profiled sends "profiles". A client that requests a profile also connects to the attach socket
+    and reads a token. It then sends "profile", the PID, the seconds and the steps (0: no limit), and passes one end of a
+    socket pair (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text.
+    If the client has the same user as the process or is root, the daemon sends "profile", the seconds, the steps and the
+    socket to the process. On that socket, the process sends "asked" and then streams the file of its profile
+    (neurontools/profile/chunks.py), or it sends "failed" and the reason.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -184,72 +200,78 @@ class RuntimeServiceStub:
         neurontools.rpc.neuron_pb2.AttachRequest,
         neurontools.rpc.neuron_pb2.AttachResponse,
     ]
-    """Takes NeuronCores for the caller. RESOURCE_EXHAUSTED: they are held by others; INVALID_ARGUMENT or OUT_OF_RANGE: the
-    request can't be met on this host; UNAUTHENTICATED: no such token; FAILED_PRECONDITION: attached already.
+    """Allocates NeuronCores to the caller. Errors: RESOURCE_EXHAUSTED if other processes hold the cores; INVALID_ARGUMENT
+    or OUT_OF_RANGE if this host cannot satisfy the request; UNAUTHENTICATED if the token is unknown;
+    FAILED_PRECONDITION if the caller is attached already.
     """
 
     Report: grpc.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.ReportRequest,
         neurontools.rpc.neuron_pb2.ReportResponse,
     ]
-    """Replaces what is known of the caller. Refused as a whole or taken as a whole. RESOURCE_EXHAUSTED: more memory than a
-    core's HBM holds, with a table of who holds what; INVALID_ARGUMENT: a value out of its range, or a counter that fell.
+    """Replaces the last report of the caller. The daemon accepts or refuses the whole report. Errors: RESOURCE_EXHAUSTED
+    if the memory exceeds the HBM of a core, with a table of the processes that hold memory; INVALID_ARGUMENT if a
+    value is out of range or a counter has decreased.
     """
 
 class RuntimeServiceAsyncStub:
-    """Reports of processes that use NeuronCores: for runtimes.
+    """Reports of processes that use NeuronCores, for runtimes.
 
-    A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
-    the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
-    lives: the end of the connection is the end of its ownership. The token goes with every call below.
+    A process first connects to the daemon's attach socket, whose path is that of the API socket with ".attach" added.
+    There the kernel identifies its PID and user. The process reads one line, its token, and keeps the connection open
+    until it ends, because its lease of the cores ends with the connection. Each call of this service contains the token.
 
-    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
-    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
-    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
-    does not know a line passes over it.
+    On the attach connection, a daemon with simulated devices sends one line for each injected fault that the process
+    should apply ("fault" and a JSON object), and one line for each fault that is over ("heal" and a number). It sends
+    the lines for existing faults before the reply to Attach. The process replies "armed" and the number of the fault.
+    When an execution is hit by the fault, the process sends "met", the number of the fault and the local core. Each side
+    ignores unknown lines.
 
-    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
-    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
-    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
-    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
-    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
-    and why.
+    A process that can be profiled sends "profiles". A client that requests a profile also connects to the attach socket
+    and reads a token. It then sends "profile", the PID, the seconds and the steps (0: no limit), and passes one end of a
+    socket pair (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text.
+    If the client has the same user as the process or is root, the daemon sends "profile", the seconds, the steps and the
+    socket to the process. On that socket, the process sends "asked" and then streams the file of its profile
+    (neurontools/profile/chunks.py), or it sends "failed" and the reason.
     """
 
     Attach: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.AttachRequest,
         neurontools.rpc.neuron_pb2.AttachResponse,
     ]
-    """Takes NeuronCores for the caller. RESOURCE_EXHAUSTED: they are held by others; INVALID_ARGUMENT or OUT_OF_RANGE: the
-    request can't be met on this host; UNAUTHENTICATED: no such token; FAILED_PRECONDITION: attached already.
+    """Allocates NeuronCores to the caller. Errors: RESOURCE_EXHAUSTED if other processes hold the cores; INVALID_ARGUMENT
+    or OUT_OF_RANGE if this host cannot satisfy the request; UNAUTHENTICATED if the token is unknown;
+    FAILED_PRECONDITION if the caller is attached already.
     """
 
     Report: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.ReportRequest,
         neurontools.rpc.neuron_pb2.ReportResponse,
     ]
-    """Replaces what is known of the caller. Refused as a whole or taken as a whole. RESOURCE_EXHAUSTED: more memory than a
-    core's HBM holds, with a table of who holds what; INVALID_ARGUMENT: a value out of its range, or a counter that fell.
+    """Replaces the last report of the caller. The daemon accepts or refuses the whole report. Errors: RESOURCE_EXHAUSTED
+    if the memory exceeds the HBM of a core, with a table of the processes that hold memory; INVALID_ARGUMENT if a
+    value is out of range or a counter has decreased.
     """
 
 class RuntimeServiceServicer(metaclass=abc.ABCMeta):
-    """Reports of processes that use NeuronCores: for runtimes.
+    """Reports of processes that use NeuronCores, for runtimes.
 
-    A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
-    the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
-    lives: the end of the connection is the end of its ownership. The token goes with every call below.
+    A process first connects to the daemon's attach socket, whose path is that of the API socket with ".attach" added.
+    There the kernel identifies its PID and user. The process reads one line, its token, and keeps the connection open
+    until it ends, because its lease of the cores ends with the connection. Each call of this service contains the token.
 
-    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
-    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
-    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
-    does not know a line passes over it.
+    On the attach connection, a daemon with simulated devices sends one line for each injected fault that the process
+    should apply ("fault" and a JSON object), and one line for each fault that is over ("heal" and a number). It sends
+    the lines for existing faults before the reply to Attach. The process replies "armed" and the number of the fault.
+    When an execution is hit by the fault, the process sends "met", the number of the fault and the local core. Each side
+    ignores unknown lines.
 
-    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
-    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
-    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
-    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
-    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
-    and why.
+    A process that can be profiled sends "profiles". A client that requests a profile also connects to the attach socket
+    and reads a token. It then sends "profile", the PID, the seconds and the steps (0: no limit), and passes one end of a
+    socket pair (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text.
+    If the client has the same user as the process or is root, the daemon sends "profile", the seconds, the steps and the
+    socket to the process. On that socket, the process sends "asked" and then streams the file of its profile
+    (neurontools/profile/chunks.py), or it sends "failed" and the reason.
     """
 
     @abc.abstractmethod
@@ -258,8 +280,9 @@ class RuntimeServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.AttachRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.AttachResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.AttachResponse]]:
-        """Takes NeuronCores for the caller. RESOURCE_EXHAUSTED: they are held by others; INVALID_ARGUMENT or OUT_OF_RANGE: the
-        request can't be met on this host; UNAUTHENTICATED: no such token; FAILED_PRECONDITION: attached already.
+        """Allocates NeuronCores to the caller. Errors: RESOURCE_EXHAUSTED if other processes hold the cores; INVALID_ARGUMENT
+        or OUT_OF_RANGE if this host cannot satisfy the request; UNAUTHENTICATED if the token is unknown;
+        FAILED_PRECONDITION if the caller is attached already.
         """
 
     @abc.abstractmethod
@@ -268,15 +291,16 @@ class RuntimeServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.ReportResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.ReportResponse]]:
-        """Replaces what is known of the caller. Refused as a whole or taken as a whole. RESOURCE_EXHAUSTED: more memory than a
-        core's HBM holds, with a table of who holds what; INVALID_ARGUMENT: a value out of its range, or a counter that fell.
+        """Replaces the last report of the caller. The daemon accepts or refuses the whole report. Errors: RESOURCE_EXHAUSTED
+        if the memory exceeds the HBM of a core, with a table of the processes that hold memory; INVALID_ARGUMENT if a
+        value is out of range or a counter has decreased.
         """
 
 def add_RuntimeServiceServicer_to_server(servicer: RuntimeServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 
 class FaultServiceStub:
-    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
-    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """Injection of faults, to test how software handles hardware failures. Only simulated devices have faults (else
+    FAILED_PRECONDITION), and only the user of the daemon and root may inject them (else PERMISSION_DENIED).
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -284,38 +308,38 @@ class FaultServiceStub:
         neurontools.rpc.neuron_pb2.InjectFaultsRequest,
         neurontools.rpc.neuron_pb2.InjectFaultsResponse,
     ]
-    """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
-    there. Returns when the processes that are to meet them know.
+    """Injects all faults of the request or none. Errors: INVALID_ARGUMENT if a fault is invalid, NOT_FOUND if a target
+    does not exist. Returns when the affected processes have received the faults.
     """
 
     HealFaults: grpc.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.HealFaultsRequest,
         neurontools.rpc.neuron_pb2.HealFaultsResponse,
     ]
-    """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number."""
+    """Ends faults and removes all their effects. NOT_FOUND if no fault has one of these numbers."""
 
 class FaultServiceAsyncStub:
-    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
-    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """Injection of faults, to test how software handles hardware failures. Only simulated devices have faults (else
+    FAILED_PRECONDITION), and only the user of the daemon and root may inject them (else PERMISSION_DENIED).
     """
 
     InjectFaults: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.InjectFaultsRequest,
         neurontools.rpc.neuron_pb2.InjectFaultsResponse,
     ]
-    """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
-    there. Returns when the processes that are to meet them know.
+    """Injects all faults of the request or none. Errors: INVALID_ARGUMENT if a fault is invalid, NOT_FOUND if a target
+    does not exist. Returns when the affected processes have received the faults.
     """
 
     HealFaults: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.HealFaultsRequest,
         neurontools.rpc.neuron_pb2.HealFaultsResponse,
     ]
-    """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number."""
+    """Ends faults and removes all their effects. NOT_FOUND if no fault has one of these numbers."""
 
 class FaultServiceServicer(metaclass=abc.ABCMeta):
-    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
-    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """Injection of faults, to test how software handles hardware failures. Only simulated devices have faults (else
+    FAILED_PRECONDITION), and only the user of the daemon and root may inject them (else PERMISSION_DENIED).
     """
 
     @abc.abstractmethod
@@ -324,8 +348,8 @@ class FaultServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.InjectFaultsRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.InjectFaultsResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.InjectFaultsResponse]]:
-        """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
-        there. Returns when the processes that are to meet them know.
+        """Injects all faults of the request or none. Errors: INVALID_ARGUMENT if a fault is invalid, NOT_FOUND if a target
+        does not exist. Returns when the affected processes have received the faults.
         """
 
     @abc.abstractmethod
@@ -334,6 +358,6 @@ class FaultServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.HealFaultsRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.HealFaultsResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.HealFaultsResponse]]:
-        """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number."""
+        """Ends faults and removes all their effects. NOT_FOUND if no fault has one of these numbers."""
 
 def add_FaultServiceServicer_to_server(servicer: FaultServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
