@@ -24,16 +24,22 @@ LONGEST_PERIOD_SECONDS = 86_400.0
 
 
 Percentiles = dict[str, float]
-"""p0, p1, p100, p25, p50, p75, p99: seconds."""
+"""Percentiles of latency by name (p0, p1, p100, p25, p50, p75, p99), seconds."""
 
 
 CoreCounters = dict[str, float | dict[str, dict[str, float]]]
-"""neuroncore_utilization (percent), flops and effective_flops (integers per second) of a core. A logical core of two
-physical cores adds the neuroncore_utilization of each ("nc_v3.0"), under its version ("v3d")."""
+"""Values of one core: neuroncore_utilization (percent), flops and effective_flops (integers per second).
+
+A logical core that consists of two physical cores also has an object under the name of its version ("v3d"). This object
+has the neuroncore_utilization of each physical core, under names such as "nc_v3.0".
+"""
 
 
 class NeuronCoreCounters(TypedDict):
-    """neuroncore_counters: the cores of the devices of a process, or only those it holds, by global logical index."""
+    """The metric group neuroncore_counters. Its keys are global logical core indices.
+
+    The configuration neuroncores_in_use selects all cores of the devices of a process, or only the cores that it holds.
+    """
 
     period: float
     neuroncores_in_use: dict[str, CoreCounters]
@@ -41,7 +47,7 @@ class NeuronCoreCounters(TypedDict):
 
 
 class ErrorSummary(TypedDict):
-    """Errors within the period by kind."""
+    """Number of execution errors within the period, by kind."""
 
     generic: int
     numerical: int
@@ -52,7 +58,7 @@ class ErrorSummary(TypedDict):
 
 
 class ExecutionSummary(TypedDict):
-    """Finished executions within the period by outcome."""
+    """Number of finished executions within the period, by outcome."""
 
     completed: int
     completed_with_err: int
@@ -63,14 +69,14 @@ class ExecutionSummary(TypedDict):
 
 
 class LatencyStats(TypedDict):
-    """Latencies within the period; null without executions."""
+    """Latencies of the executions within the period; null if there were no executions."""
 
     total_latency: Percentiles | None
     device_latency: Percentiles | None
 
 
 class ExecutionStats(TypedDict):
-    """execution_stats; if the executions of the process are unknown, `error` says why and the counts are 0."""
+    """The metric group execution_stats. If executions are unknown, `error` has the reason and the counts are 0."""
 
     period: float
     error_summary: ErrorSummary
@@ -108,14 +114,14 @@ class SubgraphDeviceBreakdown(TypedDict):
 
 
 class RuntimeBreakdown(TypedDict):
-    """Memory of a process by place and category; cores by global logical index."""
+    """Memory of a process on the host and on each core, by category. The keys of cores are global logical indices."""
 
     host: HostBreakdown
     neuroncore_memory_usage: dict[str, CoreBreakdown]
 
 
 class RuntimeUsedBytes(TypedDict):
-    """Memory of a process, bytes; the totals are the sums of the breakdown."""
+    """Memory of a process, bytes. The totals of host and device are the sums of the breakdown."""
 
     host: int
     neuron_device: int
@@ -123,14 +129,14 @@ class RuntimeUsedBytes(TypedDict):
 
 
 class SubgraphBreakdown(TypedDict):
-    """Memory of a subgraph by place and category."""
+    """Memory of a subgraph on the host and on the device, by category."""
 
     host: HostBreakdown
     neuron_device: SubgraphDeviceBreakdown
 
 
 class SubgraphUsedBytes(TypedDict):
-    """Memory of a subgraph, bytes; totals as for a process."""
+    """Memory of a subgraph, bytes. The totals of host and device are the sums of the breakdown."""
 
     host: int
     neuron_device: int
@@ -138,7 +144,7 @@ class SubgraphUsedBytes(TypedDict):
 
 
 class SubgraphEntry(TypedDict):
-    """The part of a model on one core."""
+    """A subgraph: the part of a model on one core. The core index is relative to the device."""
 
     memory_used_bytes: SubgraphUsedBytes
     neuroncore_index: int
@@ -146,7 +152,7 @@ class SubgraphEntry(TypedDict):
 
 
 class LoadedModelEntry(TypedDict):
-    """A loaded model; subgraphs by name, "sg_00"."""
+    """A loaded model, with its subgraphs by name, such as "sg_00"."""
 
     name: str
     uuid: str
@@ -156,7 +162,7 @@ class LoadedModelEntry(TypedDict):
 
 
 class MemoryUsed(TypedDict):
-    """memory_used."""
+    """The metric group memory_used: the memory of a process and its loaded models."""
 
     period: float
     neuron_runtime_used_bytes: RuntimeUsedBytes
@@ -165,14 +171,14 @@ class MemoryUsed(TypedDict):
 
 
 class UserSystem(TypedDict):
-    """Shares of the host's vCPU time, percent."""
+    """Shares of all vCPU time of the host that a process used, percent."""
 
     user: float
     system: float
 
 
 class RuntimeVcpuUsage(TypedDict):
-    """neuron_runtime_vcpu_usage."""
+    """The metric group neuron_runtime_vcpu_usage: the vCPU usage of a process."""
 
     period: float
     vcpu_usage: UserSystem
@@ -180,7 +186,7 @@ class RuntimeVcpuUsage(TypedDict):
 
 
 class RuntimeReport(TypedDict, total=False):
-    """The metric groups of a process that were due."""
+    """The metric groups of a process that were due at the time of the record."""
 
     execution_stats: ExecutionStats
     memory_used: MemoryUsed
@@ -189,7 +195,7 @@ class RuntimeReport(TypedDict, total=False):
 
 
 class RuntimeData(TypedDict):
-    """One process."""
+    """A process that uses NeuronCores."""
 
     pid: int
     address: str
@@ -199,7 +205,7 @@ class RuntimeData(TypedDict):
 
 
 class MemoryInfo(TypedDict):
-    """memory_info, bytes."""
+    """The metric group memory_info: memory and swap of the host, bytes."""
 
     period: float
     memory_total_bytes: int
@@ -210,9 +216,9 @@ class MemoryInfo(TypedDict):
 
 
 class DeviceEcc(TypedDict):
-    """ECC events of one device within the period; in the first record, since the driver was loaded.
+    """Number of ECC events of one device within the period; in the first record, since the driver was loaded.
 
-    0 for events that the driver does not count, such as corrected events before Trainium2.
+    A count is 0 if the driver does not count such events, for example corrected events before Trainium2.
     """
 
     neuron_device_index: int
@@ -223,7 +229,7 @@ class DeviceEcc(TypedDict):
 
 
 class HwCounters(TypedDict):
-    """neuron_hw_counters."""
+    """The metric group neuron_hw_counters: the ECC events of all devices."""
 
     period: float
     neuron_devices: list[DeviceEcc]
@@ -243,7 +249,7 @@ class CpuShares(TypedDict):
 
 
 class VcpuUsageGroup(TypedDict):
-    """vcpu_usage; usage_data by vCPU index."""
+    """The metric group vcpu_usage: the vCPU usage of the host. The keys of usage_data are vCPU indices."""
 
     period: float
     average_usage: CpuShares
@@ -253,7 +259,7 @@ class VcpuUsageGroup(TypedDict):
 
 
 class SystemData(TypedDict, total=False):
-    """The metric groups of the host that were due."""
+    """The metric groups of the host that were due at the time of the record."""
 
     memory_info: MemoryInfo
     neuron_hw_counters: HwCounters
@@ -261,7 +267,7 @@ class SystemData(TypedDict, total=False):
 
 
 class InstanceInfo(TypedDict):
-    """The instance; "" is unknown."""
+    """The EC2 instance. An unknown value is ""."""
 
     instance_name: str
     instance_id: str
@@ -276,7 +282,7 @@ class InstanceInfo(TypedDict):
 
 
 class NeuronHardwareInfo(TypedDict):
-    """The devices; cores are logical."""
+    """The Neuron devices of the host. Numbers of cores are numbers of logical cores."""
 
     neuron_device_type: str
     neuron_device_version: str
@@ -289,7 +295,7 @@ class NeuronHardwareInfo(TypedDict):
 
 
 class K8sUser(TypedDict):
-    """The pod that has a core or a device."""
+    """The pod to which a core or a device is assigned, with its containers."""
 
     pod_name: str
     namespace: str
@@ -297,7 +303,7 @@ class K8sUser(TypedDict):
 
 
 class NeuronK8sInfo(TypedDict):
-    """neuron_k8s_info: pods by logical core and by device."""
+    """The metric group neuron_k8s_info: the pods to which logical cores and devices are assigned."""
 
     period: float
     neuroncores_k8s_info: dict[str, K8sUser]
@@ -306,7 +312,7 @@ class NeuronK8sInfo(TypedDict):
 
 
 class Record(TypedDict):
-    """One line of neuron-monitor."""
+    """One record, which is one line of the output of neuron-monitor."""
 
     neuron_runtime_data: list[RuntimeData]
     system_data: SystemData
@@ -325,7 +331,7 @@ _SCALARS: dict[object, dict[str, Any]] = {
 
 
 def record_schema() -> dict[str, Any]:
-    """Returns the JSON Schema (draft 2020-12) of every line of neuron-monitor."""
+    """Returns the JSON Schema (draft 2020-12) of a record, which is one line of neuron-monitor."""
     definitions: dict[str, Any] = {}
     reference = _type_schema(Record, definitions)
     return {
