@@ -78,10 +78,10 @@ def select(
 ) -> CoreRange | None:
     """Returns the best `count` consecutive free logical NeuronCores, or None if no such range is free.
 
-    Considers only `device_indices`, if given, and skips devices with a critical finding. Prefers, in this order, ranges
-    with fewer devices, fewer hops between the devices, fewer entirely free devices used only in part, fewer free cores
-    left on their devices, and lower indices. Raises NeverFree if the host or the given devices have too few cores, and
-    ValueError for a count below 1.
+    Considers only `device_indices`, if given, and skips devices with a critical finding. Compares ranges by these
+    criteria, in this order: fewest devices, fewest hops between them, fewest entirely free devices that the range only
+    partly uses, fewest free cores left on its devices, lowest index. Raises NeverFree if the host or the given devices
+    have too few cores, and ValueError for a count below 1.
     """
     if count < 1:
         raise ValueError(f"count={count}: not a number of NeuronCores; give a whole number from 1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from neurontools.util.command_lifecycle import exit_code_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # as typing has it, without its import
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, without the import
 if TYPE_CHECKING:
     from typing import Any
 

@@ -29,9 +29,9 @@ _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 _DEVICE = "neuron_device_index"
 _CORE_LABELS = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
-_PROCESS = ("pid",)  # the info family neurontools_process has the other labels; join by PID
+_PROCESS = ("pid",)  # queries get the other labels by a join with neurontools_process on the PID
 _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
-_MAX_COMMAND_CHARACTERS = 128  # because Prometheus keeps labels in its index while the series exist
+_MAX_COMMAND_CHARACTERS = 128  # limited, because Prometheus keeps label texts in its index while their series exist
 
 
 CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Owner of the NeuronCore")
@@ -233,7 +233,7 @@ def _add_counters(samples: dict[FamilyDefinition, list[Sample]], group: LogicalN
 
 
 def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
-    """Returns the samples of core owners, where inferred owners are marked, and the samples of candidates."""
+    """Returns the samples of core owners (inferred owners are marked), and those of processes that may own a core."""
     by_pid = {process.pid: process for process in snapshot.processes}
     of_owner, of_inferred = label.named(*_CORE_LABELS, *_OWNER), label.named(*_CORE_LABELS, *_OWNER, "inferred")
     owners: list[Sample] = []

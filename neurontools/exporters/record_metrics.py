@@ -163,7 +163,7 @@ class RecordMetrics:
         ] = {}  # keys: runtime tag ("" for the host), family, label text
         self._counts: dict[
             str, dict[FamilyDefinition, dict[str, tuple[float, float]]]
-        ] = {}  # keys: as above; values: total and start time
+        ] = {}  # keys: runtime tag, family, label text; values: total, start time
         self._info: dict[FamilyDefinition, str] = {}
         self._odd_values = 0
 

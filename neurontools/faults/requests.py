@@ -29,7 +29,7 @@ class FaultRequest:
 
     Names exactly one target: a device, a core or a process. A fault kind that takes down the host has no target.
     `neuroncore_index` counts logical cores under the host's default logical NeuronCore configuration. If
-    `after_executions` is None, the next execution meets the fault, provided that its kind affects executions.
+    `after_executions` is None, a fault of a kind that affects executions affects the next execution.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class FaultRequest:
 
     @property
     def waits_for_execution(self) -> bool:
-        """Whether the fault begins with an execution. Always true for kinds that end with the process."""
+        """Whether an execution starts the fault. True for all kinds that last one execution or one process."""
         passing = self.definition.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
         return passing or self.after_executions is not None or self.probability is not None
 

@@ -383,9 +383,9 @@ def in_collective_since(process: Process) -> float | None:
 
 
 def mean_step_seconds(process: Process) -> float | None:
-    """Returns the mean duration of a process's recent steps; None: no steps, or not reported.
+    """Returns the mean duration of a process's steps; None if it finished no step or reports no steps.
 
-    If recent steps are not reported, returns the mean since the process started counting, which includes its start-up.
+    Averages the recent steps if the process reports them, otherwise the whole time since it started counting.
     """
     counters, began = process.training, process.counted_since_seconds
     if process.recent_steps is not None:
@@ -400,7 +400,7 @@ _WAITING_SECONDS = 10.0  # minimum time without a step before a job counts as wa
 
 
 class JobState(StrEnum):
-    """What a job is doing. If its ranks differ, the first of these states applies. Newer daemons may send others."""
+    """What a job is doing. If its ranks differ, the first of these states applies. Newer daemons may send more."""
 
     COMPILING = "compiling"
     STUCK = "stuck"

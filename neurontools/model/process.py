@@ -87,7 +87,7 @@ class Process:
     attribution: Attribution | None = None  # None if no container, pod or job is known
     training: TrainingCounters | None = None  # None if the runtime does not count training
     training_rates: TrainingRates | None = None  # rates between the last two reports
-    inferred_fields: tuple[str, ...] = ()  # see Device; core_indices if no other process has the device open
+    inferred_fields: tuple[str, ...] = ()  # see Device; core_indices if inferred: only this process has the device open
     counted_since_seconds: float | None = None
     """CLOCK_MONOTONIC when the process started to count executions, errors, latencies and training. None: not reported.
 

@@ -69,7 +69,7 @@ class Snapshot:
         return f"<{what}, {utc_time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
 
     def core(self, index: int) -> NeuronCore | None:
-        """Returns the physical core with this index; None if the core is missing, for example with its device."""
+        """Returns the physical core with this index; None if the core or its device is missing."""
         cores = self.cores
         if 0 <= index < len(cores) and cores[index].index == index:
             return cores[index]

@@ -69,7 +69,7 @@ def _call_with_grpcio(socket_path: str, method: str, request: bytes, timeout_sec
 
 
 def ask_error(socket_path: str, error: CallError) -> UserError:
-    """Returns an error with a message for the user for a failed call; NoDaemon if no daemon answers."""
+    """Returns the error that tells the user why a call failed: NoDaemon, TimedOut or another UserError."""
     if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):

@@ -48,7 +48,7 @@ class Status:
 
 STATUS_NAMES = {code: name for name, code in vars(Status).items() if name.isupper()}
 
-# The gRPC status for the HTTP/2 error code of a reset stream ("Errors" in PROTOCOL-HTTP2.md); INTERNAL for others.
+# gRPC statuses by the HTTP/2 error code of a reset stream ("Errors" in PROTOCOL-HTTP2.md). Other codes: INTERNAL.
 _RESET_STATUS = {
     http2.REFUSED_STREAM: Status.UNAVAILABLE,
     http2.CANCEL: Status.CANCELLED,
@@ -199,7 +199,7 @@ def call(
 ) -> bytes:
     """Makes one unary call on its own connection. The timeout includes connecting.
 
-    `method` is the full name, "/package.Service/Method". Raises RpcError, Unreachable or UnexpectedReply.
+    `method` is the full name, "/package.Service/Method". Raises a CallError if the call fails.
     """
     deadline = monotonic() + timeout_seconds
     with UnaryConnection(socket_path, timeout_seconds, max_reply_bytes=max_reply_bytes) as connection:
@@ -209,7 +209,7 @@ def call(
 class UnaryConnection(CallConnection):
     """A connection for unary calls, one after the other. Connects when it is created. For one thread of one process.
 
-    After a lost connection, a deadline or a malformed reply the connection is closed, and further calls raise RpcError
+    A lost connection, a passed deadline or a malformed reply closes the connection. Further calls then raise RpcError
     (UNAVAILABLE). The caller decides whether to reconnect. A status from the server leaves the connection open, even
     DEADLINE_EXCEEDED: the server knows the deadline and may report it first.
 
@@ -234,7 +234,7 @@ class UnaryConnection(CallConnection):
             while not reply.is_ended:
                 self._http2.receive()
         except BaseException as error:
-            self.close()  # otherwise the next call would read the rest of this reply
+            self.close()  # on an open connection, the next call would read the rest of this reply
             failure = call_error(error)
             if failure is None:
                 raise
@@ -300,7 +300,7 @@ class StreamConnection(CallConnection):
     def messages(self, method: str, request: bytes, *, timeout_seconds: float | None = None) -> "Iterator[bytes]":
         """Makes the call, yields the messages of the reply as they arrive, and closes the connection.
 
-        `timeout_seconds` is for the whole call; None: no limit. Raises RpcError or UnexpectedReply.
+        `timeout_seconds` is for the whole call; None: no limit. Raises a CallError if the call fails.
         """
         reply = Reply(self._max_reply_bytes, is_unary=False)
         try:
@@ -329,7 +329,7 @@ _CONNECT_SECONDS = 0.001  # a unix socket connects immediately, unless the serve
 class PolledStream(CallConnection):
     """A streaming call that one thread polls with a selector. Connects and sends the request when it is created.
 
-    Raises Unreachable, RpcError or UnexpectedReply.
+    Raises a CallError if connecting or sending fails.
     """
 
     def __init__(self, socket_path: str, method: str, request: bytes, *, max_reply_bytes: int) -> None:

@@ -93,7 +93,7 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            # A field that may be None in the model can be one without presence (always set) in the message.
+            # A field that may be None in the model may lack presence in the message, where it then always has a value.
             is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
             (self.optional if is_absent_sometimes else self.scalars).append(name)
 

@@ -15,7 +15,7 @@ _SERVICE = "/neurontools.v1.FaultService/"
 
 
 def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[InjectedFault, ...]:
-    """Injects all faults, or none and raises UserError. Waits until the affected processes have acknowledged."""
+    """Injects all faults, or none if it raises UserError. Waits until the affected processes have acknowledged."""
     message = neuron_pb2.InjectFaultsRequest()
     for request in requests:
         asked = message.faults.add(kind=request.kind, seed=request.seed)
@@ -28,14 +28,14 @@ def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[Injected
 
 
 def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:
-    """Heals faults; without numbers, all of them. Returns how many it healed. Raises UserError."""
+    """Heals the faults with these numbers, by default all. Returns how many. Raises UserError if the call fails."""
     message = neuron_pb2.HealFaultsRequest(numbers=numbers)
     reply = ask(socket_path, f"{_SERVICE}HealFaults", message.SerializeToString(), TIMEOUT_SECONDS)
     return neuron_pb2.HealFaultsResponse.FromString(reply).healed
 
 
 def list_faults(socket_path: str) -> tuple[InjectedFault, ...]:
-    """Returns the injected faults of the daemon's host. Raises UserError."""
+    """Returns the injected faults of the daemon's host. Raises UserError if the call fails."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", TIMEOUT_SECONDS)
     snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
     return tuple(from_message(InjectedFault, fault) for fault in snapshot.injected_faults)

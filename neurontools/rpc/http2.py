@@ -110,7 +110,7 @@ class Http2Connection:
 
     @property
     def takes_streams(self) -> bool:
-        """Whether another stream can be opened, unless the server has closed the connection unnoticed."""
+        """Whether the client may open another stream. Does not check whether the server closed the connection."""
         return not self._is_closed and not self._is_going_away and self._next_stream_id <= _MAX_STREAM_ID
 
     def open(self, stream: Http2Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
@@ -203,7 +203,7 @@ class Http2Connection:
             self._send_window_bytes -= len(chunk)
             stream.send_window_bytes -= len(chunk)
             self._unsent += _frame(_DATA, _END_STREAM if sent == len(body) else 0, stream.id, chunk)
-        if sent < len(body):  # the reply came before the whole request was sent: an error, so drop the rest
+        if sent < len(body):  # the server replied before it got the whole request, so the rest is dropped
             self._unsent += _frame(_RST_STREAM, 0, stream.id, CANCEL.to_bytes(4))
 
     def _take(self, size: int) -> bytes:
@@ -219,7 +219,7 @@ class Http2Connection:
         return taken
 
     def _ready_socket(self) -> _socket.socket:
-        """Returns the socket with its timeout set to the time until the deadline. Raises TimeoutError after that."""
+        """Returns the socket, with the time until the deadline as timeout. Raises TimeoutError after the deadline."""
         remaining_seconds = None if self.deadline is None else self.deadline - monotonic()
         if remaining_seconds is not None and remaining_seconds <= 0:
             raise TimeoutError
@@ -318,7 +318,7 @@ class Http2Connection:
     def _on_goaway(self, _flags: int, _stream_id: int, payload: bytes) -> None:
         """Handles GOAWAY (RFC 9113, section 6.8).
 
-        The peer still answers streams up to the last stream ID; later ones need a new connection.
+        The peer still answers streams up to the last stream ID; later streams need a new connection.
         """
         self._is_going_away = True
         last_stream_id = int.from_bytes(payload[:4]) & _MAX_STREAM_ID

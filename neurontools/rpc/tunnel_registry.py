@@ -1,7 +1,7 @@
 """TLS tunnels: local unix sockets that lead to daemons on other hosts, so that clients need no TLS.
 
-Each connection to such a socket becomes a TLS connection to the remote daemon. Each of these is opened in a thread of
-its own, because name lookups block. One thread moves the data of all connections.
+For each connection to such a socket, a tunnel opens a TLS connection to the remote daemon, in a thread of its own,
+because name lookups block. One thread moves the data of all connections.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Door:
 
 @dataclass(slots=True)
 class _Connected:
-    """A local client, and the TLS connection that was opened for it, or the reason why that failed."""
+    """A local client, with the TLS connection opened for it, or with the reason why opening it failed."""
 
     door: _Door
     local: socket.socket
@@ -264,7 +264,7 @@ class TunnelPipe:
         """Moves the available data. If a side has closed or failed, closes the remote socket and returns False.
 
         If the remote daemon never answered, sends a GOAWAY frame with the reason to the local client. The local socket
-        stays open, so that the client can read it.
+        stays open, so that the client can read the frame.
         """
         try:
             for _ in range(_MOST_ROUNDS):
@@ -350,7 +350,7 @@ _OF_ITS_CERTIFICATE = {
     _HOST_NAME: "its certificate is for other names; use one of them, or have this one added",
     _ADDRESS: "its certificate is for other names and addresses; use one of them, or have this one added",
 }
-# Messages for TLS alerts of the server, by the end of the reason that OpenSSL gives.
+# Messages for TLS alerts of the server; the keys are the ends of OpenSSL's reason texts.
 _ALERTS = (
     (
         "ALERT_UNKNOWN_CA",
@@ -446,7 +446,7 @@ _standing: list[TunnelSet] = []
 
 
 def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Opens a tunnel to `grpcs://HOST:PORT` for the rest of the command. Returns its socket path. Raises UserError."""
+    """Opens a tunnel to `grpcs://HOST:PORT` until the command ends, and returns its socket path."""
     try:
         address = remote_address(text)
     except ValueError as error:

@@ -23,8 +23,8 @@ def choose_daemon(
 ) -> tuple[str | None, str | None]:
     """Returns the configured socket or the instance type to simulate. Options override environment variables.
 
-    Returns (None, None) if neither is configured. Raises UserError if both are given or the socket is invalid. With
-    `reads_only`, opens a tunnel to a daemon that serves over TLS, and returns the tunnel's local socket.
+    Returns (None, None) if neither is configured. Raises UserError if both are given as options, or the socket is
+    invalid. If `reads_only` and the configured daemon serves over TLS, opens a tunnel and returns its local socket.
     """
     if given:  # saves the import of the option parser if no option is given
         from neurontools.cli.line import exclude_each_other
@@ -46,10 +46,10 @@ def choose_daemon(
 
 
 def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
-    """Returns the answer of the first daemon of this host; None if no daemon runs.
+    """Returns the answer of this host's first daemon that answers; None if no daemon runs.
 
-    `ask` receives a socket path, and raises NoDaemon if no daemon answers there. If only refusing daemons exist, raises
-    the NoDaemon of the first of them.
+    `ask` receives a socket path, and raises NoDaemon if no daemon answers there. If daemons run but none answers,
+    raises the NoDaemon of the first.
     """
     failure = None
     for candidate in socket_path.candidate_sockets(environment):
@@ -73,7 +73,7 @@ def _is_absent(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):
-        pass  # the later connect reports this error
+        pass  # connecting to the socket later reports this error
     return False
 
 
@@ -87,8 +87,8 @@ def ask_or_start_daemon(
 ) -> "T":
     """Returns the answer of the configured daemon, else of the first daemon of this host, else of a private daemon.
 
-    Starts a private daemon to simulate, or to read this host's devices if no daemon runs. The private daemon takes a
-    snapshot every `interval_seconds` and ends when `stack` closes. Raises NoDaemon if there is no daemon and no device.
+    If a simulation is configured, asks only a private daemon, which simulates. A private daemon takes a snapshot every
+    `interval_seconds` and ends when `stack` closes. Raises NoDaemon if there is no daemon and no device.
     """
     named, instance_type = choose_daemon(given, os.environ)
     if named is not None:

@@ -28,11 +28,11 @@ class DaemonSnapshots:
         self._presence: _socket.socket | None = None
 
     def latest(self) -> Snapshot:
-        """Returns the latest snapshot. Raises NoDaemon or UserError."""
+        """Returns the latest snapshot. Raises NoDaemon if no daemon answers, UserError if the call fails."""
         return self._ask(neuron_pb2.GetSnapshotRequest())
 
     def past(self, age_seconds: float) -> Snapshot:
-        """Returns the snapshot from `age_seconds` ago, or the oldest if it is newer. Raises NoDaemon or UserError."""
+        """Returns the snapshot from `age_seconds` ago, or the oldest one if all are newer. Raises as `latest` does."""
         return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
 
     def close(self) -> None:

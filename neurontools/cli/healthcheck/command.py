@@ -168,7 +168,7 @@ class HealthCheck:
             return self._of_daemon(daemon.socket_path)
 
     def _of_daemon(self, path: str) -> "HostVerdict":
-        """Returns the health verdict from the daemon at this socket. Raises NoDaemon or UserError."""
+        """Returns the health verdict from the daemon at this socket. Raises NoDaemon if no daemon answers there."""
         from neurontools.model import health
         from neurontools.rpc import health_reply
         from neurontools.rpc.ask import ask

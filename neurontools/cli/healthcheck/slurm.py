@@ -62,9 +62,9 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 
 
 def drain_reason(verdict: HostVerdict) -> str:
-    """Returns the drain reason: owner of the problem, MARK, name of the finding, location and cause."""
+    """Returns the drain reason: owner of the problem, MARK, name of the first finding, location and cause."""
     first = verdict.findings[0]
-    # One finding that the node's owner must fix is enough for a node problem.
+    # The node's operator owns the problem if at least one finding is the operator's.
     owner = (
         Owner.NODE if any(health.finding_owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
     )

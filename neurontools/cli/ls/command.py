@@ -121,7 +121,7 @@ class DeviceListQuery:
         self._deadline = 0.0
 
     def answer(self, path: str) -> str:
-        """Returns the document that the daemon at this socket renders. Raises NoDaemon or UserError."""
+        """Returns the document that the daemon at this socket renders. Raises NoDaemon if no daemon answers."""
         from neurontools.rpc import wire
 
         self._deadline = monotonic() + TIMEOUT_SECONDS

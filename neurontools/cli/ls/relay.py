@@ -39,7 +39,7 @@ class RelayQuery:
         return ""
 
     def answer_from_devices(self) -> str | None:
-        """Raises NoDaemon, because there is nothing to relay to."""
+        """Raises NoDaemon, because relaying needs a daemon."""
         raise NoDaemon("no monitor daemon on this host; start neurond", EXIT_NO_DAEMON, is_absent=True)
 
 

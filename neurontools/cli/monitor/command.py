@@ -76,7 +76,7 @@ EXIT_CODES = (
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
-_LATE_SECONDS = 0.02  # seconds from the time when the daemon's snapshot is due to the request for it
+_LATE_SECONDS = 0.02  # a snapshot is requested this many seconds after it is due
 _AGAIN_SECONDS = 0.05  # seconds between retries while the snapshot is overdue
 _PATIENCE_INTERVALS = 2.0  # snapshot intervals to wait for a new snapshot before using the old one
 
@@ -144,7 +144,7 @@ class RecordOutput:
 
 
 def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput, count: int | None) -> int:
-    """Writes the records of a recording as fast as possible, timed by its snapshots. Returns the exit code."""
+    """Writes the records of a recording without waiting for their times. Returns the exit code."""
     from neurontools.client.recording import RecordingReader
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
@@ -177,7 +177,7 @@ class RecordStream:
         self._is_lost = False
 
     def run(self, first: Snapshot, count: int | None) -> None:
-        """Writes `count` records, or records without end for None; the first without waiting. Raises ReaderGone."""
+        """Writes `count` records (None: endlessly), the first at once. Raises ReaderGone if the pipe is closed."""
         recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
             past = self._past(period_seconds)

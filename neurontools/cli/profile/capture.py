@@ -30,7 +30,7 @@ from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
-_SILENT_SECONDS = 120.0  # limit of silence; a captured process sends data every second
+_SILENT_SECONDS = 120.0  # longest time without data; a captured process sends data every second
 _MAX_NAMES = 5
 
 

@@ -239,7 +239,7 @@ def _run_script(
     look: Callable[[], None],
     estimates: EstimateRequest | None,
 ) -> int:
-    """Runs the script, prints the summary and returns the exit code. Polls `look` while the script runs."""
+    """Runs the script, prints the summary and returns the exit code. Calls `look` repeatedly meanwhile."""
     began, began_ns = monotonic(), time_ns()
     with _ScriptProcess() as child:
         if "top" in given:

@@ -68,7 +68,7 @@ def combine_workers(
 ) -> dict[str, Any]:
     """Returns the summary of all workers: sums of their counters, and maxima of step times and peaks.
 
-    `worker_count` includes workers that wrote no counters; None counts only `workers`.
+    `worker_count` also counts workers that wrote no counters; None means the length of `workers`.
     """
     count = len(workers) if worker_count is None else worker_count
     document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}

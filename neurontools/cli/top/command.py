@@ -120,7 +120,7 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
 
 
 def _request_snapshot(path: str) -> tuple[str, bytes]:
-    """Returns the socket path, and the encoded snapshot of the daemon there. Raises NoDaemon."""
+    """Returns the socket path and its daemon's latest snapshot, encoded. Raises NoDaemon if no daemon answers."""
     from neurontools.rpc.ask import ask
 
     return path, ask(path, _METHOD, b"", TIMEOUT_SECONDS)
@@ -149,7 +149,7 @@ def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -
 
 
 def _show_reached_host(given: dict[str, str], path: str, typed_ahead: TypedAhead) -> int:
-    """Shows the dashboard of the host at this socket. Raises NoDaemon or UserError."""
+    """Shows the dashboard of the host at this socket. Raises NoDaemon if no daemon answers there."""
     return _run_dashboard(given, *_request_snapshot(path), options.interval_option(given), typed_ahead)
 
 

@@ -35,7 +35,7 @@ _PAST_SECONDS = 5.0  # time limit for fetching the daemon's past
 
 @dataclass(slots=True)
 class SnapshotSource:
-    """Reads snapshots from a recording, or from a daemon and optionally records them.
+    """Reads snapshots from a recording or a daemon. If `record_to` is set, records those of the daemon there.
 
     `exit_code` is the exit code of the command: 1 after an incomplete recording.
     """

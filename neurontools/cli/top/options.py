@@ -143,7 +143,7 @@ def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> D
 
 
 def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
-    """Raises UserError if the host lacks one of the selected devices, or all selected NeuronCores."""
+    """Raises UserError if the host lacks one of the selected devices, or has none of the selected NeuronCores."""
     missing = narrowing_.first_missing_device(snapshot)
     if missing:
         last = max((device.index for device in snapshot.devices), default=-1)

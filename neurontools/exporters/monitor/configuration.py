@@ -98,7 +98,7 @@ class MonitorConfiguration:
 
 
 def read_configuration(file: str) -> MonitorConfiguration:
-    """Reads a configuration file. Raises UserError, whose text names the file, the key and its allowed values."""
+    """Reads a configuration file. Raises UserError if the file is unreadable or its configuration is invalid."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(MAX_FILE_BYTES + 1)
@@ -126,7 +126,7 @@ class InvalidConfiguration(ValueError):
 
 
 def parse_configuration(document: object) -> MonitorConfiguration:
-    """Parses a decoded JSON document; raises InvalidConfiguration.
+    """Parses a decoded JSON document. Raises InvalidConfiguration for an error that can't be ignored.
 
     As in AWS's neuron-monitor, an unknown metric type or an invalid period affects only its own entry.
     """
@@ -206,7 +206,7 @@ class _ConfigurationParser:
         return value == _HELD
 
     def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
-        """Returns the period of neuron_k8s_info in the records, or None without it.
+        """Returns the period of neuron_k8s_info in the records; None if it is not configured.
 
         The key is our extension of AWS's format: true, or an object with a period.
         """

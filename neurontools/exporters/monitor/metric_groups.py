@@ -131,7 +131,7 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
 
 
 def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
-    """Returns entries with utilization 0 for NeuronCores of the process's devices that it does not hold.
+    """Returns entries with utilization 0 for NeuronCores that the process does not hold, on the devices that it uses.
 
     Readers look cores up by index, so no index may be absent.
     """
@@ -261,7 +261,7 @@ _RUNTIME_WRITERS: dict[str, Callable[[Process, RecordPeriod], object]] = {
 
 
 def _measured_seconds(process: Process, period: RecordPeriod) -> float:
-    """Returns the seconds that the reports of a process cover, or the whole period without a current report."""
+    """Returns the seconds that the reports of a process cover; the whole period if its report is missing."""
     return period.seconds if _missing_report_error(process, period.now) else period.seconds_of(process)
 
 
@@ -423,7 +423,7 @@ def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
 
 
 def neuron_k8s_info(period: RecordPeriod) -> NeuronK8sInfo:
-    """Returns the pod of each core and device: the kubelet's allocation, otherwise the pod of a process."""
+    """Returns the pod of each core and device: the pod that the kubelet allocated it to, else that of its process."""
     cores: dict[int, K8sUser] = {}
     devices: dict[int, K8sUser] = {}
     snapshot = period.now

@@ -29,8 +29,8 @@ LONGEST_AWAY_SECONDS = 600.0
 class RecordBaseline:
     """The snapshot of the previous record, and the start of the series of records.
 
-    `away` has the last states of processes that have not yet attached to a restarted daemon. Processes attach within
-    seconds, and the next record that lists them also covers their work in between.
+    `away` has the last states of processes that have not attached again since the daemon restarted. The next record
+    that lists such a process also covers its work in the meantime.
     """
 
     snapshot: Snapshot
@@ -107,9 +107,9 @@ class RecordPeriod:
         return earlier is None or earlier.measured_at_seconds != process.measured_at_seconds
 
     def _counted_here(self, process: Process) -> bool:
-        """Whether all counts of a process without a state in the baseline belong to this period.
+        """Whether all counts of a process that the baseline lacks belong to this period.
 
-        Counts that began before the first record do not: the process was attached to an earlier daemon, or to none.
+        They do not if the process began to count before the first record, attached to an earlier daemon or to none.
         """
         since_seconds = process.counted_since_seconds
         return self.before is not None and (since_seconds is None or since_seconds >= self._began_seconds)
@@ -167,7 +167,7 @@ class RecordPeriod:
         return None if busy is None or flop is None or seconds <= 0 else (min(1.0, busy / seconds), flop / seconds)
 
     def core_rates(self, core: NeuronCore, owner: Process) -> tuple[float | None, float | None]:
-        """Returns the busy share (0..1) and the FLOPS of a physical core; None is unknown."""
+        """Returns the busy share (0..1) and the FLOPS of a physical core, each None if unknown."""
         earlier = self._cores.get(core.index)
         derived = core.utilization_ratio, core.flops_per_second
         if earlier is None or core.measured_at_seconds is None or not self._is_one_count_of_cores():

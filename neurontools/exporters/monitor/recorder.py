@@ -23,7 +23,7 @@ _EARLY_SECONDS = 0.002  # tolerance, because a sleep may end a little early
 
 
 class GroupKey(NamedTuple):
-    """Identifies a configured metric group: the index of its runtime entry (-1 for the host), and its type."""
+    """Identifies a configured metric group: index of its runtime entry (host: -1, neuron_k8s_info: -2), and type."""
 
     selection: int
     type: str
@@ -49,7 +49,7 @@ def make_record(
     before: Callable[[GroupKey], RecordBaseline | None],
     is_due: Callable[[GroupKey], bool] = lambda _: True,
 ) -> Record:
-    """Makes the record of a snapshot from the due groups, each over the period since its baseline (`before`).
+    """Makes the record of a snapshot from the due groups, each over the period since the baseline from `before`.
 
     Omits groups that are not due, so that readers don't count their numbers twice. Lists a process once, even if
     several runtime entries select it. If several of these entries have a group, the first entry determines its period.
