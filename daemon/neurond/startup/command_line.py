@@ -18,12 +18,12 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.version import __version__
 
 EXIT_CODES = (
-    (0, "a signal ended it, or the requested text was printed"),
+    (0, "a signal ended the daemon, or the requested text was printed"),
     (1, "there are no devices, another daemon serves the socket, or something failed"),
     (2, "an option or the configuration is invalid"),
-    (4, "the socket can't be made where it should be"),
+    (4, "the socket can't be created at its path"),
     (70, "a defect of the command"),
-    (130, "interrupted before it served"),
+    (130, "interrupted before the daemon was ready"),
 )
 
 

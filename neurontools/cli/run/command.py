@@ -488,7 +488,7 @@ It ends with the exit code of the script, or of the worker that failed first, or
 EXIT_CODES = (
     (1, "an option is unknown, or something failed"),
     (2, "an option has an invalid value, or there is no script"),
-    (4, "the socket may not be used by this user"),
+    (4, "this user may not use the socket"),
     (12, "no daemon answers"),
     (70, "a defect of the command"),
     (124, "the NeuronCores did not become free, or the daemon did not answer, in time"),

@@ -92,7 +92,7 @@ EXIT_CODES = (
     (0, "the requested output was shown"),
     (1, "an option is unknown, a file is not a recording or is damaged, or the command failed"),
     (2, "an option has an invalid value"),
-    (4, "the socket or the recording may not be used by this user"),
+    (4, "this user may not use the socket or read the recording"),
     (6, "there is no such file, moment or device"),
     (12, "no daemon answers"),
     (70, "a defect of the command"),
