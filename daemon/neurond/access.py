@@ -67,8 +67,8 @@ def _check_closed(settings: Settings, *, has_names: bool) -> None:
 def metrics_access(settings: Settings) -> HttpAccess:
     """Returns the access rules for /metrics. Raises UserError for an invalid file.
 
-    A certificate in [metrics] replaces the one in [tls]. Then every client with a certificate from the client CA of
-    [metrics] may read.
+    If [metrics] names a certificate, the files and the client names of [tls] do not apply. Every client with a
+    certificate from the client CA of [metrics] may read.
     """
     tls: ServerTls | None = None
     named: Subjects | None = None

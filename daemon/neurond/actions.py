@@ -191,7 +191,7 @@ class BoundedCommand:
     def run(
         self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
     ) -> RunOutcome:
-        """Runs a program that reads the document from standard input. It shares the daemon's standard error."""
+        """Runs a program with `document` on its standard input. The program shares the daemon's standard error."""
         inherited = {name: os.environ[name] for name in (*_INHERITED, *_CERTIFICATES) if name in os.environ}
         try:
             with self._lock:

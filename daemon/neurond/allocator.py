@@ -78,7 +78,7 @@ class RuntimeReport:
     total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     training: model.TrainingCounters | None = None
-    counted_since_seconds: float | None = None  # start of counting (CLOCK_MONOTONIC); None: not reported
+    counted_since_seconds: float | None = None  # when the process began to count (CLOCK_MONOTONIC); None: not reported
     operators: tuple[model.OperatorTime, ...] = ()
     advice: tuple[model.ScriptAdvice, ...] = ()
 
@@ -222,8 +222,8 @@ class CoreCounters:
 class CoreAllocator:
     """The leases and reports of one host. Belongs to the event loop's thread.
 
-    Core counters start at `began_seconds` (CLOCK_MONOTONIC). What a process counted before that, under an earlier
-    daemon, is not added to its cores.
+    Core counters start at `began_seconds` (CLOCK_MONOTONIC). They exclude what processes counted earlier, under a
+    previous daemon.
     """
 
     def __init__(
@@ -366,7 +366,7 @@ class CoreAllocator:
         return first, count
 
     def _first_fit(self, count: int, lnc: int) -> int:
-        """Returns the first of the lowest `count` contiguous free logical cores."""
+        """Returns the lowest index at which `count` contiguous logical cores are free."""
         total = self.shape.logical_core_count(lnc)
         if not 1 <= count <= total:
             raise ImpossibleRequest(f"{NUM_CORES}={count}: this host has {total} NeuronCores; ask for 1 to {total}")

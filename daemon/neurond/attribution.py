@@ -32,7 +32,7 @@ class KubeletTimeouts:
 
     interval_seconds: float = 10.0
     reply_seconds: float = 5.0
-    first_retry_seconds: float = 1.0  # pause after a failure; doubles with each further one
+    first_retry_seconds: float = 1.0  # pause after a failure; doubles with each further failure
     longest_retry_seconds: float = 60.0
     held_seconds: float = 300.0
 
@@ -54,7 +54,7 @@ class KubeletWatcher:
         self._socket = socket
         self._patience = patience or KubeletTimeouts()
         self._task: asyncio.Task[None] | None = None
-        self._answered_at_seconds: float | None = None  # time of the last valid answer; None: too old or none yet
+        self._answered_at_seconds: float | None = None  # time of the last answer; None: expired, or no answer yet
         self._failures = 0
         self._trouble = ""
 

@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 class Daemon:
     """The daemon of one host. SIGTERM and SIGINT end it.
 
-    SIGHUP ends it if it has a terminal; without one, SIGHUP reloads the configuration. `lose_host` and `faults` are for
+    SIGHUP ends it if it has a terminal, else reloads the configuration. `lose_host` and `faults` are for
     simulated hosts; the daemon injects `faults` when it starts.
     """
 
@@ -92,7 +92,7 @@ class Daemon:
         )
 
     async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serves until `ending` is set; if that is None, until a signal. Calls `on_ready` as soon as it serves.
+        """Serves until `ending` is set, or until a signal if it is None. Calls `on_ready` as soon as it serves.
 
         Raises UserError if it can't claim the sockets.
         """
@@ -216,7 +216,7 @@ class Daemon:
             self._publisher.publish(whole=False)
 
     def _on_fault_change(self) -> None:
-        """Publishes changed faults, and sets a timer for the next time at which one changes."""
+        """Publishes changed faults, and sets a timer for the next end of a fault's delay or duration."""
         self._on_ownership_change()
         if self._fault_due is not None:
             self._fault_due.cancel()

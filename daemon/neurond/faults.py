@@ -42,8 +42,8 @@ LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
 class FaultEffects:
     """The callbacks and clocks that a `FaultInjector` works with.
 
-    `lose_host` takes down the simulated host for a number of seconds, or forever if that is None. The host returns as
-    if rebooted, and keeps the faults that have not begun. Without this callback, a request to lose the host is refused.
+    `lose_host` takes down the simulated host for the given seconds (None: forever). The host returns as if rebooted,
+    and keeps the faults that have not begun. Without this callback, a request to lose the host is refused.
     """
 
     now: Callable[[], float]  # reads CLOCK_MONOTONIC, in seconds
@@ -82,7 +82,7 @@ class FaultInjector:
 
     @property
     def next_seconds(self) -> float | None:
-        """When the next delay or duration of any fault ends (CLOCK_MONOTONIC); None if none is running."""
+        """When the next delay or duration of a fault ends (CLOCK_MONOTONIC); None if no fault has a running one."""
         return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
 
     def inject(
@@ -348,7 +348,7 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
-    is_armed: bool = False  # whether its delay is over; if so, affected processes get it
+    is_armed: bool = False  # whether its delay is over; from then on, affected processes receive the fault
 
     @property
     def kind(self) -> FaultKind:
@@ -387,7 +387,7 @@ class ActiveFault:
         return before != (self.is_armed, self.began_seconds, self.ended_seconds)
 
     def record_execution(self, now_seconds: float) -> None:
-        """Counts an execution that the fault affected. The first one begins a fault that waits for it."""
+        """Counts an execution that the fault affected. If the fault has not begun, it begins now."""
         self.met_total += 1
         if self.began_seconds is None:
             self.began_seconds = now_seconds
@@ -400,7 +400,7 @@ class ActiveFault:
     def encode(self, cores: list[tuple[int, int, int]]) -> bytes:
         """Encodes the fault as a line for a process.
 
-        Each of `cores` is the local index, the device, and the index of the NeuronCore on that device.
+        `cores` has, for each affected core, its local index, its device, and its NeuronCore index on that device.
         """
         request = self.request
         told = {

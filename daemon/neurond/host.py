@@ -108,7 +108,7 @@ def _load(settings: Settings, allocator: CoreAllocator, instance_type: catalog.I
 def open_kernel_log(settings: Settings) -> KernelLogReader | None:
     """Opens the kernel log that has the errors of the devices.
 
-    Returns None if the settings disable it, or for simulated devices if the settings name no file.
+    Returns None if the settings disable the log; for simulated devices, also if the settings name no file.
     """
     if settings.kmsg is not None:
         return KernelLogReader(settings.kmsg) if settings.kmsg else None

@@ -42,7 +42,7 @@ class ConfigurationReloader:
             self.request()
 
     def request(self) -> None:
-        """Requests a reload. It starts immediately, or after the start of the daemon or the current reload."""
+        """Requests a reload. If the daemon is still starting or reloading, the reload follows afterwards."""
         self._is_requested = True
         if self._is_serving and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._reload_while_requested())

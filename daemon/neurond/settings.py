@@ -31,8 +31,8 @@ class Settings:
     tls_summary: list[str] | None = None  # certificate names of clients with the role summary: no commands, no users
     tls_full: list[str] | None = None  # certificate names of clients with the role full
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: no listener
-    metrics_tls: bool = True  # False: plain HTTP even with a certificate, only on a loopback address
-    metrics_tls_certificate: str | None = None  # certificate file for /metrics; None: tls_certificate, else plain HTTP
+    metrics_tls: bool = True  # False: plain HTTP even with a certificate; needs a loopback address
+    metrics_tls_certificate: str | None = None  # certificate file for /metrics; None: tls_certificate applies
     metrics_tls_key: str | None = None  # key file (PEM); None: the key is in the certificate file
     metrics_tls_client_ca: str | None = None  # file (PEM) of client CAs; None: clients need no certificate
     metrics_bearer_token_file: str | None = None  # file of the token that clients must send; None: no token
@@ -40,7 +40,7 @@ class Settings:
     web: bool = False  # serve pages for browsers on the metrics listener
     web_shows_commands: bool = False
     web_shows_users: bool = False
-    metrics_untagged_together: bool = False  # in metrics, processes without a tag share one runtime_tag
+    metrics_untagged_together: bool = False  # in metrics, processes without a tag share the runtime_tag "untagged"
     otlp_endpoint: str | None = None  # URL that receives the metrics over OTLP; None: no OTLP
     otlp_interval_seconds: float = 30.0
     health_thresholds: dict[str, float | None] = field(default_factory=dict)  # configured fields of HealthThresholds

@@ -34,7 +34,7 @@ EXIT_CODES = (
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
-_HOSTS_OF_A_SECOND = 10  # hosts per second of interval; their snapshots take a fifth of a CPU core
+_HOSTS_OF_A_SECOND = 10  # hosts for each second of the interval, so that all snapshots take a fifth of a CPU core
 _LOOK_SECONDS = 1.0
 
 
@@ -94,7 +94,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
-    """Returns the plans of the requested hosts. Checks the settings of the first one, as neurond does."""
+    """Returns the plans of the requested hosts. Checks the settings of the first host, as neurond does."""
     count = _whole("--hosts", given.hosts, 1, MOST_HOSTS)
     interval = max(1.0, count / _HOSTS_OF_A_SECOND) if given.interval is None else given.interval
     if not 0.05 <= interval <= 3600:
@@ -292,7 +292,7 @@ _STOP_SECONDS = 10.0
 
 
 class FleetProcesses:
-    """A context manager that serves all hosts in child processes. Entering raises UserError if it can't serve one."""
+    """A context manager that serves all hosts in child processes. Entering raises UserError if a host can't start."""
 
     def __init__(self, plans: Sequence[HostPlan], process_count: int) -> None:
         self._shares = [plans[first::process_count] for first in range(min(process_count, len(plans)))]

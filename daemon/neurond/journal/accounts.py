@@ -214,7 +214,7 @@ class ProcessOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CoreUsage:
-    """How much a process used its cores. `busy_seconds_total` is the sum of its logical cores. None: unknown."""
+    """How much a process used its cores. `busy_seconds_total` is a sum over logical cores. None: unknown."""
 
     busy_seconds_total: float | None = None
     flop_total: int | None = None

@@ -54,9 +54,9 @@ _log = logging.getLogger(__name__)
 class LineFile:
     """A log of JSON lines in the files NAME.jsonl and NAME.1.jsonl (older lines) of one directory.
 
-    `what` names the content in log messages. With `group_id` the group may read the files (0640, else 0600). `content`
-    has the complete lines that the files had when they were opened, oldest first. Raises OSError if the files can't be
-    opened; this is a BlockingIOError if another daemon has locked them.
+    `what` names the content in log messages. With `group_id`, the group may read the files. `content` has the complete
+    lines that the files had when they were opened, oldest first. Raises OSError if the files can't be opened, and
+    BlockingIOError if another daemon has locked them.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class LineFile:
         return descriptor
 
     def _mended(self) -> bytes:
-        """Removes an incomplete last line from the current file, and returns the other lines."""
+        """Removes an incomplete last line from the current file, or all lines if it is too large. Returns the rest."""
         content = b""
         if os.fstat(self._file).st_size <= self._most_bytes:
             content = os.pread(self._file, self._most_bytes, 0)
@@ -189,7 +189,7 @@ def open_state_file(
 ) -> T | None:
     """Opens a state file with `opened(directory, group)`.
 
-    Returns None without a directory, or if opening fails. Logs the failure.
+    Returns None if `directory` is None. If opening fails, logs the failure and returns None.
     """
     if directory is None:
         return None

@@ -75,7 +75,7 @@ class ConnectionProxy:
             self._connect(connection, who)
 
     def _count_connection(self, who: PeerCredentials) -> None:
-        """Counts a connection. At the limit, first closes connections of the user whose clients have hung up."""
+        """Counts a connection. At the limit, first closes those of the user's connections that clients have left."""
         try:
             self._peers.take(who, ResourceKind.CONNECTION)
         except LimitReached:
@@ -84,7 +84,7 @@ class ConnectionProxy:
             self._peers.take(who, ResourceKind.CONNECTION)
 
     def _close_abandoned(self, uid: int) -> int:
-        """Closes connections of a user whose clients have hung up. Returns how many it closed."""
+        """Closes those of a user's connections whose clients have hung up. Returns how many it closed."""
         now_seconds = asyncio.get_running_loop().time()
         if now_seconds - self._checked_seconds.get(uid, 0.0) < _CHECK_EVERY_SECONDS:
             return 0
@@ -141,7 +141,7 @@ class GoawaySender:
         self.close_later(connection)
 
     def close_later(self, connection: socket.socket) -> None:
-        """Closes a connection after a second. After an earlier close, clients report a write error, not the reason."""
+        """Closes a connection after a second. If closed at once, clients report a write error instead of the reason."""
         loop = asyncio.get_running_loop()
         if len(self._refused) == _MOST_CLOSING:
             self._refused.popleft()[1].close()

@@ -33,8 +33,8 @@ class ResourceKind(Enum):
 class ResourceLimit:
     """How many of a resource may be open at the same time: per process, per user and in total."""
 
-    by_process: int  # for network clients: per address
-    by_user: int  # for network clients: per certificate name
+    by_process: int  # for a network client, the limit per address
+    by_user: int  # for a network client, the limit per certificate name
     together: int
 
 
@@ -89,7 +89,7 @@ def _shared(together: int, by_process: int) -> ResourceLimit:
     return ResourceLimit(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
 
 
-_SWEEP_EVERY = 256  # least number of new accounts between two removals of unused ones
+_SWEEP_EVERY = 256  # unused accounts are removed after at least this many new accounts
 
 
 class Peer(Protocol):
@@ -97,7 +97,7 @@ class Peer(Protocol):
 
     @property
     def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:
-        """(kind, key) of the peer's two accounts: its process or address, if known; its user or certificate name."""
+        """(kind, key) of the peer's process or address (None: unknown), and of its user or certificate name."""
 
     @property
     def role(self) -> Role:
@@ -121,7 +121,7 @@ class _Account:
         self.at_seconds = now_seconds
 
     def spend(self, work: float, now_seconds: float) -> float:
-        """Takes tokens for work from the bucket, down to a debt of one burst. Returns `wait_seconds`."""
+        """Takes `work` tokens from the bucket. The debt is at most one burst. Returns the seconds to wait."""
         self.left = min(self.pace.at_once, self.left + (now_seconds - self.at_seconds) * self.pace.per_second)
         self.left = max(self.left - work, -self.pace.at_once)
         self.at_seconds = now_seconds
@@ -176,7 +176,7 @@ class PeerLimiter:
     def spend(self, who: Peer, work: float) -> float:
         """Charges a peer for work, and returns how many seconds it has to wait before its next request.
 
-        If the process is already waiting, its work is not charged to its user.
+        While the account of the process is in debt, the account of its user is not charged.
         """
         now_seconds = self._clock()
         wait_seconds = 0.0
@@ -228,7 +228,7 @@ class PeerCredentials:
 
     @property
     def accounts(self) -> tuple[tuple[str, int] | None, tuple[str, int]]:
-        """(kind, key) of the peer's two accounts: its process, if known, and its user."""
+        """(kind, key) of the peer's process (None: unknown), and of its user."""
         return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 

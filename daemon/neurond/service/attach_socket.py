@@ -48,7 +48,7 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 _READ_BYTES = 4096
 _LONGEST_LINE_BYTES = 64
 _LAST_READS = 16
-_MOST_LINES = 64  # lines handled per read, the rest is dropped; a well-behaved process sends fewer
+_MOST_LINES = 64  # lines handled per read; further lines, which no well-behaved process sends, are dropped
 
 _log = logging.getLogger(__name__)
 _log_refusal = RateLimitedLogger(_log, logging.WARNING)
@@ -267,7 +267,7 @@ class _Attached:
 def _admit(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentials, int, int]:
     """Counts a connection against the limits of its peer. Returns the peer's credentials, PID and pidfd.
 
-    Raises _Refused.
+    Raises _Refused at a limit, or if the process can't be identified or watched.
     """
     try:
         who = read_peer_credentials(connection)
@@ -363,7 +363,7 @@ class ProfileTarget(Protocol):
 
 
 def parse_profile_request(line: bytes) -> tuple[int, ProfileOptions]:
-    """Returns the PID and the options of a profile request. Raises ProfileRefused."""
+    """Returns the PID and the options of a profile request. Raises ProfileRefused if the request is invalid."""
     try:
         return read_request(line)
     except ValueError:
@@ -380,7 +380,7 @@ def forward_profile_request(
     attached: Iterable[ProfileTarget],
     allocator: CoreAllocator,
 ) -> None:
-    """Forwards a profile request to the process `pid`. The caller closes `descriptor`. Raises ProfileRefused."""
+    """Forwards a profile request, or raises ProfileRefused with the reason. The caller closes `descriptor`."""
     if descriptor is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         raise ProfileRefused(UNABLE, "no socket came with the request")
     target = next((each for each in attached if each.pid == pid and _holds_cores(allocator, each.token)), None)

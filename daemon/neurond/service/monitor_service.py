@@ -34,7 +34,7 @@ LONGEST_INTERVAL_SECONDS = 86_400.0
 MAX_DEVICE_INDICES = 1024
 MAX_RENDERED = 64
 _ENDED_IN_A_MESSAGE = 100
-_EARLY_SECONDS = 0.02  # a stream also sends a snapshot that is early by this much: clocks jitter
+_EARLY_SECONDS = 0.02  # a stream sends a snapshot even if it comes this much too early, because clocks jitter
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -245,7 +245,7 @@ class FaultService:
         return neuron_pb2.InjectFaultsResponse(faults=map(to_message, injected)).SerializeToString()
 
     async def heal_faults(self, request: neuron_pb2.HealFaultsRequest, context: Context) -> bytes:
-        """Ends the faults with the requested numbers (none: all faults). Returns how many there were."""
+        """Heals the faults with the requested numbers (no numbers: all faults). Returns how many it healed."""
         faults, who = await self._admitted(context)
         try:
             healed = faults.heal(request.numbers, who.uid, who.pid)
@@ -276,7 +276,7 @@ class FaultService:
 
 
 def _read(asked: neuron_pb2.FaultRequest) -> FaultRequest:
-    """Parses a fault request. Raises ImpossibleFault."""
+    """Parses a fault request. Raises ImpossibleFault if it is invalid."""
     if len(asked.kind) > _LONGEST_NAME or len(asked.part) > _LONGEST_NAME:
         raise ImpossibleFault(f"a name is longer than {_LONGEST_NAME} characters")
     given = {name: getattr(asked, name) for name in _OPTIONAL if asked.HasField(name)}  # type: ignore[arg-type]

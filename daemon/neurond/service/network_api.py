@@ -234,7 +234,7 @@ class TlsConnectionProxy:
             self._tasks.discard(task)
             place.leave()
             if task.cancelled():
-                connection.close()  # needed for a task that was cancelled before it started
+                connection.close()  # a task that was cancelled before it started has not closed it
                 self.outcomes[ConnectionOutcome.CROWDED_OUT] += 1
 
         task.add_done_callback(ended)
@@ -328,7 +328,7 @@ def _set_tcp_options(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
 
 
-_weighed = memoryview(bytearray(2**14))  # size of a TLS record: the selector can't see data left in OpenSSL's buffer
+_weighed = memoryview(bytearray(2**14))  # a whole TLS record: the selector can't see data left in OpenSSL's buffer
 
 
 class TlsRelay(Relay):
@@ -363,5 +363,5 @@ class NetworkPeer:
 
     @property
     def accounts(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """The client's address and certificate name, to each of which limits apply."""
+        """(kind, key) of the client's address, and of its certificate name."""
         return ("address", self.address), ("subject", self.name)

@@ -308,7 +308,7 @@ def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAd
 
 
 def _bounded(part: Any, name: str) -> Any:
-    """Returns `part` itself. Raises InvalidReport when one of its counts or their sum is out of range."""
+    """Returns `part` unchanged, or raises InvalidReport if one of its counts or their sum is out of range."""
     total = 0
     for field in part.__slots__:
         value = getattr(part, field)

@@ -181,9 +181,9 @@ async def _read(kind: Any, data: bytes, context: Any) -> Any:
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    """A logging filter that drops grpcio's tracebacks about client errors. Logs one line if memory is exhausted.
+    """A logging filter: drops tracebacks about client errors, and replaces those about exhausted memory by one line.
 
-    Clients disconnect during a call, or send invalid messages to the services health and reflection.
+    Client errors are disconnects during a call, and invalid messages to the services health and reflection.
     """
     if record.exc_info and is_out_of_memory(record.exc_info[1]):
         log_out_of_memory("out of memory: a call was not answered")
@@ -298,7 +298,7 @@ def trim_memory() -> None:
 class MemoryTrimmer:
     """Calls `free` after a flood of calls and connections, because the C library does not return their memory.
 
-    Waits for a second in which no call ends, because grpcio frees ended calls late, but at most ten seconds.
+    Waits for a second in which no call ends, because grpcio frees ended calls late. Waits at most ten seconds.
     """
 
     def __init__(self, free: Callable[[], None] = trim_memory) -> None:
@@ -323,7 +323,7 @@ class MemoryTrimmer:
 
 
 def handle_loop_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handles an unhandled exception of an event loop. Out of memory, logs one line: a traceback needs memory."""
+    """Logs an unhandled exception of an event loop. If memory is exhausted, logs one line: a traceback needs memory."""
     if is_out_of_memory(context.get("exception")):
         log_out_of_memory("out of memory: a request was not answered")
     else:

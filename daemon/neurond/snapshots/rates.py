@@ -137,8 +137,8 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
 def _step_parts(earlier: TrainingCounters, later: TrainingCounters, seconds: float) -> dict[str, float]:
     """Returns the share of each part of step time, by field name.
 
-    A process that reports host time reports all parts together, so the whole is their sum. Otherwise the whole is at
-    least the time between the reports.
+    If the process reports host time, its parts are complete, and the shares are of their sum. Otherwise they are of the
+    time between the reports, or of the sum if that is longer.
     """
     grown = {
         part.ratio: growth
@@ -165,7 +165,7 @@ def _executions(process: Process) -> int | None:
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
-    """Returns a counter's growth per second. None if a value is unknown, without elapsed time, or after a reset."""
+    """Returns a counter's growth per second. None if a value is unknown, if no time has passed, or after a reset."""
     if before is None or now is None or seconds <= 0 or now < before:
         return None
     return (now - before) / seconds
@@ -240,7 +240,7 @@ _SPANS = 2
 
 @dataclass(slots=True)
 class _Past:
-    began: Process  # as of the report that began the current span of steps
+    began: Process  # the process in the report that began the current span of steps
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
     told: RecentSteps | None = None
 

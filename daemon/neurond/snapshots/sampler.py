@@ -181,7 +181,7 @@ def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> Neur
 
 
 def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
-    """Removes the cores of other, attached processes from a process that the source found."""
+    """Removes cores that leases give to other processes from a process that the source found."""
     kept = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
     if kept == process.core_indices:
         return process

@@ -25,7 +25,7 @@ _COMPRESSION_LEVEL = 1  # zlib level: shrinks a snapshot to a tenth in well unde
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot, and `message`: the serialized bytes of any response that has the snapshot in field 1."""
+    """A snapshot, and `message`: its serialized response, the same for each response type with it in field 1."""
 
     snapshot: Snapshot
     message: bytes
@@ -98,7 +98,7 @@ class SnapshotStore:
         return zlib.decompress(self._past[0].packed) if self._past else self.latest.message
 
     def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
-        """Returns the serialized snapshots of the last `duration_seconds` (0: all) after a sequence number."""
+        """Returns the serialized snapshots of the last `duration_seconds` (0: no limit) after `after_sequence`."""
         return map(zlib.decompress, self.packed_history(duration_seconds, after_sequence))
 
     def packed_history(
@@ -112,7 +112,7 @@ class SnapshotStore:
     ) -> Iterator[bytes]:
         """Returns the same snapshots as `history`, compressed with zlib.
 
-        Leaves out `before_sequence` and later snapshots, then all but the latest `most`. 0 means no limit.
+        Returns at most the latest `most` of those before `before_sequence`. For both arguments, 0 means no limit.
         """
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
         found: list[bytes] = []
@@ -191,9 +191,9 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # shares of the interval between which reports should come, far from both ticks
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # reports should come between these shares of the interval, far from both ticks
 _PLACES = 16
-_LATE_SHARE = 0.5  # share of the interval: a tick that is less late is not skipped
+_LATE_SHARE = 0.5  # a tick is skipped only if it is late by more than this share of the interval
 
 
 class TickSchedule:
@@ -209,7 +209,7 @@ class TickSchedule:
         return tick_seconds + self.interval_seconds * (1 + max(0, math.ceil(late_share - _LATE_SHARE)))
 
     def report_at(self, pid: int) -> float:
-        """Returns a time at which a process should report, and from which it should report once per interval.
+        """Returns the start of a process's report schedule: it should report once per interval from this time on.
 
         Each process then reports once between two ticks, and different processes report at different times.
         """

@@ -247,7 +247,7 @@ class SimulatedRank:
     flop: int = 0
     executions: int = 0
     errors: model.ErrorCounters = model.ErrorCounters()
-    stuck_since_seconds: float | None = None  # start of an endless execution, from the start of the load
+    stuck_since_seconds: float | None = None  # start of an endless execution, in seconds since the start of the load
     last_execution_seconds: float | None = None
     latency_counts: dict[int, int] = field(default_factory=dict)
     latency_seconds: float = 0.0

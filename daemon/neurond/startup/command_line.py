@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_from(arguments: Sequence[str]) -> Settings | None:
-    """Returns the settings. For flags that only request output, such as --version, writes it and returns None."""
+    """Returns the settings; None after writing the output that a flag such as --version requests."""
     parent_pid = os.getppid()
     given = parser().parse_args(arguments)
     if given.version:

@@ -334,7 +334,7 @@ def _absolute(path: str | None) -> str | None:
 
 
 def read_toml(file: str) -> dict[str, Any]:
-    """Reads the tables of a TOML file. Raises UserError."""
+    """Reads the tables of a TOML file. Raises UserError if the file is unreadable, too large or invalid."""
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)

@@ -55,7 +55,7 @@ class SteadyClock:
 def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
     """Converts the times of a snapshot to the host's clock, by adding `moved_seconds`.
 
-    Leaves times from the driver, which are by the host's clock already.
+    Does not change times from the driver, which are by the host's clock already.
     """
     if not moved_seconds:
         return snapshot

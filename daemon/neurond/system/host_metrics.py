@@ -17,7 +17,7 @@ from neurontools.driver.sysfs_files import parse_count, read_bytes, read_text, r
 from neurontools.model import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, host
 from neurontools.util.units import sum_known
 
-# Fields of /proc/stat in the order of VcpuTimes, without guest time, which user time contains, and without steal time.
+# Fields of /proc/stat in the order of VcpuTimes. Omits guest time, which is part of user time, and steal time.
 _read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
 
 _SWAP_SECONDS = 4.5
@@ -95,7 +95,7 @@ _LOOK_SECONDS = 60.0  # interval of the search for RDMA devices on a host withou
 _OLD_SECONDS = 3 * RDMA_READ_SECONDS
 _MAX_NAME_CHARACTERS = 64
 
-# Fields of RdmaPort, with the files of the EFA driver below hw_counters whose sum they are.
+# Fields of RdmaPort. Each field is the sum of these files of the EFA driver, below hw_counters.
 _COUNTERS = {
     "received_bytes_total": ("rx_bytes",),
     "sent_bytes_total": ("tx_bytes",),
@@ -231,7 +231,7 @@ class TrafficReader:
         self._latest: tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]] = ((), ())
 
     def read(self, now_seconds: float) -> tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]]:
-        """Returns interfaces and disks, () if their file is missing. Raises OSError if it is unreadable."""
+        """Returns interfaces and disks; () for a missing file. Raises OSError if a file is unreadable."""
         seconds = now_seconds - self._read_at_seconds
         # 0.9, because a tick may come a little early.
         if seconds < 0.9 * TRAFFIC_READ_SECONDS:
@@ -259,7 +259,7 @@ class _CounterFile:
         self._before: dict[bytes, _Pair] = {}
 
     def read(self, parse: _Parse, seconds: float) -> list[tuple[str, _Pair, _Rates]]:
-        """Returns name, counters, and rates per second since the previous read of each interface or disk."""
+        """Returns, for each interface or disk, its name, its counters, and their rates since the previous read."""
         lines = _content(self._paths).split(b"\n")
         if self._reads % _READS_BETWEEN_SCANS == 0 or len(lines) != self._line_count:
             self._reads, self._line_count = 0, len(lines)

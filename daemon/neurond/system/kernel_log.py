@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class KernelLogReader:
     """Reads new kernel log records. To be used in the event loop's thread only.
 
-    Tries to open a missing file again later. With `is_named`, the user configured the file: logs a failure once.
+    Tries to open a missing file again later. Logs the first failure if the user configured the file (`is_named`).
     """
 
     def __init__(self, path: str, *, is_named: bool = True) -> None:

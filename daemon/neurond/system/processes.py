@@ -63,7 +63,7 @@ class ProcessTable:
             self._check(pid)
 
     def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
-        """Returns the facts of a process that was seen at this time. Reads them anew if the cached facts are older."""
+        """Returns the facts of a process that was seen at this time. Reads them anew if they were cached earlier."""
         if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
             self._check(pid)
         return self._facts[pid]
@@ -321,7 +321,7 @@ def run_id(*parts: str) -> str:
 
 
 def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, ...] | None, str | None]:
-    """Returns the parts of the run's identity, and the run's display name."""
+    """Returns the parts of the run's identity, and the run's display name; each is None if unknown."""
     address, port = (_one_line_value(environment, name) for name in _STORE)
     store = f"{address}:{port}" if address and port else ""
     if _TORCHRUN in environment and store:

@@ -335,7 +335,7 @@ class _Kept:
 
 
 class KernelErrorRule:
-    """Reports errors from the kernel log. Call it with every tick's snapshot and the records since the last one."""
+    """Reports errors from the kernel log. Call it with every tick's snapshot and the records since the last tick."""
 
     def __init__(self) -> None:
         self._kept: dict[_Key, _Kept] = {}

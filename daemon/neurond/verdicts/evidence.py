@@ -32,7 +32,7 @@ class RuleContext:
     met: dict[int, Process] = field(default_factory=dict)
 
     def errors_before(self, process: Process) -> ErrorCounters | None:
-        """Returns a process's errors at the beginning of the window: NO_ERRORS if it is younger, None if unknown."""
+        """Returns a process's errors at the beginning of the window: NO_ERRORS if it started later, None if unknown."""
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
         if since is None:  # the driver counts for this process, from the time when the process was first seen
@@ -133,7 +133,7 @@ class _State:
 class Hysteresis(Generic[Key]):
     """Decides whether a condition holds: it begins and ends only if all measurements agree for some time.
 
-    It begins when they are over the limit, and ends when they are clearly better. Call `holds_since` with every
+    It begins if they all are over the limit, and ends if they all are clearly better. Call `holds_since` with every
     measurement, in order, with times of a clock that is never set.
     """
 

@@ -68,7 +68,7 @@ def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: f
 
 _STEPS = 10.0  # a job is stalled after this many mean step times without a step
 _BUSY_VCPU_RATIO = 0.2
-_PATIENCE_WITH_BUSY = 5.0  # factor on the stall limit of a job if a rank that it waits for uses its vCPU
+_PATIENCE_WITH_BUSY = 5.0  # multiplies the stall limit of a job while an awaited rank uses its vCPU
 _MOST_NAMED = 4
 StallCause = tuple[str, Severity, Process, Sequence[Process]]
 """Reason, severity, the process to look at, and the processes whose devices the finding names."""
@@ -245,7 +245,7 @@ def activity_findings(context: RuleContext) -> Iterator[Finding]:
         stuck = []
         if limits.stuck_seconds is not None:
             stuck = [core for core in group.in_flight if now - core.since_unix_seconds >= limits.stuck_seconds]
-            # A core that waits for a stuck one ended its last execution at about the time when the stuck one began.
+            # A core that waits for a stuck core ended its last execution at about the time when the stuck one began.
             waiting = [core for core in group.between if now - core.since_unix_seconds >= limits.stuck_seconds / 2]
         if stuck:
             yield _stuck(group, stuck, waiting)

@@ -58,7 +58,7 @@ class RuleEvaluator:
         self._orphans = OrphanedPodRule()
         self._kernel_errors = KernelErrorRule()
         self._known: dict[tuple[object, ...], Finding] = {}
-        self._keys: dict[int, tuple[object, ...]] = {}  # identities of known findings, by id()
+        self._keys: dict[int, tuple[object, ...]] = {}  # Finding.identity of each known finding, by id(finding)
         self._health: Health | None = None
 
     def set_thresholds(self, limits: HealthThresholds) -> None:

@@ -27,7 +27,7 @@ from neurontools.model import (
     sum_host_memory,
 )
 
-# Fields of ExecutionCounters and ErrorCounters, with the driver counters whose sum they are.
+# Fields of ExecutionCounters and ErrorCounters. Each field is the sum of these driver counters.
 _OUTCOMES: dict[str, tuple[str, ...]] = {
     "completed_total": ("success_total",),
     "completed_with_err_total": ("execute_completed_with_error_total",),

@@ -38,7 +38,7 @@ from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
-# Totals from here on are negative: memory was freed after a write had reset the counter.
+# A total this large is a wrapped negative number: memory was freed after a write had reset the counter.
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16
@@ -548,7 +548,7 @@ class TreeLayout:
 
 
 def _some(names: list[str]) -> str:
-    """Formats names as the first one and the number of others. Adds "is" or "are" after paths."""
+    """Formats names, such as "NAME and 2 more". Adds "is" or "are" if the names are paths."""
     if len(names) == 1:
         return f"{names[0]} is" if "/" in names[0] else names[0]
     more = f"{names[0]} and {len(names) - 1} more"

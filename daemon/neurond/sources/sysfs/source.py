@@ -27,7 +27,7 @@ from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
 _MAX_WARNINGS = 24
-_INVENTORY_ROUNDS = 16  # refreshes between reads of constant facts while these have warnings
+_INVENTORY_ROUNDS = 16  # constant facts with warnings are read again after this many refreshes
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
@@ -187,7 +187,7 @@ class SysfsSource:
         self._processes.use_devices(self._inventory.directories)
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
-        """Returns whether the foreign devices, or the devices without a device file, have changed."""
+        """Whether the number of devices that this container may not use, or the devices without a file, changed."""
         share = DeviceShare(self._roots, present)
         known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
         return (share.foreign_count, share.fileless) != known
@@ -381,7 +381,7 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
-_BELIEVED_RATIO = 2.5  # a higher busy ratio of one interval is not reported; it may have work of the previous one
+_BELIEVED_RATIO = 2.5  # a higher busy ratio is not reported: it may include work of the previous interval
 _PROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals disproves the unit
 _WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher ratio over a window disproves the unit: bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
@@ -483,7 +483,7 @@ class _Core:
         self.window: tuple[int, float] | None = None  # counter and time at the start of the window
 
     def sustained(self, raw: int, at_seconds: float) -> float | None:
-        """Returns the counter's growth per second over a window when the window ends, otherwise None."""
+        """Returns the counter's growth per second over a window at the window's end, and None until then."""
         if self.window is None:
             self.window = raw, at_seconds
             return None
