@@ -22,7 +22,7 @@ _CALLS = 2000
 
 
 def measure(name: str, rounds: int) -> None:
-    """Prints the line of one model."""
+    """Measures one model and prints its line."""
     import torch
 
     from neurontools.runtime.counting.metrics import call_sites
@@ -58,7 +58,6 @@ def measure(name: str, rounds: int) -> None:
 
 
 def main() -> int:
-    """Measures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=["mlp", "lstm", "bert"])
     parser.add_argument("--rounds", type=int, default=10)

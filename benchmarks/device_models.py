@@ -16,7 +16,7 @@ CHAIN_OPERATORS = 1000
 
 
 class Bert(nn.Module):
-    """A BERT encoder with a head of 30522 words; 4 layers of 512."""
+    """A BERT encoder with a head of 30522 words; 4 layers of width 512."""
 
     def __init__(self, width: int = 512, layers: int = 4, heads: int = 8, words: int = 30522) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """GPT-2 with a head that shares the embedding's weights; 4 layers of 256."""
+    """GPT-2 with a head that shares the embedding's weights; 4 layers of width 256."""
 
     def __init__(self, width: int = 256, layers: int = 4, heads: int = 4, words: int = 8192) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Gpt(nn.Module):
 
 
 class Vit(nn.Module):
-    """A vision transformer for 224 x 224 images; 4 layers of 192."""
+    """A vision transformer for 224 x 224 images; 4 layers of width 192."""
 
     def __init__(self, width: int = 192, layers: int = 4, heads: int = 3) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Training:
     optimizer: Callable[..., Any] = torch.optim.AdamW
 
     def step_on(self, where: str, mark: Step) -> Step:
-        """One step of training on a device; `mark` ends it."""
+        """Returns a function that trains one step on a device and then calls `mark`."""
         model = self.make().to(where)
         optimizer = self.optimizer(model.parameters(), lr=1e-3)
         value, target = (part.to(where) for part in self.batch())
@@ -176,7 +176,7 @@ class Chain:
     steps: int = 20
 
     def step_on(self, where: str, mark: Step) -> Step:
-        """Executes the chain on a device."""
+        """Returns a function that executes the chain on a device and then calls `mark`."""
         one, start = torch.ones(8, 8).to(where), torch.zeros(8, 8).to(where)
 
         def step() -> None:

@@ -1,10 +1,9 @@
 """Measures a training step on the simulated device beside plain CPU eager, in vCPU time.
 
-Each case has two processes that take turns, so other load hits both. The ratio of a round is that of their vCPU times.
-It prints median, lowest and highest ratio, and the first step, which traces and compiles, in steps of the CPU. For the
-chain of additions the times are per operator. The table of docs/performance.md comes last.
-
-With --machine-code a third process trains with --optlevel 3. Its rounds begin when compiling has ended, after minutes.
+In each case, one process trains on the device and one on the CPU, in turns, so other load hits both. A round gives the
+ratio of their vCPU times. It prints the median, lowest and highest ratio, and the time of the first step, which traces
+and compiles, divided by that of a CPU step. For the chain of additions the times are per operator. The table of
+docs/performance.md comes last. With --machine-code a third process trains with --optlevel 3.
 
     python benchmarks/device_step.py [mlp lstm vit bert gpt resnet chain] [--rounds N] [--threads N ...]
                                      [--machine-code]
@@ -36,7 +35,7 @@ LONGEST_WAIT_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Row:
-    """The ratios of one case to the CPU, and those of --optlevel 3 if measured."""
+    """The ratios of one case to the CPU. `machine_code` is the ratio with --optlevel 3, if measured."""
 
     name: str
     threads: int
@@ -81,7 +80,7 @@ def worker(name: str, where: str, threads: int) -> None:
 
 
 def wait_for_machine_code(step: Any) -> None:
-    """Trains until nothing is being compiled, for a limited time."""
+    """Trains until all compilations have ended, but at most LONGEST_WAIT_SECONDS."""
     from neurontools.runtime.launch.device_registration import executor
 
     ends = time.monotonic() + LONGEST_WAIT_SECONDS
@@ -92,7 +91,7 @@ def wait_for_machine_code(step: Any) -> None:
 
 
 def measure(name: str, rounds: int, threads: int, directory: str, places: list[str]) -> Row:
-    """Prints the line of one case."""
+    """Measures one case, prints its line and returns its row."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks'}",

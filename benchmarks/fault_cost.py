@@ -1,8 +1,8 @@
 """Measures the check for injected faults in a training step: an MLP with the check and without.
 
-Short blocks with and without the check take turns in one process, so a slow moment hits both. The ratios of neighbours
-give a median with a 95 % interval by order statistics. The time of the check alone, beside a step of the same run, says
-more than the ratio of two nearly equal times.
+Short blocks with and without the check take turns in one process, so a slow moment hits both. It prints
+the median ratio of neighbouring blocks, with a 95 % interval by order statistics. The time of the check alone, divided
+by that of a step, is more precise than this ratio of two nearly equal times.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Measures the view of many hosts by Prometheus: queries and bytes, with our recording rules and without.
+"""Measures the queries and bytes that a view of many hosts needs from Prometheus, with our recording rules and without.
 
     python benchmarks/fleet_by_prometheus.py [--hosts 2000] [--kinds 8] [--interval 30]
 
 A real Prometheus scrapes many targets of one server. The server replays replies of simulated daemons of several kinds,
-reduced to the series that the rules read (a whole host has 15 times as many). It prints the compressed bytes of the
-connection, the unpacked bytes, and one query for all series of a family, as a view without aggregates would need. CPU
-time is that of this process; memory is the resident size of Prometheus.
+reduced to the series that the rules read (a whole host has 15 times as many). It prints the bytes of the replies,
+compressed and unpacked. One query for all series of a metric shows what a view without aggregates would need. CPU time
+is that of this process; memory is the resident size of Prometheus.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Hosts(ThreadingHTTPServer):
                     super().handle_one_request()
 
             def log_message(self, *_: object) -> None:
-                """Nothing."""
+                """Logs nothing."""
 
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -141,7 +141,7 @@ def prometheus(
 
 
 def asked(url: str, query: str) -> tuple[int, int]:
-    """Returns the number of series in a reply and its unpacked bytes."""
+    """Returns the number of series in the reply to a query, and the unpacked bytes of the reply."""
     try:
         data = urllib.parse.urlencode({"query": query}).encode()
         with urllib.request.urlopen(f"{url}/api/v1/query", data, timeout=60) as reply:

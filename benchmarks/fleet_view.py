@@ -49,7 +49,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def viewed(arguments: Sequence[str], complete: bytes, seconds: float) -> Cost:
-    """Measures neuron-top with these arguments; `complete` is the text of a complete screen."""
+    """Measures neuron-top with these arguments; `complete` is a text that only a complete screen contains."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         pid, terminal = pty.fork()
@@ -93,7 +93,7 @@ def drain(terminal: int, seconds: float) -> None:
 
 
 def summaries(places: Sequence[HostAddress]) -> tuple[float, float]:
-    """Returns mean bytes and mean CPU seconds of a summary."""
+    """Returns the size of a host's summary in bytes and its CPU seconds, as means over the hosts."""
     size = cpu = 0.0
     for place in places:
         with Client(place.address, timeout_seconds=PATIENCE_SECONDS) as client:

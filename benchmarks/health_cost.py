@@ -1,4 +1,4 @@
-"""Measures kernel log, audit and actions in the daemon, beside a tick without them."""
+"""Measures the CPU time of the kernel log reader, the audit log and the actions in a tick of the daemon."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from neurontools.model.finding import FindingKind
 from neurontools.model.health import HealthCriteria
 from neurontools.testing.idle_host import idle_host
 
-TICKS = 2000  # one tick a second of a daemon's life
-OTHERS_A_TICK = 20  # other lines in the kernel log: a host that logs all day
-A_FINDING_BEGINS_EVERY_TICKS = 60  # and ends: a host whose findings flap all day
+TICKS = 2000  # the daemon makes one a second
+OTHERS_A_TICK = 20  # unrelated lines in the kernel log, as on a host that logs all day
+A_FINDING_BEGINS_EVERY_TICKS = 60  # and ends after as many, as on a host with flapping findings
 EVENTS = (TICKS - 1) // A_FINDING_BEGINS_EVERY_TICKS
 
 

@@ -61,7 +61,7 @@ def main() -> None:
 
 
 class Spent:
-    """The CPU times of the blocks that run within it."""
+    """A context manager that collects the CPU times of its blocks."""
 
     def __init__(self) -> None:
         self._taken: list[float] = []
@@ -85,7 +85,7 @@ class Spent:
 
 
 class Finished:
-    """Metrics that have been rendered before."""
+    """A source of metrics whose text is rendered already."""
 
     def __init__(self, document: CompressibleDocument) -> None:
         self._document = document
@@ -110,7 +110,7 @@ def sending_seconds(document: CompressibleDocument, encoding: str) -> float:
     port = asyncio.run_coroutine_threadsafe(listen(), loop).result()
     client = HTTPConnection("127.0.0.1", port)
     for scrape in range(SCRAPES + 1):
-        if scrape == 1:  # by then it is compressed
+        if scrape == 1:  # the first scrape, which compresses, is not measured
             began = asyncio.run_coroutine_threadsafe(cpu_seconds(), loop).result()
         client.request("GET", "/metrics", headers={"Accept-Encoding": encoding})
         client.getresponse().read()

@@ -1,6 +1,7 @@
-"""Measures a reader of summaries over TLS beside one at the socket: network_summary.py [SECONDS].
+"""Measures what a reader of summaries costs the daemon, over TLS and at the Unix socket: network_summary.py [SECONDS].
 
-It divides the daemon's CPU with 50 readers of either kind, less that without any, by 50. A summary comes once a second.
+The cost is the daemon's CPU time with 50 readers, less that without readers, divided by 50. Each gets one summary a
+second.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def share_of_a_core(pid: int, seconds: float, streams: list[PolledStream]) -> tuple[float, int]:
-    """Returns CPU seconds a second, and the number of summaries."""
+    """Returns the CPU seconds a second of a process, and the number of received summaries."""
     began, before, count = time.monotonic(), cpu_seconds(pid), 0
     while (passed := time.monotonic() - began) < seconds:
         count += sum(len(stream.messages()) for stream in streams)

@@ -1,8 +1,8 @@
 """Measures --profile on a training step beside stock torch.profiler, in vCPU time.
 
 Four processes take turns, so other load hits all: one without a profile, one with `--profile`, one under stock
-torch.profiler, and one under torch.profiler with our tracks. A round's ratio compares vCPU times with the first. It
-prints median, lowest and highest ratio.
+torch.profiler, and one under torch.profiler with our tracks. The ratio of a round is that of vCPU times to the
+first process. It prints the median, lowest and highest ratio.
 
     python benchmarks/profile_cost.py [mlp bert …] [--rounds N]
 """
@@ -71,7 +71,7 @@ def seconds_a_step(step: Any, count: int, kind: str) -> float:
 
 
 def measure(name: str, rounds: int, directory: str) -> None:
-    """Prints the lines of one case."""
+    """Measures one case and prints its lines."""
     processes = {}
     for kind in KINDS:
         environment = {

@@ -26,12 +26,12 @@ from tests.harness.trained_profiles import trained
 
 STEPS = 10_000
 LAYERS = 20  # of 5 operators each
-STORAGES = 20  # allocated and freed a step
+STORAGES = 20  # allocated and freed in each step
 ROUNDS = 5
 
 
 def long_profile() -> Profile:
-    """Writes the profile of the tests with more operators, and with the allocations of a training."""
+    """Returns the profile of the tests with more operators, and with the allocations of a training."""
     (profile,) = trained(STEPS)
     totals = list(profile.operator_totals)
     times = [total.longest_ns for total in totals] * LAYERS
@@ -63,7 +63,7 @@ def long_profile() -> Profile:
 
 
 def cpu_seconds(command: Sequence[str]) -> float:
-    """Returns the Returns the vCPU time of a command."""
+    """Returns the vCPU time of a command."""
     before = os.times()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     after = os.times()

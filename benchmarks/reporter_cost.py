@@ -26,7 +26,7 @@ def work(amount: int) -> None:
 
 
 def calibrated() -> int:
-    """Returns the amount of work that takes one step's time on this host."""
+    """Returns the amount for which `work` takes STEP_SECONDS on this host."""
     amount = 20_000
     seconds = min(repeat(lambda: work(amount), number=5, repeat=50)) / 5
     return int(amount * STEP_SECONDS / seconds)

@@ -31,7 +31,7 @@ NEVER = 1 << 60  # executions
 
 
 def tree_of(commit: str, directory: Path) -> Path:
-    """Returns the tree of a commit, unpacked once."""
+    """Returns the directory with the files of a commit. Unpacks them if it does not exist."""
     if directory.exists():
         return directory
     directory.mkdir()
@@ -59,7 +59,7 @@ def started(tree: Path, name: str, cache: str) -> subprocess.Popen[str]:
 
 
 def measure(name: str, rounds: int, before: Path, directory: str) -> None:
-    """Prints the line of one case."""
+    """Compares two trees in one case and prints its line."""
     workers = [started(tree, name, f"{directory}/{name}-{tree.name}") for tree in (before, ROOT)]
     for worker in workers:
         assert worker.stdout is not None
@@ -86,7 +86,7 @@ def measure(name: str, rounds: int, before: Path, directory: str) -> None:
 
 
 def part_seconds() -> float:
-    """Returns the cost of one part of the clock: one for an execution, a batch or a copy."""
+    """Returns the seconds in which the step clock opens and closes one part, such as an execution or a copy."""
     clock = StepClock()
 
     def part() -> None:
@@ -96,7 +96,7 @@ def part_seconds() -> float:
 
 
 def in_turns(name: str, rounds: int, cache: str) -> None:
-    """Prints the line of one case, measured in this process."""
+    """Measures one case in this process, with the counters and without, and prints its line."""
     os.environ |= {"NEURON_COMPILE_CACHE_URL": cache, "NEURONTOOLS_DEVICE": "xla"}
     import torch
 

@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 async def subscribe(socket: str, readers: int, stalled: int) -> None:
-    """Opens the streams and reads some of them for ever, the others never. Prints a line once all are open."""
+    """Opens streams. Reads `readers` of them for ever, the `stalled` ones never. Prints a line once all are open."""
     import grpc
 
     from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
@@ -48,7 +48,7 @@ async def subscribe(socket: str, readers: int, stalled: int) -> None:
 
 
 def measured(readers: int, stalled: int) -> tuple[float, float, float]:
-    """Returns the percentage of a core, and the memory in MiB before and after the measurement."""
+    """Returns the daemon's percentage of a core, and its memory in MiB before and after the measurement."""
     with daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--history", "0") as running:
         clients = [
             subprocess.Popen(
@@ -72,7 +72,7 @@ def measured(readers: int, stalled: int) -> tuple[float, float, float]:
 
 
 def shares(readers: int, stalled: int) -> list[tuple[int, int]]:
-    """Divides the streams among the processes: the limit is per process."""
+    """Divides the streams evenly among as few processes as STREAMS_PER_PROCESS allows."""
     count = -(-(readers + stalled) // STREAMS_PER_PROCESS)
     return [(readers // count, stalled // count)] * count
 

@@ -1,7 +1,7 @@
 """Measures how long the daemon's event loop waits while a tree of 16 devices with 128 cores is read.
 
-A whole daemon runs here with ten ticks a second, and a task that is due every millisecond. Its delay has three causes:
-the loop makes and serves snapshots (its own vCPU time), other processes use the vCPU (the kernel's run delay), and the
+In the loop of a whole daemon with ten ticks a second, a task is due every millisecond. Its delay has three causes: the
+loop makes and serves snapshots (its own vCPU time), other processes use the vCPU (the kernel's run delay), and the
 reading thread holds the interpreter (at most the vCPU time it used). A second daemon with simulated idle devices shows
 the delays without reading.
 """
@@ -30,7 +30,7 @@ INTERVAL_SECONDS, PROBE_SECONDS = 0.1, 0.001
 
 @dataclass
 class Waits:
-    """The delay of each call in milliseconds: total and by cause."""
+    """The delay of each wake-up of the task, in milliseconds: total and by cause."""
 
     whole: list[float] = field(default_factory=list)
     by_reading: list[float] = field(default_factory=list)
@@ -88,7 +88,7 @@ async def _probe(waits: Waits) -> None:
     schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
 
     def now() -> tuple[float, float, float, float]:
-        """Returns milliseconds: clock, vCPU time of this and of the reading thread, run delay of this thread."""
+        """Returns, in milliseconds: clock, vCPU time of this thread and of the reader, run delay of this thread."""
         reader_seconds = 0.0 if clock is None else time.clock_gettime(clock)
         run_delay_ms = int(os.pread(schedule, 64, 0).split()[1]) / 1e6
         return 1e3 * time.perf_counter(), 1e3 * time.thread_time(), 1e3 * reader_seconds, run_delay_ms

@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _cpu_ms(read: Callable[[], object]) -> float:
-    """Returns the median CPU time of this thread."""
+    """Returns the median CPU time of a read, in milliseconds."""
     times = []
     for _ in range(ROUNDS):
         before = time.thread_time()

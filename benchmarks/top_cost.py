@@ -4,8 +4,8 @@
 
 Each program gets a fresh 200x50 terminal and no keys. CPU time is that of its process clock, memory its high-water
 mark. The first frame is the moment when 80 % of the cells of the last screen are filled. Then keys move the selection
-at random moments, on a quiet host and beside five busy processes a vCPU. An "echo" program that only answers keys
-shows the scheduler's part. Last, neuron-top backfills from a daemon that remembers more than neuron-top keeps.
+at random moments, on a quiet host and beside five busy processes a vCPU. A program "echo" that only answers keys
+shows the scheduler's part of the delay. Last, neuron-top backfills from a daemon with more history than it keeps.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def print_keys(shown: Sequence[Program]) -> None:
 
 
 def print_full_past(flags: list[str]) -> None:
-    """Prints its memory after the start and with its largest past."""
+    """Prints the memory of neuron-top with all the history that it keeps."""
     history = ("--interval", str(PAST_INTERVAL_SECONDS), "--history", str(PAST_SECONDS))
     with daemon(*flags, *history) as remembering:
         time.sleep(PAST_SECONDS)
@@ -109,7 +109,7 @@ def print_full_past(flags: list[str]) -> None:
 
 
 def wait_for_past(running: Session) -> None:
-    """Waits until the backfill has ended: for some seconds it did only its usual work."""
+    """Waits until the backfill has ended: neuron-top has used little CPU time for some seconds."""
     quiet = 0
     while quiet < 4 and running.age_seconds < LONGEST_LOAD_SECONDS:
         before = running.cpu_seconds

@@ -20,7 +20,7 @@ REQUEST = b"GET /top/overview?columns=160 HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept:
 
 
 def view(port: int, count: int) -> None:
-    """Opens this many streams and reads them for ever. Prints a line once all bring rows."""
+    """Opens this many streams and reads them for ever. Prints a line once all have received rows."""
     selector = selectors.DefaultSelector()
     silent = set()
     for _ in range(count):
@@ -41,7 +41,7 @@ def view(port: int, count: int) -> None:
 
 @contextlib.contextmanager
 def viewers(port: int, count: int) -> Iterator[None]:
-    """Runs this many viewers."""
+    """Runs this many viewers during a block."""
     if not count:
         yield
         return

@@ -15,7 +15,7 @@ from campaign.outcome import Outcome, table
 
 Trial = Callable[[float, Random, Path], Outcome | list[Outcome]]
 
-# Each trial gets this share of the time.
+# The trials, each with its relative share of the time.
 TRIALS: dict[str, tuple[Trial, float]] = {
     "kills": (ownership.kills, 4),
     "restarts": (ownership.restarts, 3),

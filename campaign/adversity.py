@@ -47,7 +47,7 @@ def full_disk(seconds: float, random: Random, directory: Path) -> Outcome:
             )
             try:
                 told = process.communicate(timeout=5 if "neurond" in command else 60)[1]
-            except subprocess.TimeoutExpired:  # a daemon that could write its tree goes on
+            except subprocess.TimeoutExpired:  # a daemon that could write its tree keeps running
                 os.killpg(process.pid, signal.SIGTERM)
                 told = process.communicate()[1]
             outcome.check("Traceback" not in told, f"{command.split(' ', 3)[-1][:60]}: {told[-200:]}")

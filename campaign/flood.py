@@ -59,7 +59,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _held(place: str, until: float, say: Callable[[socket.socket], int]) -> int:
-    """Keeps as many connections open as possible. Returns the sum of what `say` counts."""
+    """Opens connections and keeps them open. Calls `say` with each, and returns the sum of its results."""
     held: list[socket.socket] = []
     count = 0
     while time.monotonic() < until:
@@ -90,7 +90,7 @@ def half(place: str, until: float) -> int:
 
 
 def resets(place: str, until: float) -> int:
-    """Cancels each call right after it was made."""
+    """Makes calls and cancels each immediately."""
     count = 0
     while time.monotonic() < until:
         try:
@@ -125,7 +125,7 @@ def stalled(place: str, until: float) -> int:
 
 
 def garbage(place: str, until: float) -> int:
-    """Sends random bytes, every second time after a valid beginning."""
+    """Sends random bytes, on every second connection after a valid HTTP/2 preface."""
     count = 0
     chance = random.Random(count)
     while time.monotonic() < until:
@@ -140,7 +140,7 @@ def garbage(place: str, until: float) -> int:
 
 
 def reports(place: str, until: float) -> int:
-    """Attaches, then sends the largest reports that are allowed, as fast as they are read."""
+    """Attaches, then sends the largest reports that are allowed, as fast as the daemon answers."""
     service = "/neurontools.v1.RuntimeService"
     parts = MOST_SUBGRAPHS // MOST_MODELS
     count = 0

@@ -30,7 +30,7 @@ _CALM_CALLS = 50
 
 
 def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
-    """Runs each kind of flood on each socket of one daemon, and measures how others are served."""
+    """Runs each kind of flood on each socket of one daemon, and measures how other clients are served."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -77,7 +77,7 @@ def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
 
 @contextmanager
 def _other_user() -> Iterator[pwd.struct_passwd | None]:
-    """Creates a user and a group for the length of a block. Yields None without the right to do so."""
+    """Creates a user and a group for the length of a block. Yields None if this process can't create users."""
     name = f"campaign{os.getpid()}"
     command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/bin/false", name]
     if os.geteuid() or not shutil.which("useradd") or subprocess.run(command, check=False).returncode:
@@ -137,7 +137,7 @@ def _calm(daemon: Host) -> Outcome:
 
 
 def _served(daemon: Host, port: int, times: int) -> None:
-    """Serves each kind of client once: memory that the first request takes is no growth."""
+    """Makes requests of each kind, because memory that the first ones take does not count as growth."""
     for _ in range(times):
         neuron_ls(daemon.socket)
         _scraped(port)

@@ -169,7 +169,7 @@ def flags(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def _ended(command: list[str]) -> tuple[int | None, str]:
-    """Returns the exit code and the standard error of a command; None for a command that had to be stopped."""
+    """Returns the exit code and standard error of a command. The exit code is None if the command had to be killed."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -183,7 +183,7 @@ def _ended(command: list[str]) -> tuple[int | None, str]:
 
 
 def _odd(part: object, random: Random) -> object:
-    """Returns the document with one odd value at a random place."""
+    """Returns the document with an odd value in place of a random part."""
     odd: list[object] = [None, "", "x" * 1000, -1, 10**400, 1e308, [], {}, [[[]]], True, "\x1b]0;x\x07", "1" * 20]
     if not isinstance(part, dict | list) or not part or random.random() < 0.15:
         return random.choice(odd)
@@ -195,7 +195,7 @@ def _odd(part: object, random: Random) -> object:
 
 
 def _many(outcome: Outcome, one: Callable[[], None], seconds: float) -> None:
-    """Runs rounds until the time is over. An exception other than a refusal fails the trial, once for each kind."""
+    """Calls `one` until the time is over. Exceptions except one-line UserErrors are failures; equal ones count once."""
     slowest_seconds = 0.0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -79,7 +79,7 @@ class Host:
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def settles(self, holds: Callable[[Snapshot], bool]) -> bool:
-        """Returns whether a snapshot fulfils the condition in time."""
+        """Waits until a snapshot fulfils the condition. Returns False if none does within PATIENCE_SECONDS."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -91,7 +91,7 @@ class Host:
         return False
 
     def memory_settles(self, below_bytes: int) -> bool:
-        """Returns whether the resident memory falls below the limit in time."""
+        """Waits until the resident memory is below the limit. Returns False after PATIENCE_SECONDS / 4."""
         deadline = time.monotonic() + PATIENCE_SECONDS / 4
         while self.resident_bytes > below_bytes:
             if time.monotonic() > deadline:
@@ -111,7 +111,7 @@ def host(directory: Path, *flags: str, environment: dict[str, str] | None = None
 
 
 def neuron_ls(socket: str) -> tuple[bool, float, str]:
-    """Runs neuron-ls. Returns whether it succeeded, its seconds, and its standard error."""
+    """Runs neuron-ls. Returns whether it succeeded, how many seconds it took, and its standard error."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", "from neurontools.cli.ls.command import main; main()", "--socket", socket],

@@ -17,7 +17,7 @@ _ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None)
 
 
 def kills(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Starts, forks and ends processes in every way. After each the daemon must agree with them."""
+    """Starts, forks, stops and ends processes at random. After each action the daemon must report the right owners."""
     outcome = Outcome("kills, stops and forks")
     errors = directory / "workers.log"
     workers: list[Worker] = []
@@ -67,7 +67,7 @@ def kills(seconds: float, random: Random, directory: Path) -> Outcome:
 
 
 def restarts(seconds: float, random: Random, directory: Path) -> Outcome:
-    """Kills and restarts the daemon below running processes. They keep their cores, and no count is wrong."""
+    """Restarts the daemon while processes hold cores. They must keep them, and all executions must be counted."""
     outcome = Outcome("restarts of the daemon")
     errors = directory / "workers.log"
     with host(directory) as daemon:
@@ -102,7 +102,7 @@ def _children(pid: int) -> set[int]:
 
 
 def _without_interrupts(errors: Path) -> str:
-    """Returns the errors of workers without those that SIGINT ended: Python prints a traceback for these."""
+    """Returns the error output of workers without the tracebacks that Python prints for SIGINT."""
     if not errors.exists():
         return ""
     text = errors.read_text("utf-8", "replace")

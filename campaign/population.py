@@ -1,4 +1,4 @@
-"""The workers of a host, with the cores and executions that they state themselves."""
+"""Worker processes, and comparisons of their cores and executions with snapshots of the daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neurontools.model import Snapshot
 
 
 class Worker:
-    """A process that holds cores. `cores` is empty when the daemon refused it."""
+    """A process that holds cores. `cores` is empty if the daemon refused the process."""
 
     def __init__(self, socket: str, count: int, errors: Path) -> None:
         environment = {**os.environ, "NEURONTOOLS_SOCKET": socket, "NEURON_RT_NUM_CORES": str(count)}
@@ -42,7 +42,7 @@ class Worker:
         return self.process.stdout.readline() == "done\n"
 
     def execute(self, count: int) -> bool:
-        """Lets the worker execute this often."""
+        """Lets the worker execute `count` times. Returns False if the process has ended."""
         self.executions += count
         return self.obey(str(count))
 

@@ -1,7 +1,7 @@
 """`python -m campaign.worker`: a process that holds NeuronCores and executes, like a training.
 
-It prints its cores, then obeys one line at a time. A number executes that often; `fork` leaves an idle child behind.
-Errors go to standard error and the exit code.
+It prints its cores, then reads commands, one a line. A number stands for that many executions; `fork` starts an idle
+child. Errors go to standard error and the exit code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> int:
     for line in sys.stdin:
         if line.strip() == "fork":
             if os.fork() == 0:
-                signal.alarm(120)  # no child stays for ever
+                signal.alarm(120)  # ends the child if nobody else does
                 while True:
                     signal.pause()
         else:

@@ -77,7 +77,7 @@ def resident_mib(process: psutil.Process) -> float:
 
 
 def interleaved_medians_ms(commands: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Returns the median time of each. They run in turns, so a slow moment hits all."""
+    """Returns the median time of each command. They run in turns, so a slow moment hits all."""
     times: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(rounds + 1):
         for name, command in commands.items():
@@ -89,7 +89,7 @@ def interleaved_medians_ms(commands: dict[str, Callable[[], object]], rounds: in
 
 
 def installed(command: str) -> str:
-    """Returns the path of a command of this environment."""
+    """Returns the path of a command in this Python environment."""
     return str(Path(sys.executable).with_name(command))
 
 

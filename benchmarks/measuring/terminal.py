@@ -35,7 +35,7 @@ _ANSWER_SECONDS = 2.0
 
 
 class Session:
-    """One program in a terminal. Answers its terminal queries and keeps its whole output."""
+    """One program in a terminal. Answers the program's terminal queries and keeps its whole output."""
 
     def __init__(self, command: list[str], settings_directory: str) -> None:
         self._parts: list[tuple[float, bytes]] = []
@@ -50,12 +50,12 @@ class Session:
 
     @property
     def age_seconds(self) -> float:
-        """Returns the seconds since its start."""
+        """Returns the seconds since the program's start."""
         return time.monotonic() - self._started
 
     @property
     def cpu_seconds(self) -> float:
-        """Returns the Returns the vCPU time of all its threads, by its process clock."""
+        """Returns the vCPU time of all threads of the program, by its process clock."""
         return time.clock_gettime((~self.pid << 3) | 2)
 
     @property
@@ -64,21 +64,21 @@ class Session:
         return sum(len(data) for _, data in self._parts)
 
     def memory_bytes(self, name: str) -> int:
-        """Returns Returns VmHWM, VmRSS or another line of its status."""
+        """Returns a value of /proc/PID/status of the program, such as VmHWM or VmRSS."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.split(f"{name}:")[1].split()[0]) * 1024
 
     def proportional_bytes(self) -> int:
-        """Returns its proportional memory (Pss)."""
+        """Returns the program's proportional memory (Pss)."""
         return int(Path(f"/proc/{self.pid}/smaps_rollup").read_text().split("\nPss:")[1].split()[0]) * 1024
 
     def read_until(self, age_seconds: float) -> None:
-        """Reads its output until it has run this long."""
+        """Reads the program's output until the program has run this long."""
         while self.age_seconds < age_seconds:
             self._read(age_seconds - self.age_seconds)
 
     def _read(self, seconds: float) -> bool:
-        """Reads for a while. Returns whether anything came."""
+        """Reads output that arrives within this time. Returns whether any did."""
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return False
         data = os.read(self._terminal, 1 << 16)
@@ -89,20 +89,20 @@ class Session:
         return True
 
     def press(self, key: str) -> float | None:
-        """Returns the seconds from a key to the first byte in reply, at a random moment; None without a reply."""
+        """Sends a key at a random moment. Returns the seconds until the first byte of output; None without output."""
         self.read_until(self.age_seconds + 0.2 + self._phases.random() * 0.6)
         sent = time.monotonic()
         os.write(self._terminal, key.encode())
         return time.monotonic() - sent if self._read(_ANSWER_SECONDS) else None
 
     def key_seconds(self, keys: tuple[str, ...], count: int) -> float | None:
-        """Returns the median over this many keys in turns; None without any reply."""
+        """Presses the keys in turn, `count` times in all. Returns the median of `press`; None if no key had a reply."""
         answers = [self.press(keys[number % len(keys)]) for number in range(count if keys else 0)]
         known = [seconds for seconds in answers if seconds is not None]
         return statistics.median(known) if known else None
 
     def first_frame_seconds(self, until_seconds: float) -> float:
-        """Returns the seconds from its start until 80 % of the cells of the last screen are filled."""
+        """Returns the seconds from the start until 80 % as many cells are filled as at `until_seconds`."""
         text = b""
         parts = [(at, data) for at, data in self._parts if at < until_seconds]
         target = _FULL_RATIO * _filled(b"".join(data for _, data in parts).decode("utf-8", "ignore"))
@@ -113,7 +113,7 @@ class Session:
         return until_seconds
 
     def close(self) -> None:
-        """End it."""
+        """Ends the program."""
         os.kill(self.pid, signal.SIGTERM)
         with contextlib.suppress(OSError):  # it has ended
             self.read_until(self.age_seconds + 0.2)
@@ -123,7 +123,7 @@ class Session:
 
 
 def _filled(text: str) -> int:
-    """Returns the number of filled cells after this output."""
+    """Returns the number of cells that are filled after this output."""
     cells: set[tuple[int, int]] = set()
     row = column = position = 0
     while position < len(text):
@@ -155,7 +155,7 @@ def _filled(text: str) -> int:
 
 @contextlib.contextmanager
 def session(command: list[str]) -> Iterator[Session]:
-    """Runs a program with empty settings and ends it."""
+    """Runs a program with empty settings during a block."""
     with tempfile.TemporaryDirectory() as directory:
         running = Session(command, directory)
         try:
@@ -166,7 +166,7 @@ def session(command: list[str]) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def busy_vcpus(processes_per_vcpu: int) -> Iterator[None]:
-    """Runs this many busy processes on each vCPU."""
+    """Runs this many busy processes per vCPU during a block."""
     count = processes_per_vcpu * (os.cpu_count() or 1)
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:

@@ -1,4 +1,4 @@
-"""Which small changes to the product does no test notice, and which tests notice the others?
+"""Finds small changes to the product that no test notices, and the tests that notice the other changes.
 
     python scripts/mutants --record      # first runs all tests, later only changed test files
     python scripts/mutants --seed 1 --count 400 --output matrix.json
@@ -251,7 +251,7 @@ def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int) -> Rea
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """CPU time for the tests of one mutant, and the part of it in which tests go on after the first failure."""
+    """CPU time for the tests of one mutant: in all, and as long as tests go on after the first failure."""
 
     cpu_seconds: float
     matrix_cpu_seconds: float

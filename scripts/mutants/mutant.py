@@ -36,7 +36,7 @@ _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _UNCHANGED_FIELDS = frozenset({"annotation", "returns", "decorator_list", "type_params"})
 _UNCHANGED_NODES = (ast.JoinedStr, ast.Import, ast.ImportFrom)
 _TEXT_KEYWORDS = frozenset({"help", "description", "epilog", "metavar"})
-_MOST_BLANKS = 2  # a string of four words is a sentence
+_MOST_BLANKS = 2  # strings with more blanks count as sentences
 _FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -74,7 +74,7 @@ class Reach:
     files: Mapping[str, str]
     tests: tuple[TestReach, ...]
     importers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The importers of each module without blocks, which has only constants."""
+    """For each module without blocks, which has only constants: the modules that import it."""
 
     @classmethod
     def of_modules(cls, sources: Mapping[str, str]) -> Reach:
@@ -111,7 +111,7 @@ class Reach:
         return sum(count for _, count, _ in self.modules.values())
 
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
-        """Returns the passing tests that reach a block, or any block of the module for None.
+        """Returns the passing tests that reach a block, or any block of the module if `block` is None.
 
         The tests are in rounds with one test of every file, because tests of one file are similar. Within a round, the
         tests that reach the fewest blocks are first. Long tests come after all rounds.

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 PACKAGE_ROOTS = (".", "daemon")
-_STILL_SECONDS = 60.0  # without any CPU time: the tests wait in vain
-_CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # limit: factor times the CPU time without a mutant, plus seconds
+_STILL_SECONDS = 60.0  # tests that use no CPU time for so long wait in vain
+_CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # the limit: CPU time without a mutant times this factor, plus these seconds
 _MOST_BYTES = 4 << 30
 _PR_SET_CHILD_SUBREAPER = 36
 # Plain assertions, because nobody reads the failures and assertion rewriting takes longer than most tests.

@@ -1,7 +1,7 @@
-"""`python scripts/torch_xla_names`: how many names of torch_xla that others use are there.
+"""`python scripts/torch_xla_names`: counts the names of torch_xla that other software uses, and those that exist here.
 
-Run it with .venv/frameworks/bin/python (`make frameworks`), where the libraries are whose sources it reads. The names
-of public samples are in samples.txt, with where they come from.
+Run it with .venv/frameworks/bin/python (`make frameworks`), because it reads the sources of the libraries there.
+samples.txt has the names that public samples use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLES = "samples of AWS and Google"
 
 
 def used_by(package: str) -> set[str]:
-    """The full names that the sources of an installed package use; nothing of the package is executed."""
+    """Returns the full names that the sources of an installed package use. Executes nothing of the package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(f"{package} is not installed; run make frameworks and use .venv/frameworks/bin/python")
@@ -40,7 +40,7 @@ def used_by(package: str) -> set[str]:
 
 
 def names_in(tree: ast.AST) -> set[str]:
-    """The longest names that a module writes: `xm.mark_step()` after `import torch_xla.core.xla_model as xm`."""
+    """Returns the full names that a module uses: torch_xla.core.xla_model.mark_step for `xm.mark_step()`."""
     known = dict(_imported(tree))
     found = set(known.values())
     for node in ast.walk(tree):
@@ -73,7 +73,7 @@ def _dotted(node: ast.AST, known: dict[str, str]) -> str | None:
 
 
 def is_there(name: str) -> bool:
-    """Whether a name can be had and means something: a name that says what to use instead does not."""
+    """Whether a name exists here. A placeholder, whose error tells what to use instead, does not count."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -89,13 +89,13 @@ def is_there(name: str) -> bool:
 
 
 def samples() -> set[str]:
-    """The names in samples.txt."""
+    """Returns the names in samples.txt."""
     lines = (Path(__file__).parent / "samples.txt").read_text("utf-8").splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
 
 def main() -> None:
-    """Writes the table and what is missing."""
+    """Prints the table and the missing names."""
     install_runtime()
     used = {
         f"{title} {importlib.metadata.version(packages[0])}": set[str]().union(*(used_by(name) for name in packages))
