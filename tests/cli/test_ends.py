@@ -141,6 +141,7 @@ def test_signals(name: str, number: signal.Signals, shared_daemon: RunningDaemon
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signals_to_one_that_waits_for_an_answer(number: signal.Signals, socket_directory: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
+        silent.settimeout(HANG_SECONDS)
         silent.bind(f"{socket_directory}/silent.sock")
         silent.listen()
         process = subprocess.Popen(

@@ -107,11 +107,12 @@ def test_rubbish_in_place_of_a_daemon_is_no_sick_host(healthcheck: RunCommand, s
             connection.sendall(b"\x1b[2JHTTP/1.1 400 Bad Request\r\n\r\n")
 
     with socket.socket(socket.AF_UNIX) as server:
+        server.settimeout(HANG_SECONDS)
         server.bind(str(path))
         server.listen()
         answering = threading.Thread(target=answer)
         answering.start()
-        done = healthcheck("--socket", str(path), "--timeout", "0.5")
+        done = healthcheck("--socket", str(path), "--timeout", str(HANG_SECONDS))
         answering.join()
     assert (done.returncode, done.stderr, done.stdout.count("\n"), "\x1b" in done.stdout) == (2, "", 1, False)
 

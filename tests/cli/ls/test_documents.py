@@ -32,6 +32,7 @@ from tests.harness.command import RunCommand, calls
 from tests.harness.monitor_server import MonitorServer
 from tests.harness.paths import NEURON_LS
 from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.waiting import HANG_SECONDS
 
 
 def test_every_combination_of_flags(neuron_ls: RunCommand, server: MonitorServer, busy_host: Snapshot) -> None:
@@ -220,6 +221,7 @@ def test_odd_server_is_asked_by_grpcio(neuron_ls: RunCommand, server: MonitorSer
             back.join()
 
     with socket.socket(socket.AF_UNIX) as listener:
+        listener.settimeout(HANG_SECONDS)
         listener.bind(f"{socket_directory}/odd.sock")
         listener.listen()
         thread = threading.Thread(target=serve)

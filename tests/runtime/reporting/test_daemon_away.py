@@ -16,7 +16,7 @@ from neurontools.runtime import Core, CoresUnavailable, Reporter
 from neurontools.util.errors import EXIT_NO_DAEMON, UserError
 from tests.harness.reporting_process import HBM_BYTES, PID, attach, end, holder
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 def test_cores_held_by_another_are_refused_in_the_words_of_the_original(
@@ -204,6 +204,7 @@ def test_attach_socket_that_says_something_else(
     socket: str, reporters: list[Reporter], line: bytes, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with sockets.socket(sockets.AF_UNIX) as listener, sockets.socket(sockets.AF_UNIX) as unattended:
+        listener.settimeout(HANG_SECONDS)
         listener.bind(attach_socket(socket))
         listener.listen()
         unattended.bind(socket)
