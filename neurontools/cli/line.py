@@ -279,7 +279,7 @@ def repeat_count(flag: str, text: str | None) -> int | None:
 
 
 def information_text(command: str, page: Any, given: dict[str, str]) -> str:
-    """Returns the text that --help, --version or --completion prints; the first of them that is given counts.
+    """Returns the text that --help, --version or --completion prints; if several are given, in this order.
 
     `page` is the module of the command. It defines OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
     """

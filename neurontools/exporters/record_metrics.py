@@ -23,7 +23,7 @@ Reading = tuple[FamilyDefinition, tuple[tuple[str, str], ...], float | None]
 
 
 class RecordProblem(NamedTuple):
-    """An error in a record: `what` is a constant description, and `detail` varies."""
+    """An error in a record. Repeated errors have the same `what`, but their `detail` may vary."""
 
     what: str
     detail: str

@@ -25,7 +25,7 @@ class ImpossibleFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FaultRequest:
-    """A request to inject a fault. Raises ImpossibleFault if invalid.
+    """A request to inject a fault. Raises ImpossibleFault if the request is invalid.
 
     Names exactly one target: a device, a core or a process. A fault kind that takes down the host has no target.
     `neuroncore_index` counts logical cores under the host's default logical NeuronCore configuration. If
@@ -145,7 +145,7 @@ DEFAULT_FAULT_MIX: Mapping[str, float] = MappingProxyType(
 )
 """Share of each fault kind in percent, from arXiv:2407.21783.
 
-Omits the 11 % that no single host shows (maintenance, parts of the host). In a fleet, `host-lost` represents them.
+Omits the 11 % that affect whole hosts (maintenance, host parts). A fleet's plan can add them as `host-lost`.
 """
 
 

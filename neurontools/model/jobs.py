@@ -329,9 +329,9 @@ def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
 
 
 def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> str | None:
-    """Returns the part of step time that makes the straggler slow, or None.
+    """Returns the part of step time that makes the straggler slow, or None if no part does.
 
-    This is the part that exceeds the mean of the other ranks most, if the excess is at least half of `gain_seconds`.
+    This part exceeds the mean of the other ranks most, and by at least half of `gain_seconds`.
     """
     count = sum(host.rank_count for host in hosts)
     longer = {}
@@ -359,7 +359,7 @@ class StalledCollective:
 
 
 def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective | None:
-    """Divides the ranks of a job into those in a collective and absent ones; None if no rank is in a collective."""
+    """Divides the ranks of a job into those in a collective and those absent; None if no rank is in a collective."""
     since = {process.pid: at for process in processes if (at := in_collective_since(process)) is not None}
     if not since:
         return None
@@ -400,7 +400,7 @@ _WAITING_SECONDS = 10.0  # minimum time without a step before a job counts as wa
 
 
 class JobState(StrEnum):
-    """What a job is doing. If its ranks differ, the first of these states applies. Newer daemons may send more."""
+    """What a job is doing. If several states apply, the first one counts. Newer daemons may send other states."""
 
     COMPILING = "compiling"
     STUCK = "stuck"

@@ -27,8 +27,9 @@ Compiling pays off for a live view, but not for the one snapshot of neuron-ls.
 _MOST_REMEMBERED = 1024
 _LONGEST_REMEMBERED_BYTES = 200
 _MISSES_AT_FIRST, _MISSES_RATIO = 160, 0.125
-"""Parts of a snapshot that did not change are taken from a cache. Which types of parts rarely change depends on the
-host. So a type with more cache misses than this is no longer cached.
+"""Limit of cache misses for a type of parts, after which its parts are no longer cached.
+
+Which types of parts rarely change depends on the host.
 """
 
 

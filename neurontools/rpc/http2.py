@@ -124,7 +124,7 @@ class Http2Connection:
         self._send_body(stream, body)
 
     def receive(self) -> None:
-        """Receives and handles one frame (RFC 9113, section 4.1). Drops frames of unknown types and other streams."""
+        """Receives and handles one frame (RFC 9113, section 4.1). Drops frames of unknown types or other streams."""
         header = self._take(_FRAME_HEADER_BYTES)
         length, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
         stream_id = int.from_bytes(header[5:]) & _MAX_STREAM_ID

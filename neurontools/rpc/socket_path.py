@@ -27,7 +27,7 @@ def set_display_address(path: str, address: str) -> None:
 
 
 def display_address(path: str) -> str:
-    """Returns the address of a daemon for messages: the remote one if the socket is a tunnel's, else the path."""
+    """Returns the address of a daemon for messages: the remote address if the socket is a tunnel's, else the path."""
     return _stands_for.get(path) or f"unix:{path}"
 
 

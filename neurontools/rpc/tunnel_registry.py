@@ -288,7 +288,7 @@ class TunnelPipe:
         self.local.close()
 
     def _move_once(self) -> bool | None:
-        """Moves data once in each direction. Returns whether data came from either side; None if one has closed."""
+        """Moves data once in each direction. Returns whether data came from either side; None if a side has closed."""
         moved = False
         if not self._up:
             data = _receive(self.local)

@@ -82,7 +82,6 @@ def write_bundle(files: dict[str, str], path: str) -> None:
 
 
 def _installed_packages() -> str:
-    """Returns names and versions of all installed packages."""
     found = {(each.metadata["Name"] or "", each.version) for each in metadata.distributions()}
     return "".join(f"{name}=={version}\n" for name, version in sorted(found) if name)
 

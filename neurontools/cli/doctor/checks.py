@@ -533,7 +533,6 @@ def report_text(checks: Sequence[CheckResult]) -> str:
 
 
 def report_json(checks: Sequence[CheckResult]) -> str:
-    """Returns the report as JSON."""
     told = [
         {"area": check.area, "level": str(check.level), "found": check.found, "action": check.action or None}
         for check in checks

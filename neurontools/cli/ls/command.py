@@ -256,7 +256,6 @@ def local_device_list(
 
 
 def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]") -> list[int]:
-    """Returns the device indices of the selected PCI addresses."""
     index_of = {device.bdf: device.index for device in devices if device.bdf and "bdf" not in device.inferred_fields}
     for bdf in selection.bdfs:
         if bdf not in index_of:

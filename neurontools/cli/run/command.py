@@ -66,7 +66,7 @@ def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
 
 
 def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
-    """Writes the files for trace viewers of workers that died, and one trace that combines all workers.
+    """Writes the trace viewer files of workers that died, and one trace that combines all workers.
 
     Reports failures on standard error.
     """

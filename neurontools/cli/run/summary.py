@@ -299,7 +299,6 @@ class EstimateRequest:
 
 
 def _training_instance_types() -> tuple[str, ...]:
-    """Returns the instance types that support training."""
     from neurontools import catalog
 
     return tuple(name for name in catalog.names() if catalog.load(name).family.name != _INFERENCE_ONLY)
