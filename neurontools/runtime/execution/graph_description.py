@@ -97,7 +97,7 @@ def profile_operators(
                 result="" if first is None else first.text().partition("{")[0],
                 compute_type=_compute_type(instruction, compiled, numerics) if counted else None,
                 stack=stack if stack >= 0 else None,
-                scope=known.scopes[stack] if stack >= 0 else "",
+                scope=known.stacks[stack].scope if stack >= 0 else "",
                 is_backward=is_backward,
             )
         )

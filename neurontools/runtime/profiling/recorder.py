@@ -189,7 +189,7 @@ class ProfileRecorder:
         writer, ring, written = self._writer, self._ring, self._written
         new = NewDefinitions(
             ring.names[written[0] :],
-            ring.stack_table.stacks[written[1] :],
+            [stack.lines for stack in ring.stack_table.stacks[written[1] :]],
             ring.graphs[written[2] :],
             ring.operators[written[3] :],
         )
@@ -300,7 +300,7 @@ class InMemoryProfile:
             metadata=replace(self._metadata(), began_ns=self._began_ns),
             state=ProfileState(time.time_ns(), True, totals.recorded, self._dropped, self._peaks()),
             names=tuple(ring.names),
-            stacks=tuple(ring.stack_table.stacks),
+            stacks=tuple(stack.lines for stack in ring.stack_table.stacks),
             graphs=tuple(ring.graphs),
             operators=tuple(ring.operators),
             operator_ns=operator_ns,

@@ -17,7 +17,7 @@ from operator import sub
 from pathlib import Path
 from time import perf_counter_ns
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ def _expand_outputs(rows: list[Any]) -> list[Any]:
             continue
         time_ns, entry, core, addresses = row
         spread += [
-            (time_ns, ALLOCATED, core, address, nbytes, 4, stack)
+            (time_ns, ALLOCATED, core, address, nbytes, _TENSORS, stack)
             for address, nbytes, stack in zip(addresses, entry.output_bytes, entry.output_stacks, strict=True)
         ]
     return spread
@@ -150,16 +150,22 @@ _current_node: Any = torch._C._current_autograd_node
 _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
-class StackTable:
-    """Numbered Python stacks without duplicates. Finds the stack of the forward operator for a backward operator.
+class CallStack(NamedTuple):
+    """The source lines of a stack, innermost first, and the path of its modules, such as "Model/Linear"."""
 
-    Callers need not hold the runtime's lock. Reading a stack takes some microseconds, so the runtime does it when it
-    records a graph, not when it replays one.
+    lines: tuple[SourceLine, ...]
+    scope: str
+
+
+class StackTable:
+    """Numbered Python stacks. Finds the stack of the forward operator for a backward operator.
+
+    Callers need not hold the runtime's lock. Two threads that add the same stack at once may each add it. Reading a
+    stack takes some microseconds, so the runtime does it when it records a graph, not when it replays one.
     """
 
     def __init__(self) -> None:
-        self.stacks: list[tuple[SourceLine, ...]] = []
-        self.scopes: list[str] = []
+        self.stacks: list[CallStack] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._places: dict[tuple[CodeType, int], SourceLine | None] = {}
         self._forward: dict[int, int] = {}
@@ -209,9 +215,8 @@ class StackTable:
             if place is not None:
                 places.append(place)
             frame = frame.f_back
-        self.stacks.append(tuple(places))
-        self.scopes.append("/".join(reversed(modules)))
-        number = self._numbers[key] = len(self.stacks) - 1
+        stack = CallStack(tuple(places), "/".join(reversed(modules)))
+        number = self._numbers[key] = _append(self.stacks, stack)
         return number
 
     def _place(self, frame: FrameType) -> SourceLine | None:
@@ -309,8 +314,7 @@ class ProfileRing:
         """Returns the index of a name in `names`. Adds the name if it is new."""
         number = self._numbers.get(name)
         if number is None:
-            self.names.append(name)
-            number = self._numbers[name] = len(self.names) - 1
+            number = self._numbers[name] = _append(self.names, name)
         return number
 
     def watch(self, steps_total: int) -> None:
@@ -478,6 +482,18 @@ class ProfileRing:
             self.drain()
         for call in tuple(self.step_hooks):
             call(self.step)
+
+
+def _append(rows: list[Any], row: object) -> int:
+    """Appends a row and returns its index. Needs no lock, so signal handlers and forked children may call it.
+
+    Searches from the end, because another thread may have appended rows in the meantime.
+    """
+    rows.append(row)
+    index = len(rows) - 1
+    while rows[index] is not row:
+        index -= 1
+    return index
 
 
 def _take_rows(rows: list[Any]) -> list[Any]:
