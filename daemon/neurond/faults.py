@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from neurond.allocator import CoreAllocator, CoreLease, UnknownToken
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.faults.kinds import FaultDuration, FaultKind
-from neurontools.faults.requests import FaultRequest
+from neurontools.faults.requests import MOST_FAULTS, FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, ReportedHealth, StatusCounters
 
-MOST_FAULTS = 1000
 _PROCESS_LINE = re.compile(rb"(armed|met|told) (\d{1,9})(?: (\d{1,4}))?")
 
 

@@ -17,6 +17,7 @@ MOST_SECONDS = 366 * 86_400.0
 MOST_EXECUTIONS = 2**53
 LARGEST_INDEX = 2**31 - 1
 LARGEST_SEED = 2**64 - 1
+MOST_FAULTS = 1000  # limit for each host, in a plan and in its daemon
 
 
 class ImpossibleFault(ValueError):
@@ -123,7 +124,6 @@ def _near(name: str) -> str:
 # AWS publishes no failure rate for Trainium.
 FAULTS_PER_DEVICE_DAY = 4.7e-4
 _DAY_SECONDS = 86_400.0
-MOST_PLANNED = 1000  # maximum number of faults per host, which is also the limit of a daemon
 
 DEFAULT_FAULT_MIX: Mapping[str, float] = MappingProxyType(
     {
@@ -198,9 +198,9 @@ def _of_host(plan: FaultPlan, host_index: int, device_count: int) -> Iterator[Pl
     count = 0
     while at_seconds < plan.duration_seconds:
         count += 1
-        if count > MOST_PLANNED:
+        if count > MOST_FAULTS:
             raise InvalidFaultPlan(
-                f"more than {MOST_PLANNED} faults on a host; shorten duration_seconds or give them more time"
+                f"more than {MOST_FAULTS} faults on a host; shorten duration_seconds or give them more time"
             )
         kind, device_index = random.choices(kinds, shares)[0], random.randrange(device_count)
         yield PlannedFault(

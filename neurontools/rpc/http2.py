@@ -25,7 +25,7 @@ MAX_WINDOW_BYTES = 2**31 - 1
 DEFAULT_WINDOW_BYTES = 2**16 - 1  # flow-control window of each connection and stream until a WINDOW_UPDATE
 _FRAME_HEADER_BYTES = 9
 _DEFAULT_FRAME_BYTES = 2**14  # limit for received frames, and for sent frames until the peer changes it
-_MAX_STREAM_ID = 2**31 - 1
+MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
 _RECEIVE_BYTES = 2**16  # buffer below malloc's mmap threshold, because mapping costs more than a second read
@@ -111,7 +111,7 @@ class Http2Connection:
     @property
     def takes_streams(self) -> bool:
         """Whether the client may open another stream. Does not check whether the server closed the connection."""
-        return not self._is_closed and not self._is_going_away and self._next_stream_id <= _MAX_STREAM_ID
+        return not self._is_closed and not self._is_going_away and self._next_stream_id <= MAX_STREAM_ID
 
     def open(self, stream: Http2Stream, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Opens a stream and sends its request. The reply may start while the peer's window delays the request."""
@@ -127,7 +127,7 @@ class Http2Connection:
         """Receives and handles one frame (RFC 9113, section 4.1). Drops frames of unknown types or other streams."""
         header = self._take(_FRAME_HEADER_BYTES)
         length, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
-        stream_id = int.from_bytes(header[5:]) & _MAX_STREAM_ID
+        stream_id = int.from_bytes(header[5:]) & MAX_STREAM_ID
         if not self._is_greeted and kind != _SETTINGS:
             raise ProtocolError("not an HTTP/2 server")
         if length > _DEFAULT_FRAME_BYTES:
@@ -321,7 +321,7 @@ class Http2Connection:
         The peer still answers streams up to the last stream ID; later streams need a new connection.
         """
         self._is_going_away = True
-        last_stream_id = int.from_bytes(payload[:4]) & _MAX_STREAM_ID
+        last_stream_id = int.from_bytes(payload[:4]) & MAX_STREAM_ID
         self._farewell = payload[8:].decode(errors="replace")
         if self._stream.id > last_stream_id:
             raise ConnectionEnded(self._farewell or "the server is shutting down")
@@ -366,6 +366,19 @@ def connect(sock: _socket.socket, socket_path: str, timeout_seconds: float) -> N
         sock.connect(socket_path)
     except BlockingIOError as error:
         raise TimeoutError(f"the server accepted no connection within {timeout_seconds:.3g} s") from error
+
+
+def send_goaway(connection: _socket.socket, reason: str, last_stream_id: int = 0, error_code: int = 0) -> None:
+    """Sends a client an empty SETTINGS frame and GOAWAY with the reason, and shuts down our side for writing.
+
+    Does nothing if the client has disconnected.
+    """
+    payload = last_stream_id.to_bytes(4) + error_code.to_bytes(4) + reason.encode("utf-8", "replace")
+    try:
+        connection.send(_frame(_SETTINGS, 0, 0, b"") + _frame(_GOAWAY, 0, 0, payload))
+        connection.shutdown(_socket.SHUT_WR)
+    except OSError:
+        return
 
 
 def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

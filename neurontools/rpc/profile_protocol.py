@@ -78,7 +78,7 @@ def read_refusal(line: bytes) -> tuple[str, str]:
     return reason.decode("utf-8", "replace"), said.decode("utf-8", "replace")
 
 
-def decode_failure(why: str) -> bytes:
+def encode_failure(why: str) -> bytes:
     """Encodes the failure message of a process that cannot make a profile."""
     return b"%s %s\n" % (_FAILED, why.encode())
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from neurontools.net.tls import ClientFiles, ClientTls
 from neurontools.rpc import socket_path
+from neurontools.rpc.http2 import send_goaway
 from neurontools.rpc.remote_address import RemoteAddress, remote_address
 from neurontools.util.errors import EXIT_USAGE, UserError
 
@@ -238,9 +239,6 @@ def _short_directory() -> str:
 _PIECE_BYTES = 2**14  # one full TLS record
 _MOST_ROUNDS = 16  # reads of one connection before other connections get their turn
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-# HTTP/2 frames (RFC 9113, section 6): an empty SETTINGS frame, and the type of GOAWAY.
-_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-_GOAWAY = 7
 
 
 class TunnelPipe:
@@ -317,14 +315,6 @@ class TunnelPipe:
         else:
             send_goaway(self.local, why)
         return False
-
-
-def send_goaway(local: socket.socket, why: str) -> None:
-    """Sends an HTTP/2 client a GOAWAY frame with the reason, and shuts down our side for writing."""
-    payload = bytes(8) + why.encode("utf-8", "replace")  # last stream ID 0, error code 0
-    with contextlib.suppress(OSError):
-        local.send(_SETTINGS + len(payload).to_bytes(3) + bytes((_GOAWAY, 0)) + bytes(4) + payload)
-        local.shutdown(socket.SHUT_WR)
 
 
 def _receive(end: socket.socket) -> bytes | None:

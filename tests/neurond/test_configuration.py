@@ -144,7 +144,7 @@ WRONG_LINES = [
     ),
     ("simulate.logical_neuroncore_config = 3", "input should be 1 or 2, not 3"),
     ('simulate.ultraserver = "us-1"', "'us-1' is no place in an UltraServer; write NAME:INDEX, such as us-1:0, with"),
-    ('load.scenario = "storm"', "input should be 'idle', 'steady', 'training-ramp', 'memory-leak'"),
+    ('load.scenario = "storm"', "'storm' is not a scenario; give one of idle, steady, training-ramp, "),
     ("load.seed = -1", f"{LEAST} 0, not -1"),
     ("load.neuroncores = 0", f"{LEAST} 1, not 0"),
     ("load.neuroncores = 1025", f"{MOST} 1024, not 1025"),

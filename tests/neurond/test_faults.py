@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neurond.allocator import CoreAllocator
-from neurond.faults import MOST_FAULTS, FaultEffects, FaultInjector, NoSuchFault, NoTarget, TooMany
+from neurond.faults import FaultEffects, FaultInjector, NoSuchFault, NoTarget, TooMany
 
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.faults.kinds import KINDS
-from neurontools.faults.requests import FaultRequest
+from neurontools.faults.requests import MOST_FAULTS, FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters
 from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls, neuron_pb2

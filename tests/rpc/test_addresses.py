@@ -157,7 +157,7 @@ def test_refusals_and_failures_arrive_with_their_reasons() -> None:
     line = profile_protocol.refusal_of(profile_protocol.DENIED, "PID 1 is of user 0; ask it")
     assert profile_protocol.read_refusal(line[:-1]) == ("denied", "PID 1 is of user 0; ask it")
     assert profile_protocol.read_refusal(b"what now") == ("now", "what now"), "of a newer daemon"
-    said = profile_protocol.decode_failure("it rests")
+    said = profile_protocol.encode_failure("it rests")
     assert profile_protocol.is_failure(said)
     assert profile_protocol.read_failure(said[:-1]) == "it rests"
     assert not profile_protocol.is_failure(profile_protocol.ASKED + b"\nfailed ")

@@ -18,6 +18,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimiter, ResourceKind, read_peer_credentials
 from neurontools.net.acceptor import Acceptor
+from neurontools.rpc.http2 import ENHANCE_YOUR_CALM, MAX_STREAM_ID, send_goaway
 
 CONNECTION_WORK = 1.0
 # Least time between two checks for closed clients, so that a flood of connections can't make the checks expensive.
@@ -38,7 +39,7 @@ class ConnectionProxy:
     def open(self, listener: socket.socket, inner_path: str) -> None:
         """Accepts clients on a listening socket and takes ownership of it. The server listens on `inner_path`."""
         self._server.open(inner_path)
-        self._accepting = Acceptor(listener, self._accept, name="the API", refuse=send_goaway)
+        self._accepting = Acceptor(listener, self._accept, name="the API", refuse=_refuse)
 
     def who(self, peer_name: str) -> PeerCredentials | None:
         """Returns the client that has this peer name in grpcio, or None if its connection has ended."""
@@ -121,11 +122,8 @@ class ConnectionProxy:
 
 _MOST_CLOSING = 32
 _TIME_TO_READ_SECONDS = 1.0
-# HTTP/2 frames (RFC 9113, section 6): an empty SETTINGS frame, and constants of GOAWAY.
-_SETTINGS_FRAME = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-_GOAWAY = 7
-_ENHANCE_YOUR_CALM = 11
-_LAST_STREAM = 2**31 - 1
+# The last stream ID is the highest possible one, because grpcio retries calls with higher IDs immediately, forever.
+_refuse = partial(send_goaway, last_stream_id=MAX_STREAM_ID, error_code=ENHANCE_YOUR_CALM)
 
 
 class GoawaySender:
@@ -137,7 +135,7 @@ class GoawaySender:
 
     def refuse(self, connection: socket.socket, reason: str) -> None:
         """Sends GOAWAY with the reason, and closes the connection after a second."""
-        send_goaway(connection, reason)
+        _refuse(connection, reason)
         self.close_later(connection)
 
     def close_later(self, connection: socket.socket) -> None:
@@ -162,21 +160,6 @@ class GoawaySender:
         while self._refused and self._refused[0][0] <= loop.time():
             self._refused.popleft()[1].close()
         self._closing = loop.call_at(self._refused[0][0], self._close_due, loop) if self._refused else None
-
-
-def send_goaway(connection: socket.socket, reason: str) -> None:
-    """Sends GOAWAY with the reason for a refusal to an HTTP/2 client.
-
-    The last stream ID is the highest possible one, because grpcio retries calls with higher IDs immediately, forever.
-    """
-    last_stream_and_error = _LAST_STREAM.to_bytes(4) + _ENHANCE_YOUR_CALM.to_bytes(4)
-    payload = last_stream_and_error + reason.encode()
-    goaway = len(payload).to_bytes(3) + bytes((_GOAWAY, 0)) + bytes(4) + payload
-    try:
-        connection.send(_SETTINGS_FRAME + goaway)
-        connection.shutdown(socket.SHUT_WR)
-    except OSError:  # the client has disconnected
-        return
 
 
 # The buffer for reads from clients is small, so that one read can't exceed the client's rate limit by much.

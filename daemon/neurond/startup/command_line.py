@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
-from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve_settings
+from neurond.startup.configuration import LOG_LEVELS, resolve_settings
 from neurond.system.lifecycle import exit_with_parent
 from neurontools import catalog
 from neurontools.util.command_lifecycle import exit_code_text, write_text
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         choices=(1, 2),
         help="logical NeuronCore configuration; default: NEURON_LOGICAL_NC_CONFIG, else that of the instance type",
     )
-    add("--load", metavar="SCENARIO", choices=SCENARIO_NAMES, help=f"run a synthetic load ({scenarios})")
+    add("--load", metavar="SCENARIO", choices=tuple(SCENARIOS), help=f"run a synthetic load ({scenarios})")
     add("--load-neuroncores", metavar="N", type=int, help="NeuronCores the load uses; default: all")
     add("--seed", metavar="N", type=int, help="seed of the load; the same seed gives the same load")
     add(

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,8 +34,7 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 _Path = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
-
-
+_LogLevel = Literal["error", "warning", "info", "debug"]
 _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -73,6 +72,12 @@ def _argument(text: str) -> str:
     return text
 
 
+def _scenario(text: str) -> str:
+    if text not in SCENARIOS:
+        raise ValueError(f"{value_text(text)} is not a scenario; give one of {', '.join(SCENARIOS)}")
+    return text
+
+
 def _problem_name(text: str) -> str:
     if text not in health.FINDING_NAMES:
         raise ValueError(f"{value_text(text)} is no name of a problem; neuron-healthcheck(8) has the names")
@@ -94,7 +99,7 @@ class DaemonTable(_Table):
     interval_seconds: Annotated[_Seconds, Field(ge=0.01, le=3600)] = 1.0
     history_seconds: Annotated[_Seconds, Field(ge=0, le=86_400)] = 600.0
     history_bytes: Annotated[int, Field(ge=0, le=2**31)] = 16 * 2**20
-    log_level: Literal["error", "warning", "info", "debug"] = "info"
+    log_level: _LogLevel = "info"
     group: Annotated[str, Field(min_length=1)] | None = None
     state_directory: _Path | None = None
     listen: _ListenAddress | None = None
@@ -166,7 +171,7 @@ class HealthTable(_Table):
 class LoadTable(_Table):
     """The table [load] of the configuration file: the synthetic load."""
 
-    scenario: Literal["idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst"] | None = None
+    scenario: Annotated[str, AfterValidator(_scenario)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     neuroncores: Annotated[int, Field(ge=1, le=1024)] | None = None
 
@@ -231,7 +236,7 @@ class DaemonConfiguration(_Table):
 
 STATE_DIRECTORY = "STATE_DIRECTORY"  # set by systemd for StateDirectory= (systemd.exec(5))
 _MOST_BYTES = 2**20
-LOG_LEVELS = ("error", "warning", "info", "debug")
+LOG_LEVELS: tuple[str, ...] = get_args(_LogLevel)
 
 
 def resolve_settings(
@@ -434,6 +439,3 @@ def _known_instance_type(name: str | None, lnc: int | None) -> str | None:
     except ValueError as error:
         raise UserError(f"{name}: {error}", EXIT_USAGE) from None
     return name
-
-
-SCENARIO_NAMES = tuple(SCENARIOS)

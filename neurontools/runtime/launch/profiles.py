@@ -24,7 +24,7 @@ from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileStream, ProfileWriter
-from neurontools.rpc.profile_protocol import ASKED, decode_failure
+from neurontools.rpc.profile_protocol import ASKED, encode_failure
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
@@ -210,7 +210,7 @@ def _has_pending(core: Core) -> bool:
 def _send_refusal(channel: socket.socket, why: str) -> None:
     with contextlib.suppress(OSError), channel:
         channel.settimeout(_LOCK_SECONDS)
-        channel.sendall(decode_failure(why))
+        channel.sendall(encode_failure(why))
 
 
 captures = ProfileCaptures()
