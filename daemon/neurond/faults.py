@@ -17,6 +17,7 @@ from neurontools.driver.kernel_log import HardwareError
 from neurontools.faults.kinds import FaultDuration, FaultKind
 from neurontools.faults.requests import MOST_FAULTS, FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, ReportedHealth, StatusCounters
+from neurontools.util.units import devices_text
 
 _PROCESS_LINE = re.compile(rb"(armed|met|told) (\d{1,9})(?: (\d{1,4}))?")
 
@@ -208,7 +209,8 @@ class FaultInjector:
             raise NoTarget("the driver of these devices reports no component health; simulate trn2.48xlarge or later")
         if request.device_index is not None:
             if request.device_index >= shape.device_count:
-                raise NoTarget(f"no device {request.device_index}: this host has devices 0 to {shape.device_count - 1}")
+                present = devices_text(range(shape.device_count))
+                raise NoTarget(f"no device {request.device_index}: this host has {present}")
             first = request.device_index * shape.cores_per_device
             return (request.device_index,), frozenset(range(first, first + shape.cores_per_device))
         if request.neuroncore_index is not None:

@@ -171,6 +171,12 @@ def ranges_text(indices: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def devices_text(indices: Iterable[int]) -> str:
+    """Formats device indices: "device 3", "devices 0-2,5", "no devices"."""
+    unique = set(indices)
+    return f"device{'' if len(unique) == 1 else 's'} {ranges_text(unique)}" if unique else "no devices"
+
+
 def clock_text(unix_seconds: float) -> str:
     """Formats a Unix time as the local time of day: "14:03:59"."""
     return strftime("%H:%M:%S", localtime(unix_seconds))

@@ -341,7 +341,7 @@ def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"kind": "dma-abort", "device_index": 2}, "no device 2: this host has devices 0 to 1"),
+        ({"kind": "dma-abort", "device_index": 2}, "no device 2: this host has devices 0-1"),
         ({"kind": "dma-abort", "neuroncore_index": 4}, "no NeuronCore 4: this host has NeuronCores 0 to 3"),
         ({"kind": "dma-abort", "pid": 4711}, "PID 4711 holds no NeuronCores"),
     ],

@@ -191,7 +191,7 @@ def test_calls_that_can_not_be_answered(monitor: api.MonitorServiceStub, channel
     for index in (16, 2**32 - 1):
         assert refused(partial(monitor.RenderDeviceList, pb.RenderDeviceListRequest(device_indices=[0, index]))) == (
             grpc.StatusCode.NOT_FOUND,
-            f"no device {index}: trn1.32xlarge has devices 0 to 15",
+            f"no device {index}: trn1.32xlarge has devices 0-15",
         )
     code, _ = refused(lambda: monitor.RenderDeviceList(pb.RenderDeviceListRequest(device_indices=[0] * 1025)))
     assert code is grpc.StatusCode.INVALID_ARGUMENT

@@ -175,7 +175,7 @@ def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
         (("--theme", "pink"), 2, "give one of auto"),
         (("-f", "colour=1", "--json", "--socket", "/x"), 2, "unknown column 'colour'"),
         (("--jsn",), 1, "did you mean --json"),
-        (("-d", "16"), 6, "--device: no device 16 on this host; it has devices 0 to 15"),
+        (("-d", "16"), 6, "--device: no device 16 on this host; it has devices 0-15"),
         (("-d", "x"), 2, "--device: x is no device"),
         (("--only-visible",), 2, "--only-visible: NEURON_RT_VISIBLE_CORES is not set"),
         (("--only-visible", "98-99"), 6, "no NeuronCore 98-99 on this host; it has NeuronCores 0 to 31"),

@@ -23,6 +23,7 @@ from neurontools.util.units import (
     count_text,
     date_text,
     day_text,
+    devices_text,
     duration_text,
     flops_text,
     memory_size_text,
@@ -214,6 +215,12 @@ TEXTS: dict[Callable[..., str], dict[object, str]] = {
 @pytest.mark.parametrize("text_of", TEXTS, ids=lambda function: function.__name__)
 def test_quantities(text_of: Callable[..., str]) -> None:
     assert {value: text_of(value) for value in TEXTS[text_of]} == TEXTS[text_of]
+
+
+def test_devices_are_listed_as_ranges() -> None:
+    texts = {(): "no devices", (3,): "device 3", range(16): "devices 0-15", (0, 1, 2, 4): "devices 0-2,4"}
+    for indices, text in texts.items():
+        assert devices_text(indices) == text
 
 
 def test_percent_without_decimals() -> None:

@@ -28,6 +28,7 @@ from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.net.client_roles import Role
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
+from neurontools.util.units import devices_text
 from neurontools.views.device_list import device_list_json, device_list_table
 
 LONGEST_INTERVAL_SECONDS = 86_400.0
@@ -187,17 +188,8 @@ async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: 
     present = [device.index for device in snapshot.devices]  # may have gaps, because a real device may have vanished
     for index in request.device_indices:
         if index not in present:
-            has = f"devices {_ranges(present)}" if present else "no devices"
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"no device {index}: {snapshot.instance.instance_type} has {has}"
-            )
-
-
-def _ranges(indices: list[int]) -> str:
-    """Formats ascending device indices as ranges, such as "0 to 2, 4 to 15"."""
-    starts = [index for index in indices if index - 1 not in indices]
-    ends = [index for index in indices if index + 1 not in indices]
-    return ", ".join(f"{start} to {end}" for start, end in zip(starts, ends, strict=True))
+            has = f"{snapshot.instance.instance_type} has {devices_text(present)}"
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no device {index}: {has}")
 
 
 async def _checked_seconds(value: float, name: str, context: Context) -> float:

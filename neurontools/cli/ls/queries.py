@@ -28,6 +28,7 @@ from neurontools.util.errors import (
     UserError,
 )
 from neurontools.util.terminal import error_excerpt, terminal_size
+from neurontools.util.units import devices_text
 from neurontools.views.device_list import device_list_object
 from neurontools.views.ls_reports import (
     EndedReport,
@@ -157,8 +158,7 @@ class ScriptQuery:
         there = {device.index for device in snapshot.devices}
         for index in self._devices.indices:
             if index not in there:
-                last = max(there, default=-1)
-                raise UserError(f"no device {index} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)
+                raise UserError(f"no device {index} on this host; it has {devices_text(there)}", EXIT_NOT_FOUND)
         for bdf in self._devices.bdfs:
             if bdf not in by_bdf:
                 known = ", ".join(sorted(by_bdf)) or "none known; give an index"

@@ -17,6 +17,7 @@ from neurontools.cli.line import (
 )
 from neurontools.cli.line import interval_seconds as parse_interval
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.units import devices_text
 
 if TYPE_CHECKING:
     from neurontools.model import Snapshot
@@ -146,8 +147,8 @@ def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
     """Raises UserError if the host lacks one of the selected devices, or has none of the selected NeuronCores."""
     missing = narrowing_.first_missing_device(snapshot)
     if missing:
-        last = max((device.index for device in snapshot.devices), default=-1)
-        raise UserError(f"--device: no device {missing} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)
+        present = devices_text(device.index for device in snapshot.devices)
+        raise UserError(f"--device: no device {missing} on this host; it has {present}", EXIT_NOT_FOUND)
     if not narrowing_.has_cores(snapshot):
         first, last = narrowing_.first_core, narrowing_.first_core + (narrowing_.core_count or 1) - 1
         named = f"{first}" if first == last else f"{first}-{last}"
