@@ -62,8 +62,8 @@ def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
 
 def is_healthy(found: Iterable[Verdict]) -> bool | None:
     """Returns whether all devices are healthy. None if no device is unhealthy, but the health of some is unknown."""
-    summarize_verdicts = {verdict.is_healthy for verdict in found}
-    return False if False in summarize_verdicts else None if None in summarize_verdicts else True
+    states = {verdict.is_healthy for verdict in found}
+    return False if False in states else None if None in states else True
 
 
 def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
@@ -75,8 +75,8 @@ def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, .
     for finding in findings:
         key = (finding.kind, finding.severity, finding.action, finding.pid, finding.job)
         found.setdefault(key, (finding, set()))[1].update(finding.device_indices)
-    summarize_verdicts = [(finding, tuple(sorted(devices))) for finding, devices in found.values()]
-    return sorted(summarize_verdicts, key=lambda item: (-item[0].severity, item[1]))
+    groups = [(finding, tuple(sorted(devices))) for finding, devices in found.values()]
+    return sorted(groups, key=lambda item: (-item[0].severity, item[1]))
 
 
 def count_by_severity(snapshot: Snapshot) -> dict[Severity, int]:

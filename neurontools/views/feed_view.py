@@ -271,7 +271,7 @@ class FeedView:
         where = self.list
         if self.page in DEVICE_PAGES:
             where.cursor = self.device_index
-        scene = RenderContext(
+        context = RenderContext(
             snapshot=snapshot,
             figures=self._figures,
             series=timeline.series(index),
@@ -306,18 +306,18 @@ class FeedView:
         if self.page in _VERDICT_PAGES:
             from neurontools.model.health import verdicts
 
-            scene.verdicts = verdicts(snapshot)
+            context.verdicts = verdicts(snapshot)
         if self.is_surroundings_list:
-            scene.surroundings = self.auxiliary.process_context(self._figures, self.details_pid)
+            context.surroundings = self.auxiliary.process_context(self._figures, self.details_pid)
         elif self.page in JOB_PAGES:
-            self._follow_selected(scene)
+            self._follow_selected(context)
         elif self.page == "usage":
-            scene.ended = self.narrowing.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
+            context.ended = self.narrowing.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
         elif self.page == "host":
-            scene.vcpus, scene.own_cost = self.auxiliary.vcpus(snapshot, index), self.auxiliary.own_cost()
-        if scene.search_text:
-            self._look_for(scene)
-        return scene
+            context.vcpus, context.own_cost = self.auxiliary.vcpus(snapshot, index), self.auxiliary.own_cost()
+        if context.search_text:
+            self._look_for(context)
+        return context
 
     @property
     def _hidden(self) -> frozenset[int]:
@@ -333,15 +333,15 @@ class FeedView:
         self.hidden_devices = indices
         self._shown = None
 
-    def rows(self, scene: RenderContext) -> Sequence[JobRow] | None:
+    def rows(self, context: RenderContext) -> Sequence[JobRow] | None:
         """Returns the rows of jobs and processes on the current page; None if the page lists something else."""
-        if scene.page == "processes":
-            return process_rows(scene) if scene.surroundings is None else None
-        return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
+        if context.page == "processes":
+            return process_rows(context) if context.surroundings is None else None
+        return job_rows(context) if context.page == "overview" and not context.is_tree_shown else None
 
-    def _follow_selected(self, scene: RenderContext) -> None:
+    def _follow_selected(self, context: RenderContext) -> None:
         """Moves the cursor to the row of the selected job or process, because rows come, go and move."""
-        rows = self.rows(scene)
+        rows = self.rows(context)
         if rows is None:
             return
         where, keys = self.list, [row.key for row in rows]
@@ -351,10 +351,10 @@ class FeedView:
         elif keys:
             where.cursor = min(where.cursor, len(keys) - 1)
             self.selected_rows[self.page] = keys[where.cursor]
-        scene.cursor = where.cursor
+        context.cursor = where.cursor
 
-    def _look_for(self, scene: RenderContext) -> None:
+    def _look_for(self, context: RenderContext) -> None:
         from neurontools.views.screen import list_entries, match_position, matching_rows
 
-        scene.found = frozenset(matching_rows(scene, list_entries(scene)))
-        scene.found_text = match_position(scene)
+        context.found = frozenset(matching_rows(context, list_entries(context)))
+        context.found_text = match_position(context)

@@ -147,8 +147,8 @@ def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened:
         return [HostRow(state, state.place.name) for state in ordered]
     made = {id(state := combine_group(group)): (state, group) for group in group_hosts(ordered, by)}
     rows: list[HostRow] = []
-    for shown_text in sort([state for state, _ in made.values()]):
-        state, group = made[id(shown_text)]
+    for combined in sort([state for state, _ in made.values()]):
+        state, group = made[id(combined)]
         if by == ALIKE and len(group.states) == 1:
             rows.append(HostRow(group.states[0], group.states[0].place.name))
             continue

@@ -250,11 +250,11 @@ class _FleetJobColumn:
 
 def _user_text(job: FleetJob) -> str:
     """Returns the user of a job, or the number of its users; "?" or "+" marks that there may be more users."""
-    shown_text, count = len(job.users), job.user_count
-    if shown_text == 1 and count in (1, None):
+    known, count = len(job.users), job.user_count
+    if known == 1 and count in (1, None):
         return printable(job.users[0], 40) + " + ?" * (count is None)
     if count is None:
-        return f"{shown_text}+ users" if shown_text else units.UNKNOWN
+        return f"{known}+ users" if known else units.UNKNOWN
     return f"{count} user{'s' * (count != 1)}"
 
 

@@ -178,10 +178,10 @@ def _power_texts(context: RenderContext) -> tuple[str, ...]:
 
     Returns () if no device reports power.
     """
-    shown_text = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
-    if not shown_text:
+    powers = [(device.power.average_ratio, -device.index) for device in context.snapshot.devices if device.power]
+    if not powers:
         return ()
-    ratio, negative_index = max(shown_text)
+    ratio, negative_index = max(powers)
     return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index})",)
 
 

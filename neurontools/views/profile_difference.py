@@ -29,8 +29,8 @@ def profile_difference_text(names: Sequence[str], compared: Comparison, most: in
     lines = [f"{letter}: {_run_text(where, report)}" for letter, where, report in sides]
     lines += ["operator times, FLOP and counts are per step of one rank", ""]
     lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
-    shown_text = [each for each in compared.quantities if _differs(each)]
-    lines += [_quantity_line(each) for each in shown_text] or ["no differences"]
+    differing = [each for each in compared.quantities if _differs(each)]
+    lines += [_quantity_line(each) for each in differing] or ["no differences"]
     changed = [each for each in compared.operators if _is_significant(each, compared)]
     if changed:
         lines += ["", f"operators by change in time ({counted(len(changed), 'change')}):"]

@@ -144,11 +144,9 @@ def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
             page.add_lines(
                 _vertical_links(plan, box, width, context.glyphs.vertical) if plan.is_torus else fit((), width)
             )
-        elif number and len(plan.rows) * 2 + 6 <= height and plan.is_torus:
-            pass
         _add_device_row(context, plan, page, number, devices, box, width)
         if is_roomy:
-            page.add_lines(_bar_line(context, plan, devices, box, width))
+            page.add_lines(_bar_line(context, devices, box, width))
     if plan.is_torus and is_roomy:
         page.add_lines(_vertical_links(plan, box, width, "*"))
     page.add_lines(*_device_lines(context, plan, width, height - len(page.lines)))
@@ -219,7 +217,7 @@ def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, bo
     return list(styled((run,), SELECTED)) if is_chosen else [run]
 
 
-def _bar_line(context: RenderContext, plan: DeviceArrangement, devices: list[int], box: int, width: int) -> Line:
+def _bar_line(context: RenderContext, devices: list[int], box: int, width: int) -> Line:
     runs: list[Run] = [("   ", "text")]
     for position, device in enumerate(devices):
         if position:
@@ -230,7 +228,6 @@ def _bar_line(context: RenderContext, plan: DeviceArrangement, devices: list[int
             continue
         ratio = _shown_ratio(context, device)
         runs += [(" ", "text"), *bar(ratio, box - 2, context.glyphs, _ratio_style(context, ratio)), (" ", "text")]
-    del plan
     return fit_marked(runs, width)
 
 
