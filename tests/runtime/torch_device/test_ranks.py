@@ -295,6 +295,13 @@ for way, options in ways.items():
     assert not plain.load_state_dict({"head.weight": whole["words.weight"], **whole})[0]
     assert_close(plain.parameters(), reference.parameters())
 
+model.zero_grad()
+if rank == 0:
+    for part in model.parameters(): part.grad = torch.full_like(part, 2.0)
+count = sum(part.numel() for part in model.parameters())
+norms = [model.clip_grad_norm_(9e9).item(), model.clip_grad_norm_(9e9, float("inf")).item()]
+assert_close(norms, [2 * count**0.5, 2.0])
+
 def optimizer_of(model): return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, max_norm=0.5, lr=1.0)
 model = make().to(device)
 optimizer = optimizer_of(model)

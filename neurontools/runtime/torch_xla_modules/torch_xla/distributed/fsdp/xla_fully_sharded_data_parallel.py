@@ -329,11 +329,13 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0, groups: Any = None) -> Tensor:
-        """Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the unscaled norm."""
+        """Scales gradients so that their norm over all ranks is at most `max_norm`. Returns the unscaled norm.
+
+        Each rank of the group must call this. A rank without gradients contributes 0.
+        """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if not gradients:
-            return torch.zeros((), device=xm.xla_device())
-        each = torch.stack([torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in gradients])
+        norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in gradients]
+        each = torch.stack(norms) if norms else torch.zeros(1, device=xm.xla_device())
         if norm_type == float("inf"):
             total = self.all_reduce_op(xm.REDUCE_MAX, each.max(), groups=groups)
         else:
