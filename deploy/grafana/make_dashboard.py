@@ -253,7 +253,7 @@ COLUMNS = 24
 
 
 def dashboard() -> dict[str, Any]:
-    """The document that Grafana imports."""
+    """Returns the document that Grafana imports."""
     return {
         "title": "Neuron fleet",
         "uid": "neurontools-fleet",

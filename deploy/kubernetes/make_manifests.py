@@ -1,4 +1,4 @@
-"""Writes neurond.yaml and monitoring.yaml, what the chart makes with its defaults, for those who don't use Helm.
+"""Writes neurond.yaml and monitoring.yaml, the chart as rendered with its defaults, for users without Helm.
 
 It needs Helm's library, which `make consumers` installs: .venv/consumers/bin/python deploy/kubernetes/make_manifests.py
 """
@@ -28,7 +28,7 @@ MONITORING = """\
 
 
 def manifests() -> dict[str, str]:
-    """The text of both files, by their name."""
+    """Returns the texts of both files by file name."""
     enabled = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
     with helm_python.Chart.load(HERE / "chart") as chart:
         rendered = chart.render(enabled, name="neurond", namespace=NAMESPACE)
