@@ -211,7 +211,7 @@ class LabelRowTexts:
         self._rows: dict[tuple[str | int, ...], tuple[str, ...]] = {}
 
     def __call__(self, *values: str | int) -> tuple[str, ...]:
-        """Returns label texts for these values of the first labels: one text per fixed value of the last label."""
+        """Returns one label text per fixed value of the last label; `values` are those of the labels before it."""
         row = self._rows.get(values)
         if row is None:
             if len(self._rows) >= _MAX_CACHED_TEXTS:

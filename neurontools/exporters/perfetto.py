@@ -248,7 +248,7 @@ class TraceTracks:
     ) -> None:
         """Sets the text of a track's open slice. The slice lasts while snapshots set the same text.
 
-        Uses the track of the group with this key if the group exists, otherwise a new track.
+        If a group has this key, the slice is on the group's track, otherwise on a track of its own.
         """
         slices = self._slices.get(key)
         if slices is None:

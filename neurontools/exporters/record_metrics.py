@@ -1,6 +1,6 @@
 """Converts neuron-monitor records to metrics, for neuron-monitor-prometheus.
 
-Records have counts of one period, but metrics are cumulative: the counts of a process add up while records contain it.
+Records have counts of one period, but metrics are cumulative: a process's counts add up while records list the process.
 Records of any neuron-monitor work, including AWS's. Missing values and groups with an error are skipped. Invalid
 values, such as a string instead of a number, are skipped and counted.
 """

@@ -24,7 +24,7 @@ def repr_of_fields(*names: str) -> Callable[[Any], str]:
 
 
 def repr_of_changed_fields(part: Any) -> str:
-    """Returns the representation of a dataclass without fields that have their default value.
+    """Returns the representation of a dataclass. Omits fields that have their default value.
 
     Use it as `__repr__`. Unless values are abbreviated, the text evaluates to an equal object.
     """

@@ -100,7 +100,7 @@ def ask_or_start_daemon(
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return ask(socket_path.candidate_sockets(os.environ)[0])  # raises a NoDaemon that states the cause
+            return ask(socket_path.candidate_sockets(os.environ)[0])  # raises NoDaemon with the reason
     from neurontools.cli.daemon.private import PrivateDaemon
 
     own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)

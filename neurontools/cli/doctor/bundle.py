@@ -68,7 +68,7 @@ def bundle_listing(files: dict[str, str], path: str) -> str:
 
 
 def write_bundle(files: dict[str, str], path: str) -> None:
-    """Writes the bundle, or raises OSError. A new file gets mode 0600; an existing file keeps its mode."""
+    """Writes the bundle. Raises OSError if that fails. A new file gets mode 0600; an existing file keeps its mode."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, text in files.items():

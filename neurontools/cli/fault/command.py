@@ -274,7 +274,7 @@ def read_plan(path: str) -> FaultPlan:
 
 
 def planned_host(name: str, socket_path: str) -> PlannedHost:
-    """Returns a host of the plan, with its number of devices as its daemon reports it."""
+    """Returns a host of the plan. Asks its daemon for the number of devices."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", fault_calls.TIMEOUT_SECONDS)
     instance = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot.instance
     return PlannedHost(name, socket_path, instance.device_count)

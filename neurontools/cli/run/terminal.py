@@ -220,7 +220,7 @@ class OutputBacklog:
         poll.register(descriptor, select.POLLIN)
         while True:
             # Checked before reading, so that output written before the end is not lost. Does not wait for end of file,
-            # because processes that the script left may write forever.
+            # because processes that the script left behind may write forever.
             ended = self._has_ended.is_set()
             output = os.read(descriptor, _BACKLOG_READ_BYTES) if poll.poll(0 if ended else 100) else None
             if self._may_show.is_set() and not self._is_shown:

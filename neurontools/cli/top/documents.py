@@ -48,7 +48,7 @@ class SnapshotSource:
     exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
-        """Yields `count` snapshots. None yields all snapshots of a recording, and never ends for a daemon."""
+        """Yields `count` snapshots. None yields a recording's snapshots to its end, or a daemon's endlessly."""
         for number, message in enumerate(self._some_messages(count), 1):
             yield self._checked(read_snapshot(message), is_first=number == 1)
 
@@ -87,7 +87,7 @@ class SnapshotSource:
     def timelines(self, count: int | None) -> Iterator[HostTimeline]:
         """Yields the same timeline `count` times, each time extended by one snapshot.
 
-        For None, yields it once: up to the daemon's latest snapshot, or the whole recording.
+        If `count` is None, yields it once: up to the daemon's latest snapshot, or the whole recording.
         """
         from neurontools.client.backfill import backfill_all
         from neurontools.client.timeline import LIVE_BYTES, HostTimeline, MomentBuilder
