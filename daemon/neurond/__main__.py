@@ -19,7 +19,6 @@ def main() -> None:
 
 
 def fleet_sim() -> None:
-    """Runs the command `neuron-fleet-sim`."""
     run_module("neurond.fleet.command")
 
 

@@ -1,4 +1,4 @@
-"""Runs the configured command and webhook when findings begin or end, one after the other in a thread."""
+"""Runs the configured command and webhook when findings begin or end, one run at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class FindingActions:
 
 
 def finding_key(finding: Finding) -> str:
-    """Returns an identifier of a finding: unique among current findings, and the same when it begins and ends."""
+    """Returns an identifier of a finding. It is unique among current findings, and constant until the finding ends."""
     return "/".join(str(part) for part in finding.identity if part not in (None, ()))
 
 

@@ -331,7 +331,7 @@ class CoreAllocator:
         )
 
     def known(self, token: str) -> CoreLease:
-        """Returns the lease of this token. Raises UnknownToken."""
+        """Returns the lease of this token. Raises UnknownToken if there is none."""
         try:
             return self._leases[token]
         except KeyError:

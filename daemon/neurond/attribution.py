@@ -67,11 +67,9 @@ class KubeletWatcher:
         return (f"the kubelet at unix:{self._socket} doesn't list its pods ({self._trouble}): {shown}",)
 
     def start(self) -> None:
-        """Starts the task that asks the kubelet."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
-        """Ends the task that asks the kubelet."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

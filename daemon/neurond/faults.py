@@ -82,7 +82,7 @@ class FaultInjector:
 
     @property
     def next_seconds(self) -> float | None:
-        """When the next delay or duration of a fault ends (CLOCK_MONOTONIC); None if no fault has a running one."""
+        """When the next delay or duration of any fault ends (CLOCK_MONOTONIC); None if no delay or duration runs."""
         return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
 
     def inject(
@@ -182,11 +182,11 @@ class FaultInjector:
         return not any(number in numbers for _, number in self._unarmed)
 
     def ecc(self, device_index: int) -> EccCounters | None:
-        """Returns the ECC events that faults caused on a device, or None."""
+        """Returns the ECC events that faults caused on a device; None if there are none."""
         return self._traces.ecc(device_index)
 
     def status(self, core_index: int) -> StatusCounters | None:
-        """Returns the driver counters that faults raised on a physical core, or None."""
+        """Returns the driver counters that faults raised on a physical core; None if there are none."""
         return self._traces.status(core_index)
 
     def reported_health(self, device_index: int) -> ReportedHealth | None:
@@ -199,7 +199,7 @@ class FaultInjector:
         return bool(losing) and any(self._cores_on(fault, self._allocator.known(token)) for fault in losing)
 
     def _locate(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
-        """Returns the devices and physical cores that a request targets. Raises NoTarget."""
+        """Returns the targeted devices and physical cores. Raises NoTarget if the host can't have the fault there."""
         shape = self._allocator.shape
         if request.definition.loses_host:
             if self.effects.lose_host is None:
@@ -394,7 +394,7 @@ class ActiveFault:
             self.began_seconds = now_seconds
 
     def record_report(self, now_seconds: float) -> None:
-        """Ends a fault that lasts for one execution or one process, because a process has reported the failure."""
+        """Handles a process's report of the failure. Ends a fault that lasts for one execution or one process."""
         if self.kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS) and self.ended_seconds is None:
             self.ended_seconds = now_seconds
 

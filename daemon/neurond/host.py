@@ -34,7 +34,7 @@ class WatchedHost:
 def open_host(
     settings: Settings, on_ownership_change: Callable[[], None], clock: SteadyClock | None = None
 ) -> WatchedHost:
-    """Opens the simulated instance of the settings, or this host's devices. Raises UserError."""
+    """Opens the simulated instance of the settings, or this host's devices. Raises UserError if that fails."""
     if settings.simulate is None:
         return _own_devices(settings, on_ownership_change)
     try:

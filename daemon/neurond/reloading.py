@@ -36,7 +36,7 @@ class ConfigurationReloader:
         self._is_serving = self._is_requested = False
 
     def start(self) -> None:
-        """Enables reloads, and performs one that was requested during the start."""
+        """Enables reloads, and performs a reload that was requested during the start."""
         self._is_serving = True
         if self._is_requested:
             self.request()
@@ -72,7 +72,7 @@ class ConfigurationReloader:
 
 
 async def read_settings(arguments: Sequence[str]) -> Settings:
-    """Runs neurond with these flags to validate the configuration, and returns the settings. Raises UserError."""
+    """Returns the settings, validated by a child neurond with these flags. Raises UserError if that fails."""
     command = (sys.executable, "-P", "-m", "neurond", *arguments, "--check-config")
     child = await asyncio.create_subprocess_exec(
         *command,

@@ -149,7 +149,6 @@ class Exporters:
             )
 
     def add_network_connections(self, connections: NetworkConnections) -> None:
-        """Adds metrics of the connections to the API over TLS."""
         self._metrics.others.append(partial(_network_families, connections))
 
     def allow(self, subjects: Subjects) -> None:

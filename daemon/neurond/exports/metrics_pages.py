@@ -43,7 +43,7 @@ class MetricsPages:
         self._server = HttpServer(site, name="metrics", limits=HttpLimits().with_files(raise_file_limit()))
 
     async def listen(self, address: str) -> None:
-        """Listens on an address such as ":8000". Raises UserError."""
+        """Listens on an address such as ":8000". Raises UserError if it can't listen there."""
         host, port = listen_address(address)
         try:
             bound = await self._server.listen(host, port)

@@ -77,7 +77,7 @@ class OtlpSender:
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
             logging.getLogger(name).addFilter(_OncePerOutage(url))
-        # None lets the SDK obey the environment. The default is gzip, which all collectors read: it saves 90 %.
+        # None: the SDK reads the set variable. Without a variable, use gzip: all collectors read it, it saves 90 %.
         compression = None if any(name in os.environ for name in _COMPRESSION) else Compression.Gzip
         exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS, compression=compression)
         reader = PeriodicExportingMetricReader(exporter, interval_seconds * 1000, _TIMEOUT_SECONDS * 1000)
@@ -147,7 +147,7 @@ class OtlpSender:
 
 
 class _OncePerOutage(logging.Filter):
-    """Logs at most one of the SDK's messages about an unreachable collector every ten minutes, shortened."""
+    """Shortens the SDK's messages about an unreachable collector, and logs at most one every ten minutes."""
 
     _told_at_seconds: float | None = None  # time of the last message, shared by all loggers
 

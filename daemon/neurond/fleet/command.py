@@ -47,7 +47,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the argument parser of the command."""
     made = _Parser(
         prog="neuron-fleet-sim",
         description="Serves many simulated Neuron hosts from few processes, each with a socket of its own.",
@@ -69,7 +68,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Runs the command `neuron-fleet-sim` and exits."""
     run_command("neuron-fleet-sim", _run)
 
 

@@ -1,7 +1,7 @@
 """The files in the state directory: the log of ended processes and the audit log, as bounded files of JSON lines.
 
-Every line is complete. A line that a kill cut off is removed at the next start; one that a full disk cut off is removed
-immediately. A thread writes the lines, so that a disk that hangs does not block the daemon.
+Every line is complete. An incomplete line is removed: after a kill at the next start, on a full disk immediately. A
+thread writes the lines, so that a disk that hangs does not block the daemon.
 """
 
 from __future__ import annotations
@@ -296,7 +296,6 @@ class EndedLog:
             self.known_since_unix_seconds = min(known_since_unix_seconds, self._ended[0].began_at_unix_seconds)
 
     def add(self, ended: Iterable[EndedProcess]) -> None:
-        """Adds processes that have just ended."""
         for process in ended:
             if len(self._ended) == MOST_ENDED:
                 self.known_since_unix_seconds = self._ended[0].ended_at_unix_seconds

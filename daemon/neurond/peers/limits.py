@@ -233,7 +233,7 @@ class PeerCredentials:
 
 
 def read_peer_credentials(connection: socket.socket) -> PeerCredentials:
-    """Reads the peer's credentials from SO_PEERCRED. Raises OSError."""
+    """Reads the peer's credentials from SO_PEERCRED. Raises OSError if the kernel refuses."""
     pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return PeerCredentials(pid or None, uid)
 

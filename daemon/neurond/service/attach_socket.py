@@ -171,7 +171,7 @@ class _Refused(Exception):
 
 
 class _Attached:
-    """The connection of one attached process, with its lease in the allocator. The constructor raises _Refused."""
+    """The connection of one attached process, with its lease. The constructor raises _Refused if it may not attach."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class _Attached:
             return False
 
     def take_descriptor(self) -> int | None:
-        """Returns the latest file descriptor from the process, or None. The caller has to close it."""
+        """Returns the latest file descriptor that the process sent, if any. The caller has to close it."""
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
 

@@ -54,7 +54,7 @@ class SocketFiles:
                 directory.close()
 
     def claim(self) -> None:
-        """Creates the directory, takes the lock and removes the sockets of an ended daemon. Raises UserError."""
+        """Creates the directory, takes the lock and removes old sockets. Raises UserError if that fails."""
         try:
             with self._refusal():
                 self._directory = self._opened_directory(make_mode=_PRIVATE_DIRECTORY)

@@ -28,7 +28,7 @@ class Sampler:
     """Takes snapshots. To be used in the event loop's thread only.
 
     All times are by the SteadyClock. `departures` are the processes whose leases ended between the last two snapshots.
-    `ended` are the last records of processes that had reported and ended between the last two whole snapshots.
+    `ended` are the last records of processes that ended between the last two whole snapshots and had reported.
     """
 
     def __init__(

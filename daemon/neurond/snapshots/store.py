@@ -25,7 +25,7 @@ _COMPRESSION_LEVEL = 1  # zlib level: shrinks a snapshot to a tenth in well unde
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot, and `message`: its serialized response, the same for each response type with it in field 1."""
+    """A snapshot, and `message`: a serialized response. It fits every response type with a snapshot in field 1."""
 
     snapshot: Snapshot
     message: bytes
@@ -90,7 +90,7 @@ class SnapshotStore:
         return self._latest
 
     def past(self, age_seconds: float) -> bytes:
-        """Returns the latest serialized snapshot of at least this age, else the oldest of the history."""
+        """Returns the latest serialized snapshot of at least this age; if there is none, the oldest of the history."""
         until = self.latest.snapshot.taken_at_seconds - age_seconds
         for past in reversed(self._past):
             if past.taken_at_seconds <= until:

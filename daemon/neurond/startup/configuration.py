@@ -214,7 +214,7 @@ class ActionsTable(_Table):
     most_per_hour: Annotated[int, Field(ge=1, le=3600)] = 60
 
     def enabled_settings(self) -> dict[str, Any] | None:
-        """Returns the values for `neurond.actions.ActionSettings`. None without a command and a webhook."""
+        """Returns the values for `neurond.actions.ActionSettings`. None if there is neither a command nor a webhook."""
         return self.model_dump() if self.command or self.webhook else None
 
 

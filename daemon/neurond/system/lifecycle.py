@@ -39,7 +39,7 @@ def termination_event(*, by_hang_up: bool) -> asyncio.Event:
 class LoopTurns:
     """Measures the CPU time of event loop iterations. Measuring costs one microsecond per iteration.
 
-    `longest_cpu_seconds` is the longest iteration since `begin`, None before.
+    `longest_cpu_seconds` is the longest iteration since `begin`; None before `begin`.
     """
 
     def __init__(self) -> None:

@@ -245,7 +245,7 @@ def activity_findings(context: RuleContext) -> Iterator[Finding]:
         stuck = []
         if limits.stuck_seconds is not None:
             stuck = [core for core in group.in_flight if now - core.since_unix_seconds >= limits.stuck_seconds]
-            # A core that waits for a stuck core ended its last execution at about the time when the stuck one began.
+            # A waiting core ended its last execution at about the time when the stuck execution began.
             waiting = [core for core in group.between if now - core.since_unix_seconds >= limits.stuck_seconds / 2]
         if stuck:
             yield _stuck(group, stuck, waiting)

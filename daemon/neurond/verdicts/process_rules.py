@@ -218,7 +218,7 @@ def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
 def _medians(before: Process, process: Process, least_growth: float, most_few: int) -> _Medians | None:
     """Returns the median latencies before and in the window.
 
-    Returns None if one is unknown, or if the latency can't have grown by `least_growth`.
+    Returns None if either is unknown, or if the latency can't have grown by `least_growth`.
     """
     past, whole = before.device_latency_histogram, process.device_latency_histogram
     if past is whole or not whole.bucket_indices or not past.bucket_indices:

@@ -70,7 +70,7 @@ class RuleEvaluator:
     ) -> Snapshot:
         """Returns the tick's snapshot with its findings.
 
-        `ended`: the processes that ended since the last tick. `logged`: the kernel log records since then.
+        `ended` are the processes that ended since the last tick, `logged` the kernel log records since the last tick.
         """
         limits = self._limits
         found = build_rule_context(snapshot, self._anchors, limits)

@@ -241,7 +241,7 @@ _YOUNG_ROUNDS = 120
 
 
 class OwnerTracker:
-    """Tracks which processes have devices open. Scans young processes and device users often, others in turn."""
+    """Tracks which processes have devices open. Scans young processes and device users often, all others in turn."""
 
     def __init__(self, scan: OwnerScan, gil_yield: GilYield) -> None:
         self._scan = scan

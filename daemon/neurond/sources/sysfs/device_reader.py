@@ -297,7 +297,7 @@ class CounterFiles:
         self._failed: dict[int, str] = {}
 
     def read(self) -> list[int | None]:
-        """Reads all files and returns `values`. The next call changes the same list."""
+        """Reads all files and returns `values`. The next call overwrites the list."""
         pread, raws, values = os.pread, self._raw, self.values
         fstat = os.fstat if self.may_be_replaced else None
         calls = 0

@@ -358,7 +358,7 @@ def _facts(endpoint: str) -> dict[str, str]:
 
 
 def _answer(endpoint: str, path: str, token: str) -> str:
-    """Fetches one value of the instance metadata. Returns "" if it is absent, such as disabled instance tags."""
+    """Fetches one value of the metadata. Returns "" if it is absent, for example if instance tags are disabled."""
     try:
         return _request(f"{endpoint}/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
     except (OSError, ValueError):
@@ -467,8 +467,8 @@ class TimeInUse:
 class _Core:
     """The latest counter of one core and its time, and the latest two sets of owners.
 
-    `is_steady` means that the last three sets of owners are equal. Three, because owners are read after counters: the
-    latest set lacks an owner that ended between these two reads.
+    `is_steady` means that the last three sets of owners are equal. Two are not enough: owners are read after counters,
+    so the latest set lacks an owner that ended between these two reads.
     """
 
     __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
