@@ -281,7 +281,7 @@ def _request_headers(method: str, timeout_seconds: float | None) -> list[tuple[b
 
 
 def _decode_percent(text: bytes) -> str:
-    """Decodes the header grpc-message. Invalid percent encoding or UTF-8 is kept as text, as gRPC requires."""
+    """Decodes the header grpc-message. Keeps invalid percent encoding as text, and replaces invalid UTF-8."""
     first, *rest = text.split(b"%")
     decoded = bytearray(first)
     for part in rest:
@@ -354,7 +354,7 @@ class PolledStream(CallConnection):
     def messages(self) -> list[bytes]:
         """Returns the messages that have arrived, without waiting.
 
-        At the end of the call, raises its error, or EOFError after status OK.
+        After the last message, raises the error of the call, or EOFError if its status is OK.
         """
         try:
             self._http2.receive_available()

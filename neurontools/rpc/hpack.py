@@ -160,7 +160,7 @@ def _encode_string(octets: bytes) -> bytes:
 
 
 def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int, int]:
-    """Decodes an integer (RFC 7541, section 5.1). Returns it and the position behind it."""
+    """Decodes an integer (RFC 7541, section 5.1). Returns the integer and the position after it."""
     mask = (1 << prefix_bits) - 1
     value = _octet(block, position) & mask
     position += 1
@@ -179,7 +179,7 @@ def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int,
 
 
 def _decode_string(block: bytes, position: int) -> tuple[bytes, int]:
-    """Decodes a string literal (RFC 7541, section 5.2). Returns it and the position behind it."""
+    """Decodes a string literal (RFC 7541, section 5.2). Returns the string and the position after it."""
     is_huffman = _octet(block, position) & 0x80
     length, start = _decode_integer(block, position, 7)
     end = start + length

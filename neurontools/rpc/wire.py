@@ -27,7 +27,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tuple[int, int]:
-    """Decodes a varint. Returns it and the position behind it. Raises ValueError if it is cut off or too long."""
+    """Decodes a varint. Returns its value and the position after it. Raises ValueError if it is cut off or too long."""
     value = shift = 0
     while position < len(message):
         byte = message[position]
