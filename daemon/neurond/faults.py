@@ -107,7 +107,7 @@ class FaultInjector:
         return tuple(fault for fault in self._shown if fault.number in numbers)
 
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
-        """Removes faults and the counts they caused; without numbers, all faults. Returns how many it removed.
+        """Removes these faults (no numbers: all faults) and the counts they caused. Returns how many it removed.
 
         If a number is unknown, raises NoSuchFault and removes none.
         """
@@ -287,7 +287,7 @@ class FaultInjector:
         self._apply_fault(fault)
         for lease in self._allocator.leases:
             if lease.token != token and fault.kind.outlives_process:
-                self._send_fault(fault, lease)  # the fault now affects other processes too
+                self._send_fault(fault, lease)  # from now on, the fault affects other processes too
 
     def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
         kind = fault.kind

@@ -33,7 +33,7 @@ class RateCalculator:
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: the latest vCPU times and their time
+        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: when vCPU times were last read, and the process
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
         """Returns the snapshot with its rates. `processes_read` means that the snapshot has newly read vCPU times."""

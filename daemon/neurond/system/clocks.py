@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from neurontools.model import EndedProcess, Finding, Health, InjectedFault, LoadedModel, NeuronCore, Process, Snapshot
 
-_TOLERANCE_SECONDS = 0.05  # smaller differences are jitter, not a set clock
+_TOLERANCE_SECONDS = 0.05  # smaller differences are jitter: the clock was not set
 _ATTEMPTS = 5
 _PROMPT_SECONDS = 0.001
 

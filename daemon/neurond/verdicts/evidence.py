@@ -35,7 +35,7 @@ class RuleContext:
         """Returns a process's errors at the beginning of the window: NO_ERRORS if it started later, None if unknown."""
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
-        if since is None:  # the driver counts for this process, from the time when the process was first seen
+        if since is None:  # the errors are counted by the driver, since the process was first seen
             return NO_ERRORS if before is None else before.errors
         if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
             return NO_ERRORS
