@@ -23,7 +23,7 @@ STEPS = 10  # of a block
 PAIRS = 1000
 WARMING_BLOCKS = 50
 CALLS = 100_000
-_QUESTION = re.compile(r"\brun = struck\(.*\) if self\.faults\.by_core else None")
+_QUESTION = re.compile(r"\brun = \(\s*apply_fault\(.*?if self\.faults\.by_core else None\s*\)", re.DOTALL)
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def main() -> int:
         check_digests(reach, sources, {outcome.mutant.path for outcome in outcomes})
         if reach.files != tests:
             raise NotPossible("files of tests have changed since they were recorded; run it with --record again")
-        random.Random(options.seed).shuffle(outcomes)  # noqa: S311 - an interrupted run has tried all rooms
+        random.Random(options.seed).shuffle(outcomes)
         limits = Limits(options.budget, options.matrix)
         for done, outcome in enumerate(try_all(root, outcomes, reach, options.jobs, limits), 1):
             show(outcome, done, len(outcomes))
@@ -201,7 +201,7 @@ def drawn(mutants: list[Outcome], options: argparse.Namespace) -> list[Outcome]:
     for index, each in enumerate(mutants):
         rooms.setdefault(each.room, []).append(index)
     chosen: list[int] = []
-    generator = random.Random(options.seed)  # noqa: S311
+    generator = random.Random(options.seed)
     for _, indexes in sorted(rooms.items()):
         share = max(2, round(options.count * len(indexes) / len(mutants)))
         chosen += generator.sample(indexes, min(share, len(indexes)))
