@@ -32,7 +32,7 @@ class KubeletTimeouts:
 
     interval_seconds: float = 10.0
     reply_seconds: float = 5.0
-    first_retry_seconds: float = 1.0  # pause after a failure; doubles with each further failure
+    first_retry_seconds: float = 1.0  # pause after a failed request; doubles with each further failure
     longest_retry_seconds: float = 60.0
     held_seconds: float = 300.0
 
@@ -224,7 +224,7 @@ _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 # systemd delegates this part of the cgroup tree to users. They choose the names of its cgroups, so it is ignored.
 _OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
 # The cgroup of a Slurm job: /slurm/uid_1000/job_1 (cgroup v1) or /system.slice/slurmstepd.scope/job_1 (v2).
-# A host with several Slurm nodes has /slurm_NODE instead of /slurm.
+# If several Slurm nodes run on one host, the path has slurm_NAME or NAME_slurmstepd.scope, with the node's name.
 # The pattern starts at the root of the cgroup tree, because a service can choose any names inside its own cgroup.
 # For a daemon in a container, cgroup paths begin with "/..".
 _SLURM = re.compile(

@@ -135,7 +135,7 @@ class Daemon:
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             # Exempts all objects made so far from garbage collection, because they live as long as the daemon.
-            # Without this, a garbage collection blocks for 20 ms.
+            # Otherwise each garbage collection would block the daemon for 20 ms.
             gc.freeze()
             turns.begin()
             if self._faults is not None and self._first_faults:

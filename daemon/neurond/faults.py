@@ -287,7 +287,7 @@ class FaultInjector:
         self._apply_fault(fault)
         for lease in self._allocator.leases:
             if lease.token != token and fault.kind.outlives_process:
-                self._send_fault(fault, lease)  # from now on, the fault affects other processes too
+                self._send_fault(fault, lease)  # a fault that has begun affects other processes too
 
     def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
         kind = fault.kind
@@ -349,7 +349,7 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
-    is_armed: bool = False  # whether its delay is over; from then on, affected processes receive the fault
+    is_armed: bool = False  # whether its start delay is over; only then do processes receive it
 
     @property
     def kind(self) -> FaultKind:

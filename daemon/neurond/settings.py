@@ -28,8 +28,8 @@ class Settings:
     tls_certificate: str | None = None  # certificate file (PEM) of all network listeners; None: no TLS
     tls_key: str | None = None  # key file (PEM); None: the key is in the certificate file
     tls_client_ca: str | None = None  # file (PEM) of CAs of client certificates; None: clients need no certificate
-    tls_summary: list[str] | None = None  # certificate names of clients with the role summary: no commands, no users
-    tls_full: list[str] | None = None  # certificate names of clients with the role full
+    tls_summary: list[str] | None = None  # certificate names of clients that may see only summaries
+    tls_full: list[str] | None = None  # certificate names of clients that may see everything
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: no listener
     metrics_tls: bool = True  # False: plain HTTP even with a certificate; needs a loopback address
     metrics_tls_certificate: str | None = None  # certificate file for /metrics; None: tls_certificate applies
@@ -43,7 +43,7 @@ class Settings:
     metrics_untagged_together: bool = False  # in metrics, processes without a tag share the runtime_tag "untagged"
     otlp_endpoint: str | None = None  # URL that receives the metrics over OTLP; None: no OTLP
     otlp_interval_seconds: float = 30.0
-    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # configured fields of HealthThresholds
+    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # values for fields of HealthThresholds
     sysfs_root: str = "/sys"
     proc_root: str = "/proc"
     dev_root: str = "/dev"

@@ -304,7 +304,7 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
             "sum_seconds": lambda: _Slot(name, step, "sum", histogram=histograms[(parent, at)]),
         }
         if name in makers:
-            # Some messages have a field of this name without the counters that predict it: use the default rule.
+            # Some messages have a field of this name, but not the counters that predict it: use the default rule.
             with contextlib.suppress(KeyError):
                 return makers[name]()
         if name in _PERCENTILES and parent:

@@ -31,7 +31,7 @@ class HostTimeline:
 
     def __init__(self, limit_bytes: int | None = LIVE_BYTES) -> None:
         self.moments: list[Moment] = []
-        self.is_full = False  # whether snapshots were dropped; still older snapshots do not fit either
+        self.is_full = False  # whether old snapshots were dropped to stay within `limit_bytes`
         self._samples = Samples()
         self._eventful: list[Moment] = []  # all `moments` that have events
         self._limit_bytes = limit_bytes

@@ -299,7 +299,7 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
     if product.startswith(family.sysfs.instance_type.lower()):  # the catalog lacks this size of the family
         return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
     fitting = _fitting(family, len(directories))
-    # Any instance type in `fitting` serves for the facts of devices, because they differ only in their networks.
+    # The first instance type in `fitting` supplies the facts of the devices: these types differ only in their networks.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
     return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
 

@@ -409,7 +409,7 @@ class ExportedCore:
         failed = 0
         for field, name in OUTCOMES.items():
             failed += self._count(name, None if owner is None else getattr(owner.executions, field, None))
-        # `hw_error` counts only the hardware errors that have no counter of their own.
+        # `hw_error` counts only hardware errors of kinds that have no counter of their own.
         own = 0
         for name in _OF_HARDWARE if core.status is not None else ():
             count = getattr(core.status, f"{name}_total") or 0

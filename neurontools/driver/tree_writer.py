@@ -132,7 +132,7 @@ class TreeWriter:
         os.fchmod(marker, 0o644)
         os.ftruncate(marker, 0)
         os.write(marker, _MARKER_TEXT)
-        if entries and not missing:  # the tree of a killed process: `close` may remove the directory too
+        if entries and not missing:  # a killed process left this tree: `close` may remove the directory too
             self._made_above = [self.directory]
         for entry in entries - {_MARKER}:
             _remove_left_behind(root, entry)

@@ -321,7 +321,7 @@ def _larger_batch_effect(baseline: _Baseline) -> WhatIf | None:
     return WhatIf("a larger batch", Interval(1.0, 1.0), None, "compute binds, so a sample takes as long: no effect")
 
 
-# The model predicts reliably for each of these changes whether it is a gain or a loss.
+# For each of these changes of a run, the model reliably predicts a gain or a loss.
 _CHANGES: tuple[Callable[[_Baseline], WhatIf | None], ...] = (
     _bfloat16_effect,
     _batches_per_execution_effect,

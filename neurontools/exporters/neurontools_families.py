@@ -29,7 +29,7 @@ _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 _DEVICE = "neuron_device_index"
 _CORE_LABELS = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
-_PROCESS = ("pid",)  # queries get the other labels by a join with neurontools_process on the PID
+_PROCESS = ("pid",)  # queries get further labels of a process by a join with neurontools_process on `pid`
 _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
 _MAX_COMMAND_CHARACTERS = 128  # limited, because Prometheus keeps label texts in its index while their series exist
 

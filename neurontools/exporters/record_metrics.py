@@ -160,15 +160,15 @@ class RecordMetrics:
         self._labels = LabelTexts()
         self._gauges: dict[
             str, dict[FamilyDefinition, dict[str, float]]
-        ] = {}  # keys: runtime tag ("" for the host), family, label text
+        ] = {}  # keys, outermost first: runtime tag ("" for the host), family, label text
         self._counts: dict[
             str, dict[FamilyDefinition, dict[str, tuple[float, float]]]
-        ] = {}  # keys: runtime tag, family, label text; values: total, start time
+        ] = {}  # keys as in `_gauges`; values: total, start time
         self._info: dict[FamilyDefinition, str] = {}
         self._odd_values = 0
 
     def add_record(self, record: Mapping[str, Any]) -> list[RecordProblem]:
-        """Adds a record and returns the errors in it. Raises ValueError if it lacks instance_info."""
+        """Adds a record; returns its invalid values and reported errors. Raises ValueError if instance_info is missing."""
         info = record.get("instance_info")
         if not isinstance(info, Mapping):
             raise ValueError("not a record of neuron-monitor: it has no instance_info")
@@ -229,7 +229,7 @@ class RecordMetrics:
                 yield RecordProblem(f"{name}{f' of runtime {tag}' if tag else ''}", str(group["error"]))
                 self._drop_gauges(tag, name)
                 continue
-            if is_first:  # values of further processes with this tag are added to those of the first
+            if is_first:  # values of later processes with this tag are added to those of the tag's first process
                 self._drop_gauges(tag, name)
             for definition, labels, value in read(group, validator):
                 if value is not None:  # null is unknown

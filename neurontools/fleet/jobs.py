@@ -209,7 +209,7 @@ def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
     waiting = [each for _, each in told if each is not None]
     if not waiting or any(part.job.state not in (JobState.WAITING, JobState.STUCK) for part in parts):
         return None
-    # In a part without waiting ranks, no rank has reached the collective.
+    # If no rank of a part of the run waits, no rank of this part has reached the collective.
     absent = [
         (part, part.job.rank_count, tuple(sorted(part.job.ranks or ()))[:MOST_ABSENT])
         if each is None

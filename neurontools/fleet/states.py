@@ -99,7 +99,7 @@ def _by_number(name: str) -> tuple[tuple[int, str], ...]:
 
 
 TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
-_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # differ from all user names, which cannot contain spaces
+_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # never equal a user name, because these contain no spaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,10 @@ class HostSummary:
     daemon_version: str | None
     sequence: int | None
     taken_at_unix_seconds: float
-    taken_at_seconds: float | None  # CLOCK_MONOTONIC of the host
+    taken_at_seconds: float | None  # the same time by the host's CLOCK_MONOTONIC
     interval_seconds: float | None
     is_judged: bool  # if false, the health of the host is unknown
-    critical_count: int  # critical findings; those of the same kind count once
+    critical_count: int  # similar findings count once
     warning_count: int
     notice_count: int
     findings: tuple[SummaryFinding, ...]  # the gravest findings, possibly not all

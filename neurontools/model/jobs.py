@@ -245,7 +245,7 @@ def _earliest(moments: Iterable[float | None]) -> float | None:
 
 
 LEAST_RATIO = 0.1  # smallest delay that makes a rank a straggler, as a ratio of its step time
-_IN_STEP_RATIO = 0.8  # ratio of the shortest to the longest mean step time; below it, the ranks are not synchronized
+_IN_STEP_RATIO = 0.8  # least ratio of the shortest to the longest mean step time of synchronized ranks
 
 
 @dataclass(frozen=True, slots=True)

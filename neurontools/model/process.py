@@ -76,7 +76,7 @@ class Process:
     executions: ExecutionCounters | None = ExecutionCounters()  # None: outcomes are unknown
     errors: ErrorCounters | None = ErrorCounters()
     total_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of queueing plus execution
-    device_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of execution alone
+    device_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of execution, without queueing
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the last report; None before the first report
     reporting: bool = False  # False: the next report is overdue, so the numbers are old
     vcpu_user_ratio: float | None = None  # vCPU use in user mode; 2.0 is two busy vCPUs

@@ -210,7 +210,7 @@ class ConnectionLimiter:
         self._most = most
         self._share = share
         self._count = 0
-        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # true if waiting; ordered by waiting time
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # True for a waiting slot; longest wait first
 
     def __len__(self) -> int:
         return self._count

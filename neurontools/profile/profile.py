@@ -82,10 +82,10 @@ class ColumnTable(Sequence[Row], Generic[Row]):
 
 
 class TrainingStep(NamedTuple):
-    """A training step: it ends with an optimizer step and the following mark_step.
+    """A training step, from the previous step (or the profile's start) to the mark_step after an optimizer step.
 
     The runtime's step clock measures the parts. `collective_ns` is the time that collectives wait for other ranks;
-    `compute_ns` includes their remaining time. The first step of a run begins with the profile.
+    `compute_ns` includes their remaining time.
     """
 
     step: int

@@ -67,7 +67,7 @@ class ProfileEncoder:
         self._emit_chunk(chunks.DEFINITIONS, json.dumps(document, separators=(",", ":")).encode(), "definitions", 0)
 
     def add_rows(self, table: str, columns: Sequence[array[int]]) -> None:
-        """Extends a table by rows, or replaces it if it is a table of totals or blocks."""
+        """Extends a table by rows. Replaces a table of totals or live storages, which has only the latest state."""
         kind = chunks.TABLE_KINDS[table]
         described = chunks.TABLES[kind]
         rows = len(columns[0])

@@ -104,9 +104,9 @@ def missing_parts() -> list[str]:
 
 
 def driver_class(*, continues: bool) -> type[Driver] | None:
-    """Returns the value for `App(driver_class=...)`. If a private name is missing, this is None: Textual's own driver.
+    """Returns the value for `App(driver_class=...)`. `continues`: the first frame is already on the alternate screen.
 
-    `continues` means that the first frame is already on the alternate screen.
+    Returns None, which selects Textual's own driver, if Textual lacks a private name that our drivers use.
     """
     if any(part.is_of_driver and not part.is_present() for part in PRIVATE_PARTS):
         return None

@@ -49,7 +49,7 @@ class RowKind(StrEnum):
 
 Row = tuple[RowKind, tuple[Cell, ...]]
 _TITLES = ("column", "column_sorted")
-_EVERYWHERE = 10_000  # bounds the right end of a click target that spans its row
+_EVERYWHERE = 10_000  # largest right end of a click target, because one that spans the row has no end
 
 
 def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
@@ -90,7 +90,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
-    """Adds links to the pieces of a line: for each click target, to its first piece with letters or digits."""
+    """Adds links to a line: links each click target's first piece of text that contains a letter or digit."""
     for target in targets:
         address = link(target)
         if not address:

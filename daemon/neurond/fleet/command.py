@@ -34,7 +34,7 @@ EXIT_CODES = (
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
-_HOSTS_OF_A_SECOND = 10  # hosts for each second of the interval, so that all snapshots take a fifth of a CPU core
+_HOSTS_OF_A_SECOND = 10  # snapshots per second by default; these take a fifth of a CPU core
 _LOOK_SECONDS = 1.0
 
 
@@ -177,7 +177,7 @@ USUAL_MIX = (
     "inf2.48xlarge=2,trn1.32xlarge/stuck-core=1,trn2.48xlarge/ecc-burst=1"
 )
 MOST_HOSTS = 2000
-_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # limits for the history of each host
+_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # limits of each host's snapshot history
 _HIGHEST_PORT = 65_535
 
 

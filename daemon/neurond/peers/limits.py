@@ -16,8 +16,8 @@ from neurontools.net.client_roles import Role
 
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096
-_FILES_OF_A_CONNECTION = 3  # descriptors: the client's socket, and both ends of the socket to the server
-_FILES_OF_AN_ATTACHMENT = 2  # descriptors: the socket and the pidfd
+_FILES_OF_A_CONNECTION = 3  # descriptors of the client's socket, and of both ends of the socket to the server
+_FILES_OF_AN_ATTACHMENT = 2  # descriptors of the process's socket, and its pidfd
 
 
 class ResourceKind(Enum):
@@ -33,8 +33,8 @@ class ResourceKind(Enum):
 class ResourceLimit:
     """How many of a resource may be open at the same time: per process, per user and in total."""
 
-    by_process: int  # for a network client, the limit per address
-    by_user: int  # for a network client, the limit per certificate name
+    by_process: int  # limits a network client by its address
+    by_user: int  # limits network clients by certificate name
     together: int
 
 

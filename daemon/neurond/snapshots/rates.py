@@ -33,7 +33,9 @@ class RateCalculator:
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: when vCPU times were last read, and the process
+        self._measured: dict[
+            int, tuple[float, Process]
+        ] = {}  # by PID: when vCPU times were last read, and the process then
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
         """Returns the snapshot with its rates. `processes_read` means that the snapshot has newly read vCPU times."""
@@ -240,7 +242,7 @@ _SPANS = 2
 
 @dataclass(slots=True)
 class _Past:
-    began: Process  # the process in the report that began the current span of steps
+    began: Process  # state of the process when the current span of steps began
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
     told: RecentSteps | None = None
 

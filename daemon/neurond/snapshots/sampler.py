@@ -81,7 +81,9 @@ class Sampler:
             self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
-        if self._source.kind is not SourceKind.SIMULATED:  # a simulated source has the owners from the allocator
+        if (
+            self._source.kind is not SourceKind.SIMULATED
+        ):  # a simulated source already reads core owners from the allocator
             cores, found = with_attached(cores, found, self._allocator.leases)
         self._sequence += 1
         now_seconds = time.monotonic()

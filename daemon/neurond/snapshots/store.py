@@ -191,7 +191,7 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # reports should come between these shares of the interval, far from both ticks
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # part of the interval for processes' reports, far from the ticks at its ends
 _PLACES = 16
 _LATE_SHARE = 0.5  # a tick is skipped only if it is late by more than this share of the interval
 

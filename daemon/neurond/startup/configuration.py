@@ -388,7 +388,7 @@ def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> 
         return DaemonConfiguration.model_validate(tables)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        path = [part for part in problem["loc"] if isinstance(part, str)]  # list indices are integers: leave them out
+        path = [part for part in problem["loc"] if isinstance(part, str)]  # leaves out list indices
         raise UserError(f"{place(path)}: {_cause(problem)}", EXIT_USAGE) from None
 
 

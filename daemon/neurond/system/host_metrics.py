@@ -211,8 +211,8 @@ TRAFFIC_READ_SECONDS = 5.0
 MOST_SHOWN = 32
 _MAX_BYTES = 2**20
 _SECTOR_BYTES = 512  # sectors in /proc/diskstats have this size on every disk
-_READS_BETWEEN_SCANS = 15  # reads until a scan for changed hardware, if the number of lines stays equal
-_MOST = 2**54  # largest count, in sectors: its bytes still fit the protobuf field
+_READS_BETWEEN_SCANS = 15  # reads until a scan for changed hardware; a changed number of lines starts it at once
+_MOST = 2**54  # largest valid count of sectors: their bytes fit the protobuf field
 
 _Pair = tuple[int, int]  # counters in bytes: received and sent, or read and written
 _Rates = tuple[float | None, float | None]
@@ -233,7 +233,7 @@ class TrafficReader:
     def read(self, now_seconds: float) -> tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]]:
         """Returns interfaces and disks; () for a missing file. Raises OSError if a file is unreadable."""
         seconds = now_seconds - self._read_at_seconds
-        # 0.9, because a tick may come a little early.
+        # The factor 0.9 tolerates a tick that comes a little early.
         if seconds < 0.9 * TRAFFIC_READ_SECONDS:
             return self._latest
         self._read_at_seconds = now_seconds

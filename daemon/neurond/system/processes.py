@@ -81,7 +81,7 @@ class ProcessTable:
         with contextlib.suppress(*_UNREADABLE):  # without free file descriptors, keep the cached facts
             if process.is_running():
                 self._facts[pid] = self._measured(process, known)
-            elif psutil.pid_exists(pid):  # a new process has the PID
+            elif psutil.pid_exists(pid):  # another process has got the same PID
                 self._facts[pid] = self._identified(pid)
 
     def _identified(self, pid: int) -> ProcessFacts:

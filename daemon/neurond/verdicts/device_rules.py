@@ -30,7 +30,7 @@ from neurontools.model.finding import FindingKind
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import bytes_text, ranges_text
 
-_BETTER_RATIO = 0.95  # share of the limit below which a stack is no longer nearly full
+_BETTER_RATIO = 0.95  # the "nearly full" finding of a stack ends when its use falls below this share of the limit
 _UPDATE_PERCENT = 2  # the text of a finding changes only if the percentage changes by this much
 
 _Stack = tuple[int, int]  # device index, stack index

@@ -127,7 +127,7 @@ class HysteresisLevel(Enum):
 @dataclass(slots=True)
 class _State:
     holds_since_seconds: float | None = None  # None if the condition does not hold
-    otherwise_since_seconds: float | None = None  # start of the measurements that contradict the state
+    otherwise_since_seconds: float | None = None  # time of the first successive measurement that contradicts the state
 
 
 class Hysteresis(Generic[Key]):

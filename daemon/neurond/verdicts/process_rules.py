@@ -151,7 +151,7 @@ def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], t
 _BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
 """How long a latency must be over its limit to begin a finding, or better to end it, as shares of the window."""
 
-_BETTER_RATIO = 0.5  # share of the allowed growth below which a latency is clearly better
+_BETTER_RATIO = 0.5  # a latency is clearly better if it grew by less than this share of the allowed growth
 
 _Medians = tuple[float, float]  # median latency before the window and in it, in seconds
 

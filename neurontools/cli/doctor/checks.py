@@ -203,7 +203,7 @@ def _is_ours(path: str) -> bool:
         with Path(path).open("rb") as file:
             head = file.read(_MOST_HEAD_BYTES)
     except OSError:
-        return True  # assumes that an unreadable file is ours
+        return True  # assumes that an unreadable file belongs to neurontools
     return b"neurontools" in head or b"neurond" in head
 
 

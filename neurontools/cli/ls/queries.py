@@ -282,7 +282,7 @@ class LoopQuery(ScriptQuery):
         self._chosen: tuple[int, ...] | None = None
 
     def answer(self, path: str) -> str:
-        """Prints rows until --count is reached. Raises NoDaemon or TimedOut if the daemon does not answer at first."""
+        """Prints rows until --count is reached. Raises NoDaemon or TimedOut if no answer comes before the first row."""
         is_lost = False
         with Client(path) as client:
             while True:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
-_PAST_SECONDS = 5.0  # time limit for fetching the daemon's past
+_PAST_SECONDS = 5.0  # time limit for fetching the daemon's history
 
 
 @dataclass(slots=True)

@@ -417,7 +417,9 @@ class OperatorSignature:
         if operator.has_device:
             keywords["device"] = torch.device("cpu")
         if operator.has_generator:
-            keywords["generator"] = torch.Generator()  # must not advance the script's generators
+            keywords["generator"] = (
+                torch.Generator()
+            )  # advancing the script's generator would change its random numbers
         try:
             with torch.no_grad(), torch._C._DisableAutocast():
                 return operator.call(*values, **keywords)
@@ -447,7 +449,7 @@ class OperatorSignature:
         try:
             result = self._run_on_zeros(template)
         except NotRecordable:
-            return  # the CPU kernel fails on zeros, as an integer division does
+            return  # the CPU kernel fails on zeros, as that of integer division does
         results = result if len(self.operator.returns) > 1 else (result,)
         self.outputs = tuple(map(_with_strides_of, self.outputs, results))
 

@@ -23,7 +23,7 @@ class InvalidCompiledGraph(ValueError):
 class ValueUse:
     """A value as an argument: the whole value, or a view of it if `layout` is set.
 
-    `offset` is the index of the scalar that has the view's storage offset. If it is None, the storage offset is 0.
+    The graph's scalar number `offset` is the view's storage offset. If `offset` is None, the storage offset is 0.
     """
 
     value: int

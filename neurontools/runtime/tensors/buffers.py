@@ -50,10 +50,10 @@ class Buffer:
 class Graph:
     """Recorded operators, in order.
 
-    `key` encodes the structure in integers. For an input, it has -1 minus the id of the layout. For an operator, it has
-    the id of the signature, then the indices of the tensor arguments. `scalars` and `hosts` are the inputs that are not
-    device tensors. `origins` is filled during a profile: it maps the position of an operator to the number of its call
-    stack, and to whether the operator belongs to a backward pass.
+    `key` encodes the structure in integers, so that a cache finds the program of an equal graph. An input adds -1 minus
+    the id of its layout. An operator adds the id of its signature, then the indices of its tensor arguments. `scalars`
+    (numbers) and `hosts` (CPU tensors) are the other inputs. `origins` is filled during a profile: it maps an
+    operator's position to the number of its call stack, and to whether the operator belongs to a backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")

@@ -246,7 +246,7 @@ class Event:
         self._seconds: float | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Executes the pending graph of the stream's core, or of all cores without a stream. Then stores the time."""
+        """Executes the pending graph of the stream's core, then stores the time. If `stream` is None, of all cores."""
         synchronize(None if stream is None else getattr(stream, "device", None))
         self._seconds = time.perf_counter()
 

@@ -42,8 +42,8 @@ from neurontools.util.terminal import excerpt
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16
-# Unchanged counters keep their measuring time for this long, because the driver updates counters at intervals.
-# Without this delay, a busy core could look idle in one interval and twice as busy in the next.
+# A read that finds unchanged counters keeps their earlier measuring time for this long, because the driver updates
+# counters at intervals. Otherwise a busy core could look idle in one interval and twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
 
 _MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
@@ -120,7 +120,7 @@ class DeviceReader:
         at = [places.core[path] for path in read_of_cores]
         before = {place[0] for place in at}
         self._cores_name = f"neuron{directory.index}"
-        if len(before) == 1:  # a core has all its files below one directory
+        if len(before) == 1:  # all files of a core are below one directory
             beginning = before.pop()
             self._cores_name += f"/{beginning}*"
             behind = [place[1][1:] for place in at]

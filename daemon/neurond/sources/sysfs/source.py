@@ -27,7 +27,7 @@ from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
 _MAX_WARNINGS = 24
-_INVENTORY_ROUNDS = 16  # constant facts with warnings are read again after this many refreshes
+_INVENTORY_ROUNDS = 16  # refreshes until constant facts are read again, if reading them gave warnings
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
@@ -151,7 +151,7 @@ class SysfsSource:
         """Adds devices that appeared and removes those that vanished."""
         present = list_device_directories(self._roots)
         self._rounds += 1
-        # Read facts with warnings again: a driver creates its tree step by step.
+        # Read the facts again if reading them gave warnings: a driver creates its tree step by step.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
         is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
         if not is_due and _identities(present) == _identities(self._inventory.directories):
@@ -383,7 +383,7 @@ UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
 _BELIEVED_RATIO = 2.5  # a higher busy ratio is not reported: it may include work of the previous interval
 _PROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals disproves the unit
-_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher ratio over a window disproves the unit: bursts average out
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher busy ratio over this time disproves the unit: bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
 
