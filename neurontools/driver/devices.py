@@ -290,8 +290,8 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
         if named is None:
             shown = excerpt(", ".join(sorted({text for row in strings for text in row if text})), 80) or "nothing"
             raise UserError(
-                f"the devices under {roots.devices} are of no architecture this version knows (they say {shown}); "
-                "update neurontools, or check that this is the driver's tree and may be read"
+                f"the devices under {roots.devices} have an architecture that this version does not know ({shown}); "
+                "update neurontools, or check that this is the driver's tree and is readable"
             )
         family = named.family
     if named is not None and named.family.name == family.name:

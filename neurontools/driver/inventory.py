@@ -87,7 +87,7 @@ class Inventory:
         version_text = read_text(roots.driver_version, 64)
         self.driver_version = parse_driver_version(version_text)
         if self.driver_version is None:
-            self.warnings.append("the version of the Neuron driver can't be read; taking it for an old one")
+            self.warnings.append("the version of the Neuron driver can't be read; an old one is assumed")
         self._has_serial_numbers = (
             not is_brief
             and architecture.family.generation > 1
@@ -142,7 +142,7 @@ class Inventory:
         found = len(directory.core_numbers()) if count is None else count
         if found != expected:
             self.warnings.append(
-                f"neuron{directory.index} shows {found} cores where {self.instance.instance_type} has {expected}"
+                f"neuron{directory.index} shows {found} cores, but {self.instance.instance_type} has {expected}"
             )
 
     def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:

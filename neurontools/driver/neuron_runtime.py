@@ -124,8 +124,8 @@ def parse_visible_cores(text: str) -> tuple[int, int]:
     for start, end in further:
         if start != last + 1:
             raise InvalidCoreRequest(
-                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={quote_value(text)} continues with {start} where "
-                f"{last + 1} was due; give one contiguous, increasing range such as 0-3"
+                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={quote_value(text)} continues with {start} instead of "
+                f"{last + 1}; give one contiguous, increasing range such as 0-3"
             )
         last = end
     return first, last + 1 - first
@@ -203,5 +203,5 @@ def parse_profile_steps(text: str) -> tuple[int, int | None]:
     first = int(found[1] or 1)
     last = int(found[3]) if found[3] else None if found[2] else first
     if first < 1 or (last is not None and last < first):
-        raise InvalidProfileSteps(f"{text[:40]!r}: the first step is 1, and the last one not before the first")
+        raise InvalidProfileSteps(f"{text[:40]!r}: steps count from 1, and the last one must not be before the first")
     return first, last

@@ -202,6 +202,6 @@ def scan_device_owners(roots: Roots, directories: list[DeviceDirectory]) -> tupl
 
 def hidden_processes_warning(hidden: int) -> str:
     return (
-        f"{hidden} processes of other users can't be looked into, so owners of devices may be missing; "
+        f"{hidden} processes of other users can't be inspected, so owners of devices may be missing; "
         "run as root or with CAP_SYS_PTRACE"
     )

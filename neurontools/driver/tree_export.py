@@ -70,7 +70,7 @@ class ExportedTree:
     def __init__(self, directory: str, snapshot: Snapshot, driver_version: str = DRIVER_VERSION) -> None:
         version = parse_driver_version(driver_version)
         if version is None:
-            raise ValueError(f"{driver_version!r} is no driver version; give one such as {DRIVER_VERSION}")
+            raise ValueError(f"{driver_version!r} is not a driver version; give one such as {DRIVER_VERSION}")
         self._kind = catalog.load(snapshot.instance.instance_type)
         self._version = version
         node = snapshot.instance.ultraserver_node

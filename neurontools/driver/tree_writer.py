@@ -166,12 +166,12 @@ def _told(directory: str) -> Iterator[None]:
         yield
     except NotTrusted as error:
         raise UserError(
-            f"can't make a sysfs tree in {directory}: {error.filename} {error.strerror}; give a directory of your own",
+            f"can't create a sysfs tree in {directory}: {error.filename} {error.strerror}; give one of your own",
             EXIT_USAGE,
         ) from None
     except OSError as error:
         raise UserError(
-            f"can't make a sysfs tree in {directory}: {error.strerror}; give a directory that can be written",
+            f"can't create a sysfs tree in {directory}: {error.strerror}; give a writable directory",
             EXIT_USAGE,
         ) from None
 
@@ -180,7 +180,7 @@ def _refuse_forbidden(directory: str) -> None:
     whole = f"{os.path.realpath(directory)}/"
     if whole.startswith(_FORBIDDEN) and not whole.startswith(_SHARED_MEMORY):
         raise UserError(
-            f"{directory} is the operating system's own; give a directory of your own for the tree", EXIT_USAGE
+            f"{directory} belongs to the operating system; give a directory of your own for the tree", EXIT_USAGE
         )
 
 
@@ -188,12 +188,14 @@ def _usable_entries(root: Directory) -> set[str]:
     """Returns the names in the directory. Raises UserError unless it is empty or has the tree of a killed process."""
     if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
-            f"others may change the directory {root.path}; give one that is yours and that nobody else may write to",
+            f"other users may change the directory {root.path}; give one that only you may write to",
             EXIT_USAGE,
         )
     entries = set(root.names())
     if entries and _MARKER not in entries:
-        raise UserError(f"{root.path} is not empty and no tree of ours; give an empty or new directory", EXIT_USAGE)
+        raise UserError(
+            f"{root.path} is not empty and holds no exported tree; give an empty or new directory", EXIT_USAGE
+        )
     return entries
 
 

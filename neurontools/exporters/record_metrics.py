@@ -65,7 +65,7 @@ class RecordValidator:
         return None if number is None else number / 100.0
 
     def _add_problem(self, value: object, place: str) -> None:
-        self.problems.append(RecordProblem(f"{place} is left out where it makes no sense", reprlib.repr(value)))
+        self.problems.append(RecordProblem(f"impossible values of {place} are left out", reprlib.repr(value)))
 
 
 def _neuroncore_counters(group: Mapping[str, Any], validator: RecordValidator) -> Iterator[Reading]:

@@ -236,7 +236,8 @@ def write_failure(command: str, error: Exception, *, is_service: bool) -> int:
         write_stderr(f"{command}: {error.filename or 'operating system'}: {what}; look at its disk and permissions")
         return EXIT_FAILURE
     write_stderr(
-        f"{command}: a fault of its own: {_fault_text(error)}; {TRACEBACK_VARIABLE}=1 tells more; please report it"
+        f"{command}: internal error: {_fault_text(error)}; set {TRACEBACK_VARIABLE}=1 for the traceback; "
+        "please report it"
     )
     return EXIT_FAULT
 

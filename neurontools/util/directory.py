@@ -129,7 +129,7 @@ class Directory:
             found = os.fstat(descriptor)
             _check(found, f"{self.path}/{name}", group)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                raise NotTrusted(f"{self.path}/{name}", "is no file of its own")
+                raise NotTrusted(f"{self.path}/{name}", "is not a regular file with one name")
         except BaseException:
             os.close(descriptor)
             raise

@@ -241,5 +241,7 @@ class FleetRouter:
             return
         resting = next((name for name, view in self._hosts.items() if not view.is_awake), None)
         if resting is None:
-            raise CapacityExceeded(f"{_MAX_ACTIVE_HOSTS} hosts are looked at, and more may not; try again in a minute")
+            raise CapacityExceeded(
+                f"the limit of {_MAX_ACTIVE_HOSTS} hosts with viewers is reached; try again in a minute"
+            )
         del self._hosts[resting]

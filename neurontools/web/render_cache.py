@@ -104,7 +104,7 @@ class RenderCache:
         A slow reader skips to the latest version. Raises CapacityExceeded if there are too many viewers or pages.
         """
         if self.viewers >= MAX_VIEWERS:
-            raise CapacityExceeded(f"{MAX_VIEWERS} viewers look on, and more may not")
+            raise CapacityExceeded(f"the limit of {MAX_VIEWERS} viewers is reached; try again later")
         return self._events(view, choice, self.picture(view, choice), since)
 
     async def _events(

@@ -103,7 +103,7 @@
       if (!answer.ok) throw answer.status;
       lost = 0;
       screen.classList.remove("lost");
-      say("as many look on as may: these are the figures of before; trying again");
+      say("too many viewers: the figures are not updated; trying again");
     } catch { lose(); }
     timer = setTimeout(open, 3000);
   };

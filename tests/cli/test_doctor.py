@@ -64,7 +64,7 @@ def test_a_host_with_its_daemon_is_well_until_a_device_is_sick(
     (sick,) = problems(doctor, *ask, **tree.environment)
     assert sick.startswith("SRAM_UNCORRECTABLE_ERROR: device 0: ")
     Path(tree.roots.dev, "neuron0").unlink()
-    assert any("no device file of devices 0" in found for found in problems(doctor, *ask, **tree.environment))
+    assert any("no device files of devices 0" in found for found in problems(doctor, *ask, **tree.environment))
 
 
 def test_devices_without_a_daemon_and_without_a_driver_are_problems(
@@ -75,7 +75,7 @@ def test_devices_without_a_daemon_and_without_a_driver_are_problems(
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x1d0f\n")
     (device / "device").write_text("0x7164\n")
-    assert "1 Neuron devices on the PCI bus, and no driver is loaded" in problems(doctor)
+    assert "1 Neuron devices on the PCI bus, but no driver is loaded" in problems(doctor)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_daemon_that_does_not_answer_is_a_problem_and_no_end(
 ) -> None:
     plain = socket_directory / "plain.sock"
     plain.write_text("")
-    assert f"{plain} is no socket" in problems(doctor, "--socket", str(plain))
+    assert f"{plain} is not a socket" in problems(doctor, "--socket", str(plain))
     plain.unlink()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(plain))

@@ -48,7 +48,7 @@ AT_WORK = {
 }
 UNWRITABLE = "can't write to standard output: {}; free space or write elsewhere\n"
 FAULT = (
-    r"neuron-x: a fault of its own: KeyError: '\x1b[2J' (<string>:3); NEURONTOOLS_TRACEBACK=1 tells more; "
+    r"neuron-x: internal error: KeyError: '\x1b[2J' (<string>:3); set NEURONTOOLS_TRACEBACK=1 for the traceback; "
     "please report it"
 )
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGHUP: -signal.SIGHUP}

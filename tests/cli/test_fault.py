@@ -19,7 +19,7 @@ def neuron_fault(clean_environment: dict[str, str]) -> RunCommand:
 
 def test_what_is_injected_is_listed_and_healed(neuron_fault: RunCommand, daemon: RunningDaemon) -> None:
     at = ("--socket", daemon.socket)
-    assert neuron_fault("list", *at).stdout == "no fault is there\n"
+    assert neuron_fault("list", *at).stdout == "no faults\n"
     done = neuron_fault("inject", "hbm-uncorrectable", "--device", "3", "--after-executions", "50", *at)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "fault 1: hbm-uncorrectable device 3, after 50 executions, waits\n"

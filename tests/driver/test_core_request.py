@@ -77,7 +77,7 @@ def test_what_is_refused() -> None:
         assert refusal(name, text).startswith(f"{name}='{text}'{said}")
     # The first one is the example of the runtime's documentation.
     for text, found, due in (("3,5,6", 5, 4), ("3,3", 3, 4), ("4,3", 3, 5), ("0-3,3-5", 3, 4), ("1-2,2", 2, 3)):
-        assert refusal(VISIBLE, text).startswith(f"{APART}'{text}' continues with {found} where {due} was due; give")
+        assert refusal(VISIBLE, text).startswith(f"{APART}'{text}' continues with {found} instead of {due}; give")
     for name in (VISIBLE, NUMBER, LNC, ALIAS):
         assert refusal(name, "9" * 10_000).startswith(f"{name}='{'9' * 57}...': ")
 

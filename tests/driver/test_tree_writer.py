@@ -76,7 +76,7 @@ def test_only_new_empty_or_abandoned_directories_are_taken(tmp_path: Path) -> No
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="is not empty and no tree of ours"):
+    with pytest.raises(UserError, match="is not empty and holds no exported tree"):
         TreeWriter(str(taken))
     assert (taken / "thesis.tex").read_text() == "years of work"
     ours = TreeWriter(str(tmp_path / "ours"))
@@ -85,11 +85,11 @@ def test_only_new_empty_or_abandoned_directories_are_taken(tmp_path: Path) -> No
     ours.close()
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(UserError, match=r"can't make a sysfs tree in .*file"):
+    with pytest.raises(UserError, match=r"can't create a sysfs tree in .*file"):
         TreeWriter(str(file))
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked/.neurontools-tree").hardlink_to(file)
-    with pytest.raises(UserError, match="is no file of its own; give a directory of your own"):
+    with pytest.raises(UserError, match="is not a regular file with one name; give one of your own"):
         TreeWriter(str(tmp_path / "linked"))
 
 
@@ -97,7 +97,7 @@ def test_the_operating_systems_own_trees_are_refused_also_through_a_link(tmp_pat
     (tmp_path / "link").symlink_to("/sys")
     link = str(tmp_path / "link/devices")
     for directory in ("/sys", "/sys/neuron", "/proc/neuron", "/dev/neuron", "/sys/class/neuron_device", link):
-        with pytest.raises(UserError, match="is the operating system's own"):
+        with pytest.raises(UserError, match="belongs to the operating system"):
             TreeWriter(directory)
 
 
@@ -120,7 +120,7 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None
     (tmp_path / "tree").mkdir()
     for mode in (0o777, 0o1777, 0o775):
         (tmp_path / "tree").chmod(mode)
-        with pytest.raises(UserError, match=r"others may change the directory .*/tree; give one that is yours"):
+        with pytest.raises(UserError, match=r"other users may change the directory .*/tree; give one that only you"):
             TreeWriter(str(tmp_path / "tree"))
         assert _entries(tmp_path) == {"tree"}
 

@@ -49,7 +49,7 @@ def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> No
     document = make_record()
     document["system_data"]["memory_info"]["memory_used_bytes"] = odd
     (problem,) = metrics.add_record(document)
-    assert problem.what == "memory_used_bytes is left out where it makes no sense"
+    assert problem.what == "impossible values of memory_used_bytes are left out"
     assert len(problem.detail) < 100
     expected = {name: value for name, value in samples(sane).items() if "system_memory_used_bytes" not in name}
     assert samples(metrics) == expected | {"neurontools_odd_record_values_total": "1"}

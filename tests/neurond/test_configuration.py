@@ -364,8 +364,8 @@ REFUSED = [
     ),
     ("--socket {directory}", "{directory} exists and is not a socket; remove it, or choose another"),
     ("--socket {directory}/c.toml/s", "can't use the socket {directory}/c.toml/s (Not a directory)"),
-    ("--export-sysfs {directory}", "--export-sysfs: {directory} is not empty and no tree of ours; give an"),
-    ("--export-sysfs /proc/here", "--export-sysfs: /proc/here is the operating system's own; give a"),
+    ("--export-sysfs {directory}", "--export-sysfs: {directory} is not empty and holds no exported tree; give an"),
+    ("--export-sysfs /proc/here", "--export-sysfs: /proc/here belongs to the operating system; give a"),
     (
         "--export-kernel-log {directory}/no/log",
         "can't write a kernel log to {directory}/no/log: No such file or directory; give a file that can be written",

@@ -78,7 +78,7 @@ def test_what_cannot_be_served_is_told_in_a_line(tmp_path: Path) -> None:
         for flags, code, told in (
             (("--sysfs-root", str(empty)), 1, f"no Neuron devices found under {empty}/devices/virtual/neuron_device;"),
             ((*tree.flags, "--lnc", "2"), 2, lnc),
-            (export, 2, f"--export-sysfs: {tmp_path} is not empty and no tree of ours"),
+            (export, 2, f"--export-sysfs: {tmp_path} is not empty and holds no exported tree"),
         ):
             command = [sys.executable, "-m", "neurond", *flags, "--socket", str(tmp_path / "s")]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

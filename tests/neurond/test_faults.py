@@ -138,7 +138,7 @@ def test_there_is_nothing_to_heal_of_a_number_that_is_not_there(daemon: RunningD
 def test_faults_are_for_simulated_devices(start_daemon: StartDaemon) -> None:
     with DriverTree("inf2.xlarge") as tree:
         daemon = start_daemon(*tree.flags, "--interval", "0.05")
-        with pytest.raises(UserError, match="its devices are real") as refused:
+        with pytest.raises(UserError, match="its devices are not simulated") as refused:
             fault_calls.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0)])
         assert refused.value.exit_code == 1
 
@@ -161,7 +161,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
         text=True,
         check=False,
     )
-    assert "refuses: faults are for the user of the daemon" in done.stderr
+    assert "refuses: only the user of the daemon may inject" in done.stderr
     assert fault_calls.list_faults(daemon.socket) == ()
 
 

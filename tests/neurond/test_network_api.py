@@ -74,7 +74,10 @@ def test_a_name_with_the_role_full_sees_all_and_changes_nothing(network: Network
             lambda: faults.InjectFaults(neuron_pb2.InjectFaultsRequest()),
             lambda: faults.HealFaults(neuron_pb2.HealFaultsRequest()),
         ):
-            assert refusal(call) == (grpc.StatusCode.PERMISSION_DENIED, "this is served on the host's own socket alone")
+            assert refusal(call) == (
+                grpc.StatusCode.PERMISSION_DENIED,
+                "this call is served only on the host's own socket",
+            )
         other: Any = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
         assert refusal(lambda: other(b""))[0] is grpc.StatusCode.UNIMPLEMENTED
 

@@ -124,7 +124,10 @@ def test_a_directory_that_others_may_change_is_refused(socket_directory: Path, o
     mine.mkdir(parents=True)
     os.chown(theirs, owner, -1)
     theirs.chmod(permissions)
-    told = (EXIT_PERMISSION, f"others may change the directory {theirs}; use one that is yours alone with --socket")
+    told = (
+        EXIT_PERMISSION,
+        f"other users may change the directory {theirs}; use one that only you may write to with --socket",
+    )
     assert refusal(theirs / "n.sock") == told
     assert files_of(theirs) == {"mine"}
     if permissions != 0o770:  # members of the group are no strangers on the way
@@ -150,7 +153,7 @@ def test_other_files_in_the_place_of_a_socket_or_lock_are_left_alone(socket_dire
     lock.unlink()
     os.link(precious, lock)
     code, text = refusal(path)
-    assert (code, "is no file of its own" in text) == (EXIT_PERMISSION, True)
+    assert (code, "is not a regular file with one name" in text) == (EXIT_PERMISSION, True)
     assert precious.read_text() == "data"
     assert refusal(precious / "n.sock") == (
         EXIT_FAILURE,

@@ -173,7 +173,11 @@ def test_thirty_two_viewers_are_let_in_and_no_more(configured: Configured, port:
         for event in [stack.enter_context(site.stream()) for _ in range(32)]:
             event()
         status, headers, text = site.ask(PAGE, STREAM)
-        assert (status, headers["Retry-After"], text) == (503, "3", "32 viewers look on, and more may not\n")
+        assert (status, headers["Retry-After"], text) == (
+            503,
+            "3",
+            "the limit of 32 viewers is reached; try again later\n",
+        )
         assert site.ask(PAGE)[0] == 200, "the page as it stands"
         assert site.ask("/metrics")[0] == 200
 

@@ -191,7 +191,7 @@ def test_who_is_one_too_many_is_told_so(browser: chromium.Chromium, daemon: Runn
             stack.enter_context(site.stream())()
         browser.load(address(port))
         assert "NeuronCore v2 Utilization" in text(browser), "the page as it stands"
-        wait_until(lambda: text(browser, "#state").startswith("as many look on as may"))
+        wait_until(lambda: text(browser, "#state").startswith("too many viewers"))
         assert "LOST" not in text(browser, "#state")
     before = text(browser, "h1")
     wait_until(lambda: text(browser, "#state") == "" and text(browser, "h1") != before)

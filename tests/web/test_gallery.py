@@ -152,7 +152,7 @@ async def test_more_viewers_than_may_are_told(hall: Hall) -> None:
     late = streams.pop()  # it was let in while there was room
     for stream in streams:
         await event_of(stream)
-    with pytest.raises(CapacityExceeded, match="32 viewers look on"):
+    with pytest.raises(CapacityExceeded, match="the limit of 32 viewers is reached"):
         hall.look()
     with pytest.raises(StopAsyncIteration):
         await anext(late)

@@ -257,12 +257,13 @@ class FaultService:
         who = self.who(context)
         if who is None or who.uid not in (os.geteuid(), 0):
             await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, "faults are for the user of the daemon; use that account"
+                grpc.StatusCode.PERMISSION_DENIED,
+                "only the user of the daemon may inject and heal faults; use that account",
             )
         if self._faults is None:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "its devices are real, and faults are for simulated ones; start neurond --simulate TYPE",
+                "its devices are not simulated, so they can't have faults; start neurond --simulate TYPE",
             )
         return self._faults, who
 

@@ -121,7 +121,7 @@ class _LocalOnlyServices(grpc.GenericRpcHandler):
             return None
 
         async def refuse(_request: bytes, context: Any) -> bytes:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this is served on the host's own socket alone")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this call is served only on the host's own socket")
             return b""
 
         return grpc.unary_unary_rpc_method_handler(refuse)

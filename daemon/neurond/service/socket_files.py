@@ -188,7 +188,7 @@ def group_id(group: str) -> int:
 
 def _changeable(directory: str) -> UserError:
     return UserError(
-        f"others may change the directory {directory}; use one that is yours alone with --socket",
+        f"other users may change the directory {directory}; use one that only you may write to with --socket",
         EXIT_PERMISSION,
     )
 

@@ -162,14 +162,14 @@ def _examine_optional_packages() -> Iterator[CheckResult]:
         yield CheckResult(
             INSTALLATION_AREA,
             CheckLevel.NOTE,
-            f"torch {torch} is not the {SUPPORTED_TORCH} that neuron-run is made for",
+            f"torch {torch} is installed, but neuron-run needs {SUPPORTED_TORCH}",
             f"pip install 'torch=={SUPPORTED_TORCH}.*' where neuron-run is used",
         )
     else:
         yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"torch {torch}")
     of_aws = [f"{name} {version}" for name in AWS_PACKAGES if (version := installed_version(name)) is not None]
     if of_aws:
-        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"of AWS: {', '.join(of_aws)}")
+        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"AWS packages: {', '.join(of_aws)}")
 
 
 def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
@@ -193,8 +193,8 @@ def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
         yield CheckResult(
             INSTALLATION_AREA,
             CheckLevel.NOTE,
-            f"in PATH, and of somebody else: {', '.join(others)}",
-            "put the directory of ours before theirs in PATH, or run ours by path",
+            f"other programs of these names come first in PATH: {', '.join(others)}",
+            "put the directory of neurontools' commands first in PATH, or run them by path",
         )
 
 
@@ -249,14 +249,14 @@ def _examine_missing_devices(on_bus: int, version: str | None) -> Iterator[Check
         yield CheckResult(
             DRIVER_AREA,
             CheckLevel.PROBLEM,
-            f"Neuron driver {version} is loaded and shows no device",
+            f"Neuron driver {version} is loaded but shows no device",
             "see dmesg for its failure; in a container: give it /dev/neuron* and the host's /sys",
         )
     elif on_bus:
         yield CheckResult(
             DRIVER_AREA,
             CheckLevel.PROBLEM,
-            f"{on_bus} Neuron devices on the PCI bus, and no driver is loaded",
+            f"{on_bus} Neuron devices on the PCI bus, but no driver is loaded",
             "modprobe neuron; is the package aws-neuronx-dkms installed for this kernel?",
         )
     else:
@@ -291,15 +291,15 @@ def _examine_device_files(roots: Roots, indices: list[int]) -> Iterator[CheckRes
         yield CheckResult(
             DRIVER_AREA,
             CheckLevel.PROBLEM,
-            f"no device file of devices {ranges_text(missing)} in {roots.dev}",
-            "udevadm trigger as root makes them; in a container: give it the files",
+            f"no device files of devices {ranges_text(missing)} in {roots.dev}",
+            "run udevadm trigger as root; pass the files to a container",
         )
     if closed:
         yield CheckResult(
             DRIVER_AREA,
             CheckLevel.PROBLEM,
-            f"this user may not open the files of devices {ranges_text(closed)} in {roots.dev}",
-            "set their group and mode by an udev rule, and add the user to that group",
+            f"this user may not open the device files of devices {ranges_text(closed)} in {roots.dev}",
+            "set their group and mode with a udev rule, and add the user to that group",
         )
 
 
@@ -325,14 +325,14 @@ def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
             yield CheckResult(
                 DAEMON_AREA,
                 CheckLevel.PROBLEM,
-                f"no daemon answers (looked at {looked})",
-                "systemctl enable --now neurond, or neurond by hand",
+                f"no daemon answers (tried {looked})",
+                "run systemctl enable --now neurond, or start neurond yourself",
             )
         else:
             yield CheckResult(
                 DAEMON_AREA,
                 CheckLevel.NOTE,
-                f"no daemon runs (looked at {looked})",
+                f"no daemon is running (tried {looked})",
                 "neurond --simulate trn1.32xlarge &",
             )
     for path, what in ((_STATE, "state"), (_CONFIGURATION, "configuration")):
@@ -365,18 +365,20 @@ def _examine_socket(path: str) -> Iterator[CheckResult]:
         yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path}: {error.strerror}", "start neurond")
         return
     if not stat.S_ISSOCK(status.st_mode):
-        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path} is no socket", "remove it, and start neurond")
+        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path} is not a socket", "remove it, and start neurond")
         return
     if not os.access(path, os.R_OK | os.W_OK):
         yield CheckResult(
             DAEMON_AREA,
             CheckLevel.PROBLEM,
             f"this user may not use {path} (mode {stat.S_IMODE(status.st_mode):04o})",
-            "neurond --group GROUP admits a group; add the user to it, and log in again",
+            "start neurond with --group GROUP, add the user to that group, and log in again",
         )
         return
     if not Path(socket_path.attach_socket(path)).exists():
-        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path} has no attach socket beside it", "restart neurond")
+        yield CheckResult(
+            DAEMON_AREA, CheckLevel.PROBLEM, f"there is no attach socket next to {path}", "restart neurond"
+        )
     try:
         with Client(path) as client:
             latest = client.snapshot()
@@ -424,7 +426,7 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
         yield CheckResult(DAEMON_AREA, level, found, finding.action)
     if len(grave) > _MOST_FINDINGS:
         yield CheckResult(
-            DAEMON_AREA, CheckLevel.NOTE, f"and {len(grave) - _MOST_FINDINGS} findings more", "neuron-ls --health"
+            DAEMON_AREA, CheckLevel.NOTE, f"and {len(grave) - _MOST_FINDINGS} more findings", "neuron-ls --health"
         )
 
 
@@ -461,14 +463,14 @@ def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
     kernel_log = f"{place.roots.dev}/kmsg"
     if os.access(kernel_log, os.R_OK):
         yield CheckResult(
-            HOST_AREA, CheckLevel.OK, f"{kernel_log} can be read: neurond sees what the kernel logs of devices"
+            HOST_AREA, CheckLevel.OK, f"{kernel_log} is readable: neurond sees device errors in the kernel log"
         )
     elif place.roots.has_devices:
         yield CheckResult(
             HOST_AREA,
             CheckLevel.NOTE,
-            f"{kernel_log} can't be read by this user; where neurond can't either, it misses NEURON_HW_ERR",
-            "run neurond by the shipped unit, or give it CAP_SYSLOG and the file",
+            f"this user can't read {kernel_log}; if neurond can't either, it misses NEURON_HW_ERR",
+            "run neurond with the shipped systemd unit, or give it CAP_SYSLOG and access to the file",
         )
     yield from _examine_variables(place)
 
@@ -490,7 +492,10 @@ def _examine_variables(place: DoctorContext) -> Iterator[CheckResult]:
         near = get_close_matches(name, _KNOWN_VARIABLES, n=1, cutoff=0.9)
         if name not in _KNOWN_VARIABLES and near:
             yield CheckResult(
-                VARIABLES_AREA, CheckLevel.PROBLEM, f"{name} is set, which nobody reads", f"was {near[0]} meant?"
+                VARIABLES_AREA,
+                CheckLevel.PROBLEM,
+                f"{name} is set, but no program reads it",
+                f"did you mean {near[0]}?",
             )
         else:
             yield CheckResult(VARIABLES_AREA, CheckLevel.OK, f"{name}={value[:200]}")
@@ -517,7 +522,7 @@ def run_examinations(place: DoctorContext) -> list[CheckResult]:
         try:
             found += examine(place)
         except Exception as error:
-            told = f"it could not be looked at: {type(error).__name__}: {error}"
+            told = f"the check failed: {type(error).__name__}: {error}"
             found.append(CheckResult(area, CheckLevel.PROBLEM, told, "please report this"))
     return found
 
@@ -545,7 +550,7 @@ def summary_text(checks: Sequence[CheckResult]) -> str:
     problems = sum(check.level is CheckLevel.PROBLEM for check in checks)
     notes = sum(check.level is CheckLevel.NOTE for check in checks)
     if not problems and not notes:
-        return "nothing is wrong"
+        return "no problems"
     parts = [f"{problems} problem{'s' if problems > 1 else ''}"] if problems else []
     parts += [f"{notes} note{'s' if notes > 1 else ''}"] if notes else []
     return ", ".join(parts)

@@ -64,7 +64,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
-        raise UserError("--yes is for --bundle; leave it out", EXIT_USAGE)
+        raise UserError("--yes needs --bundle", EXIT_USAGE)
     place = DoctorContext.here(given.get("socket"))
     socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid socket path
     checks = run_examinations(place)
@@ -86,7 +86,7 @@ def _write_bundle_if_confirmed(files: dict[str, str], given: dict[str, str]) -> 
         bundle.write_bundle(files, path)
     except OSError as error:
         raise UserError(f"{shown}: {error.strerror}; give another file", EXIT_FAILURE) from error
-    write_text(f"{shown} is written; look through it before you send it\n")
+    write_text(f"{shown} is written; review it before you send it\n")
     return 0
 
 

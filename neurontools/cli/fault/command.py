@@ -145,7 +145,7 @@ def _heal_faults(words: list[str], given: dict[str, str]) -> None:
     _refuse_other_options(given, "heal", ())
     numbers = [_parse_whole(word, "number of a fault") for word in words]
     count = _ask_daemon(given, lambda path: fault_calls.heal(path, numbers))
-    write_text("no fault is there\n" if not count else f"healed {count} fault{'' if count == 1 else 's'}\n")
+    write_text("no faults to heal\n" if not count else f"healed {count} fault{'' if count == 1 else 's'}\n")
 
 
 def _list_kinds(words: list[str], given: dict[str, str]) -> None:
@@ -346,7 +346,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 def fault_table(faults: Sequence[InjectedFault]) -> str:
     if not faults:
-        return "no fault is there\n"
+        return "no faults\n"
     rows = [("FAULT", "KIND", "WHERE", "WHEN", "STATE", "MET")]
     rows += [
         (

@@ -181,7 +181,7 @@ class GraphChanges:
             elif len(alike.inputs) != len(inputs):
                 self.latest.append(f"it has {len(inputs)} inputs where it had {len(alike.inputs)}")
             else:
-                self.latest.append("a number in it, or what of it is needed later, is another one")
+                self.latest.append("a constant in it has changed, or other results of it are needed later")
         elif self._seen:
             self.latest.append(f"it has {len(operators)} operators, the one before has {len(self._seen[-1].operators)}")
         self._seen.append(new)
