@@ -271,9 +271,9 @@ class ProcessAttributor:
         return process if found == _NOTHING else replace(process, attribution=found, job=_job(process, found))
 
     def _of(self, process: Process) -> Attribution:
-        """Returns the attribution of a process, without what the kubelet reports.
+        """Returns the attribution of a process by its cgroup and environment.
 
-        Reads it up to three times, because a launcher may move a process to the job's cgroup after its start.
+        Reads them up to three times, because a launcher may move a process to the job's cgroup after its start.
         """
         key = _key(process)
         looks, found = self._known.get(key, (0, _NOTHING))

@@ -43,7 +43,7 @@ class FaultEffects:
     """The callbacks and clocks that a `FaultInjector` works with.
 
     `lose_host` takes down the simulated host for the given seconds (None: forever). The host returns as if rebooted,
-    and keeps the faults that have not begun. Without this callback, a request to lose the host is refused.
+    and keeps the faults that have not begun. Without `lose_host`, a request to lose the host is refused.
     """
 
     now: Callable[[], float]  # reads CLOCK_MONOTONIC, in seconds

@@ -340,8 +340,8 @@ class Packer:
 def snapshot_order(snapshot: neuron_pb2.Snapshot) -> tuple[float, int]:
     """Returns a sort key for the snapshots of a host since one boot: later snapshots have greater keys.
 
-    The sequence number orders snapshots taken at the same time. It is not enough alone, because it starts again with
-    each daemon. The daemon's PID does not help: in a container it is always 1.
+    The sequence number orders snapshots taken at the same time. It is not the only key, because it restarts with each
+    daemon. The daemon's PID is not part of the key: in a container it is always 1.
     """
     return snapshot.taken_at_seconds, snapshot.sequence
 

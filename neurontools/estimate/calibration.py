@@ -161,12 +161,12 @@ class Calibration:
 
     @property
     def eta(self) -> Interval:
-        """The share of peak FLOPS that compute reaches, as the interval between both fits."""
+        """The share of peak FLOPS that compute reaches, as the interval between the values of both fits."""
         return _interval_between(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
 
     @property
     def execution_seconds(self) -> Interval:
-        """The host time per execution, as the interval between both fits."""
+        """The host time per execution, as the interval between the values of both fits."""
         return _interval_between(self.overlapping.host_seconds, self.adding.host_seconds)
 
 

@@ -230,9 +230,10 @@ class _Baseline:
     step: StepTime
 
     def speedup(self, changed: CountedRun, work: float = 1.0) -> Interval:
-        """Returns the throughput of the changed run divided by that of this run.
+        """Returns the samples per second of the changed run, divided by those of this run.
 
-        `work` is the same ratio of samples per step. Compares scenario by scenario: both runs have the same unknowns.
+        `work` is the ratio of their samples per step. Divides within each scenario, because the unknown properties of
+        the hardware are the same for both runs.
         """
         after = step_time(changed, self.hardware, self.calibration)
         ratios = [work * before / now for before, now in zip(self.step.scenarios, after.scenarios, strict=True)]

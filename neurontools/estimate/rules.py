@@ -119,7 +119,7 @@ def _two_executions(facts: RunFacts) -> Advice | None:
 
 
 def _batches_per_execution(facts: RunFacts) -> Advice | None:
-    """Applies to one batch per execution if executions take under 40 ms at the bfloat16 peak or the host is the limit.
+    """Applies to one batch per execution if executions take under 40 ms at the bfloat16 peak, or host time dominates.
 
     Does not apply to executions shorter than the launch of a small graph, for which no measurement is published.
     """

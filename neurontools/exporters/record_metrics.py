@@ -168,7 +168,7 @@ class RecordMetrics:
         self._odd_values = 0
 
     def add_record(self, record: Mapping[str, Any]) -> list[RecordProblem]:
-        """Adds a record; returns its invalid values and reported errors. Raises ValueError if instance_info is missing."""
+        """Adds a record; returns its invalid values and reported errors. Raises ValueError without instance_info."""
         info = record.get("instance_info")
         if not isinstance(info, Mapping):
             raise ValueError("not a record of neuron-monitor: it has no instance_info")

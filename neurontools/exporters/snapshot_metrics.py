@@ -94,7 +94,7 @@ class _TagCounts:
 
 
 class TagTotals:
-    """Sums the counts of all processes that share a tag. Includes ended processes while one with the tag runs.
+    """Sums the counts of all processes that share a tag. Includes ended processes while a process with the tag runs.
 
     Without ended processes, the sum would fall when a process ends, and readers would see a counter reset.
     """

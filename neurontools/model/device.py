@@ -166,7 +166,7 @@ class NeuronCore:
     """One physical NeuronCore: its owner, utilization and memory.
 
     Counters start at `Snapshot.cores_counted_since_seconds` and continue across owners. The daemon computes rates and
-    ratios from an owner's last two measurements. They are None without these, and when the owner stops reporting.
+    ratios from an owner's last two measurements. They are None before the second one, and once the owner falls silent.
     """
 
     index: int  # index of the physical core on the host: device_index * cores per device + index_on_device

@@ -243,7 +243,7 @@ class HostVerdict:
 
     @property
     def sentence(self) -> str:
-        """The first finding with its devices and action, and the number of further findings. Without any: `summary`."""
+        """The first finding with its devices and action, and the number of further findings; `summary` if none."""
         if not self.findings:
             return self.summary
         first, groups = self.findings[0], group_alike(self.findings)

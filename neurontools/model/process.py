@@ -154,7 +154,7 @@ class PodAllocation:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCounters:
-    """Training counters of a process. None means not reported, or not counted (samples without MpDeviceLoader)."""
+    """Training counters of a process. None means not reported. Only MpDeviceLoader counts samples."""
 
     steps_total: int = 0  # calls of `Optimizer.step`
     samples_total: int | None = None  # sum of the batch sizes of MpDeviceLoader (first dimension)

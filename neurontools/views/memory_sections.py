@@ -200,9 +200,9 @@ def visible_nodes(context: RenderContext) -> list[MemoryNode]:
 
 
 def _driver_host_bytes(context: RenderContext, device_index: int) -> int | None:
-    """Returns the host memory of a device without loaded models. It is 0 on simulated devices.
+    """Returns the host memory that the driver counts for a device; 0 on simulated devices.
 
-    Returns None if the tab shows a single process, because the driver counts host memory per device.
+    Returns None if the tab shows a single process, because the driver does not count by process.
     """
     if context.snapshot.source is SourceKind.SIMULATED:
         return 0

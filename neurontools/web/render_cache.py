@@ -160,7 +160,7 @@ class RenderCache:
             self._task = asyncio.get_running_loop().create_task(self._rounds())
 
     async def _rounds(self) -> None:
-        """Redraws the viewed pages on new data, and after a second without any. Ends once all renderers are unused."""
+        """Redraws the viewed pages on new data, but at least every second. Ends once all renderers are unused."""
         while self._asked_at:
             began = self._now()
             self._has_news.clear()

@@ -130,7 +130,7 @@ class LineFile:
         return descriptor
 
     def _mended(self) -> bytes:
-        """Removes an incomplete last line from the current file, or all lines if it is too large. Returns the rest."""
+        """Removes an incomplete last line from the file; empties a too large file. Returns the remaining lines."""
         content = b""
         if os.fstat(self._file).st_size <= self._most_bytes:
             content = os.pread(self._file, self._most_bytes, 0)

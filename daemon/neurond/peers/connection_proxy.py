@@ -76,7 +76,7 @@ class ConnectionProxy:
             self._connect(connection, who)
 
     def _count_connection(self, who: PeerCredentials) -> None:
-        """Counts a connection. At the limit, first closes those of the user's connections that clients have left."""
+        """Counts a connection. If a limit is reached, first closes connections of the user whose clients hung up."""
         try:
             self._peers.take(who, ResourceKind.CONNECTION)
         except LimitReached:
@@ -281,7 +281,7 @@ class Relay:
         return piece[:size]
 
     def _sent(self, end: socket.socket, data: memoryview) -> bytes:
-        """Sends as much data as the socket takes, and returns the rest. Closes the relay on an error."""
+        """Sends as much data as the socket takes, and returns the unsent data. Closes the relay on an error."""
         try:
             return bytes(data[end.send(data) :])
         except self._not_now:

@@ -93,7 +93,7 @@ _SWEEP_EVERY = 256  # unused accounts are removed after at least this many new a
 
 
 class Peer(Protocol):
-    """The other end of a connection."""
+    """A process or network client that uses the daemon."""
 
     @property
     def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:

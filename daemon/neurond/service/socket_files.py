@@ -24,7 +24,7 @@ class SocketFiles:
     """The API socket, the attach socket beside it, and the lock file.
 
     The gRPC server listens at `inner_path`. The connection proxy opens that socket and removes its file.
-    `network_path` is such a socket for the API over TLS.
+    The gRPC server of the API over TLS listens at `network_path`.
 
     The sockets have mode 0600, or 0660 with a group. A new directory gets mode 0700, or 0750 with a group.
     """

@@ -254,7 +254,7 @@ class RecentStepsByProcess:
         self._past: dict[int, _Past] = {}
 
     def derive(self, now: Process) -> RecentSteps | None:
-        """Returns a summary of the latest steps. None with too few steps or without a breakdown of step time."""
+        """Returns a summary of the latest steps. None if they are too few or the process reports no wait times."""
         counters = now.training
         if counters is None or counters.collective_wait_seconds_total is None or counters.steps_total < _WARM_UP_STEPS:
             return None

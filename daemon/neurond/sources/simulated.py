@@ -50,8 +50,8 @@ def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> Host
 class SimulatedSource:
     """Simulates the devices of an instance type. The core allocator determines the owners of the cores.
 
-    `ecc` returns a device's ECC counters; without it, only injected faults cause ECC errors. `place` is an UltraServer
-    ID and the index of this node. `read` reuses the objects of unchanged cores and devices.
+    `ecc` returns a device's ECC counters; if it is None, only injected faults cause ECC errors. `place` has the ID of
+    an UltraServer and this node's index in it. `read` reuses the objects of unchanged cores and devices.
     """
 
     kind = SourceKind.SIMULATED

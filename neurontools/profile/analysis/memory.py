@@ -149,9 +149,9 @@ def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...
 
 
 def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
-    """Returns the memory, by line, that was live on a core after `position` events, or at `at_ns` without a position.
+    """Returns the memory, by line, that was live on a core after `position` events, or at `at_ns` if that is None.
 
-    A storage without an allocation event in the profile was live from the beginning. Its release event has its size.
+    A storage without an allocation event in the profile was live from the beginning; its release event gives its size.
     """
     table = profile.allocations
     if position is None:

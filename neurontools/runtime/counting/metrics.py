@@ -40,7 +40,7 @@ class Timer:
             self.buckets[index] = self.buckets.get(index, 0) + 1
 
     def quantile(self, ratio: float) -> float | None:
-        """Returns a quantile of samples in seconds, accurate to 0.5 %. Returns None if there are no such samples."""
+        """Returns a quantile of samples in seconds, accurate to 0.5 %. Returns None if there are no samples."""
         if not self.buckets:
             return None
         rank = max(1, round(ratio * self.count))

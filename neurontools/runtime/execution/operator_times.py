@@ -71,7 +71,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def settle(self, program: SampledProgram) -> None:
-        """Adds a program's executions since the last call. Without samples, they count under an empty operator name."""
+        """Adds a program's executions since the last call; under the operator name "" if none was sampled so far."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions

@@ -90,8 +90,8 @@ class SteadyState:
         """Returns the number of usual steps, and their total counts, executions and work. None before the second step.
 
         Leaves out an interval if its executions per step exceed the median by over half and its FLOPs per step exceed
-        the median by over 2%. Alone, more FLOPs may come from variable shapes, and more executions from occasional
-        reads of a value.
+        the median by over 2%. More FLOPs alone may come from variable shapes; more executions alone may come from
+        occasional reads of a value.
         """
         kinds = self._kinds.copy()
         if not kinds:

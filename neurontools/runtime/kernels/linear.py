@@ -99,7 +99,7 @@ _PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _pl
 
 
 def _is_plain(layout: TensorLayout | None) -> bool:
-    """Returns whether a layout is a real row-major matrix with both sizes above 1. At size 1, strides are ambiguous."""
+    """Returns whether a layout is a row-major real matrix, both sizes above 1: strides are ambiguous at size 1."""
     return (
         layout is not None
         and layout.ndim == 2

@@ -40,7 +40,7 @@ class InvalidDeviceName(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNameChoice:
-    """The chosen device name and the reason for the choice, which errors about the other name show."""
+    """The chosen device name. If the script uses the other device name, the error shows `reason`."""
 
     name: str
     reason: str

@@ -166,7 +166,7 @@ class MachineCode:
         return bool(settled) and all(settled)
 
     def remark(self, flags: CompilerFlags) -> str:
-        """Returns a text for profiles: a profiled graph does not run as machine code. Empty without --optlevel 3."""
+        """Returns a note for profiles that a profiled graph does not run as machine code; "" unless --optlevel is 3."""
         return "; not as machine code (--optlevel 3) while it is profiled" if flags.optlevel == _LEVEL else ""
 
     def of(self, program: Program, flags: CompilerFlags) -> NativeProgram | None:

@@ -37,7 +37,7 @@ class ControlChannel:
         self._descriptors: list[int] = []
 
     def listen(self, connection: DaemonConnection) -> None:
-        """Handles the lines that have arrived, then starts a thread for the rest.
+        """Handles the lines that have arrived, then starts a thread that handles later lines.
 
         If the system refuses a thread, later lines are not handled.
         """

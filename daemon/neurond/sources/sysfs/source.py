@@ -495,7 +495,7 @@ class _Core:
         return growth
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
-        """Returns the counter's growth per second since the last reading. None at first and after a reset."""
+        """Returns the counter's growth per second since the last reading. None at the first and after a reset."""
         grown = None
         if self.at_seconds is None:
             self.owners = self.owners_before = owners
