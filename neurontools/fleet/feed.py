@@ -134,8 +134,8 @@ _LONGEST_TROUBLE = 160
 _FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
 _STOP_SECONDS = 2.0
 _PLAIN = {
-    Status.UNIMPLEMENTED: "its neurond gives no summaries; update it",
-    Status.DEADLINE_EXCEEDED: "its socket takes no connection; its neurond may hang",
+    Status.UNIMPLEMENTED: "its neurond has no summaries; update it",
+    Status.DEADLINE_EXCEEDED: "its socket accepts no connection; its neurond may hang",
 }
 
 
@@ -293,7 +293,7 @@ class DirectFeed(FleetFeed):
     def _open_tunnel(self, place: HostAddress) -> str:
         """Opens a tunnel to a daemon that serves over TLS, and returns the local socket."""
         if self._tunnels is None:
-            raise ValueError("there is no certificate to reach it with")
+            raise ValueError("it needs a client certificate, and none is given")
         path = self._tunnels.open(remote_address(place.text))
         set_display_address(path, place.text)
         return path
@@ -305,7 +305,7 @@ class DirectFeed(FleetFeed):
             if not messages:
                 host.fruitless_reads += 1
                 if host.fruitless_reads > _MOST_FRUITLESS_READS:
-                    self._mark_lost(host, "says much and gives no summary")
+                    self._mark_lost(host, "sent data without a summary")
                 return
             host.fruitless_reads = 0
             summary = from_message(HostSummary, neuron_pb2.WatchHostSummaryResponse.FromString(messages[-1]).summary)
@@ -348,7 +348,7 @@ class DirectFeed(FleetFeed):
                 self._set_timer(host, self._patience_seconds(host))
             else:
                 reason = host.tunnel.reason() if host.tunnel is not None else ""
-                self._mark_lost(host, reason or f"no word for {self._patience_seconds(host):.0f} s")
+                self._mark_lost(host, reason or f"no data for {self._patience_seconds(host):.0f} s")
 
     def _patience_seconds(self, host: _Host) -> float:
         """Returns the timeout for the next summary of a host."""

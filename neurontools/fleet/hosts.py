@@ -75,7 +75,7 @@ def format_hostfile(places: Iterable[HostAddress]) -> str:
 def read_hostfile(path: str) -> HostList:
     """Reads a hostfile. Raises UserError if it cannot be read or is too large."""
     collected = HostListBuilder()
-    for number, line in enumerate(read_host_file("--hostfile", path, "a host a line").splitlines(), 1):
+    for number, line in enumerate(read_host_file("--hostfile", path, "a host name on each line").splitlines(), 1):
         text = line.partition("#")[0].strip()
         if text:
             collected.add(text, f"{excerpt(path, 200)}:{number}")
@@ -127,9 +127,9 @@ class HostListBuilder:
         try:
             for place in _places(text):
                 if len(self._places) >= MOST_HOSTS:
-                    raise ValueError(f"more than {MOST_HOSTS} hosts; the rest is left out")
+                    raise ValueError(f"more than {MOST_HOSTS} hosts; the rest is ignored")
                 if place.name in self._places:
-                    raise ValueError(f"{place.name} is named twice; the first counts")
+                    raise ValueError(f"{place.name} is named twice; the first entry counts")
                 self._places[place.name] = place
         except ValueError as error:
             self.trouble(at, str(error))
@@ -143,7 +143,7 @@ class HostListBuilder:
 
     def hosts(self) -> HostList:
         """Returns the collected hosts and problems."""
-        more = (f"and {self._untold} more lines are wrong",) if self._untold else ()
+        more = (f"and {self._untold} more lines are invalid",) if self._untold else ()
         return HostList(tuple(self._places.values()), (*self._troubles, *more))
 
 
@@ -177,7 +177,7 @@ def _places(text: str) -> list[HostAddress]:
     if reach is Reach.SSH and not _NAME.fullmatch(address):
         raise ValueError(f"{excerpt(address, 60)!r} is not a valid ssh destination")
     if reach is Reach.SOCKET and (not address.startswith("/") or "\0" in address):
-        raise ValueError("the path of a socket begins with a slash")
+        raise ValueError("the path of a socket must begin with a slash")
     return [HostAddress(names[0], reach, address, labels)]
 
 
@@ -222,7 +222,7 @@ def expand_brackets(text: str) -> list[str]:
         last = last if dash else first
         is_range = all(end.isascii() and end.isdigit() and len(end) < 10 for end in (first, last))
         if not is_range or not 0 <= int(last) - int(first) < MOST_HOSTS:
-            raise ValueError(f"{excerpt(part, 60)!r} is no range of numbers")
+            raise ValueError(f"{excerpt(part, 60)!r} is not a range of numbers")
         names += [f"{before}{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     tails = expand_brackets(after)
     if len(names) * len(tails) > MOST_HOSTS:
@@ -259,10 +259,10 @@ def read_file_sd(path: str) -> HostList:
         groups = json.loads(text)
     except (ValueError, RecursionError) as error:
         yaml = path.endswith((".yml", ".yaml"))
-        cause = "is YAML, which is not read" if yaml else f"is no JSON: {excerpt(str(error), 100)}"
-        raise UserError(f"{at}: {cause}; Prometheus reads the same as JSON", EXIT_USAGE) from None
+        cause = "is YAML, which is not supported" if yaml else f"is not JSON: {excerpt(str(error), 100)}"
+        raise UserError(f"{at}: {cause}; write it as JSON, which Prometheus reads too", EXIT_USAGE) from None
     if not isinstance(groups, list):
-        raise UserError(f'{at}: is no list; write [{{"targets": ["trn-1:8000"]}}]', EXIT_USAGE)
+        raise UserError(f'{at}: is not a list; write [{{"targets": ["trn-1:8000"]}}]', EXIT_USAGE)
     collected = HostListBuilder()
     for number, group in enumerate(groups, 1):
         where = f"{excerpt(path, 200)}: group {number}"
@@ -286,7 +286,7 @@ def _group(group: Any) -> tuple[list[str], dict[str, str]]:
         raise ValueError("has no list of targets")
     targets, labels = group["targets"], group.get("labels") or {}
     if not isinstance(labels, dict) or not all(isinstance(each, str) for each in (*targets, *labels.values())):
-        raise ValueError("has a target or a label that is no text")
+        raise ValueError("has a target or a label that is not text")
     return targets, labels
 
 

@@ -78,15 +78,19 @@ def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str
             start_new_session=True,
         )
     except FileNotFoundError:
-        raise ScontrolMissing("there is no scontrol here; run it where Slurm's commands are", EXIT_USAGE) from None
+        raise ScontrolMissing(
+            "scontrol is not installed here; run this on a host with Slurm's commands", EXIT_USAGE
+        ) from None
     except OSError as error:
-        raise UserError(f"{name}: {error.strerror}; see whether Slurm is installed whole") from error
+        raise UserError(f"{name}: {error.strerror}; check the installation of Slurm") from error
     try:
         said, complaint = _read(child, monotonic() + timeout_seconds)
     except TimeoutError:
         raise UserError(f"{name} gave no answer within {timeout_seconds:g} s; {_REACH_IT}", EXIT_USAGE) from None
     except _TooMuch:
-        raise UserError(f"{name} says more than {MOST_BYTES >> 20} MiB; is it Slurm's own?", EXIT_FAILURE) from None
+        raise UserError(
+            f"{name} printed more than {MOST_BYTES >> 20} MiB; check that it is Slurm's command", EXIT_FAILURE
+        ) from None
     finally:
         _kill(child)
     if child.returncode:
@@ -142,4 +146,4 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def _exit_text(returncode: int) -> str:
-    return f"it ended with {returncode}" if returncode > 0 else f"it was ended by {signal.Signals(-returncode).name}"
+    return f"exit code {returncode}" if returncode > 0 else f"killed by {signal.Signals(-returncode).name}"

@@ -118,11 +118,11 @@ class HostSummary:
             value for part in parts for name in part.__slots__ if isinstance(value := getattr(part, name), float)
         ]
         if not all(map(isfinite, numbers)):
-            raise ValueError("it has numbers that are none")
+            raise ValueError("it has an invalid number")
         if len(self.devices) > MOST_DEVICES:
-            raise ValueError(f"it has {len(self.devices)} devices")
+            raise ValueError(f"it has too many devices ({len(self.devices)})")
         if any(cell.severity is not None and cell.severity > max(Severity) for cell in self.devices):
-            raise ValueError("it has a severity that there is not")
+            raise ValueError("it has an invalid severity")
 
     @property
     def unknown_neuroncore_count(self) -> int:
@@ -186,13 +186,13 @@ class SummaryJob:
         """Raises ValueError for values that no host can have."""
         runs = self.rank_runs
         if len(runs) % 3 or len(runs) > 3 * MOST_RUNS or sum(runs[2::3]) > _MOST_RANKS_HERE or 0 in runs[1::3]:
-            raise ValueError("it has ranks that there are not")
+            raise ValueError("it has invalid ranks")
         steps, standstill = self.recent_steps, self.standstill
         absent = standstill.absent_ranks if standstill is not None else ()
         if any(rank >= _HIGHEST_RANK for rank in (*runs, *self.missing_ranks, *absent)):
-            raise ValueError("it has ranks that there are not")
+            raise ValueError("it has invalid ranks")
         if standstill is not None and not _is_time(standstill.seconds):
-            raise ValueError("it has numbers that are none")
+            raise ValueError("it has an invalid number")
         if steps is None:
             return
         if not len(steps.part_seconds) == len(steps.busiest.part_seconds) == len(STEP_PARTS):
@@ -201,7 +201,7 @@ class SummaryJob:
         for part in (steps, steps.busiest):
             numbers += [value for name in part.__slots__ if isinstance(value := getattr(part, name), float)]
         if not all(map(_is_time, numbers)) or not 0 < steps.rank_count <= _MOST_RANKS_HERE:
-            raise ValueError("it has steps that there are not")
+            raise ValueError("it has invalid step times")
 
 
 def _is_time(seconds: float) -> bool:

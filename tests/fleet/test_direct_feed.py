@@ -69,7 +69,7 @@ def test_a_host_that_stands_still_is_no_stall_and_comes_back() -> None:
             before = state_of(feed, "host-000").received_at_seconds
             wait_until(lambda: (state_of(feed, "host-001").received_at_seconds or 0) > (before or 0) + 0.5)
             wait_until(lambda: state_of(feed, "host-000").link is HostLink.LOST)
-            assert "no word for" in state_of(feed, "host-000").trouble
+            assert "no data for" in state_of(feed, "host-000").trouble
             fleet.stop("host-000", signal.SIGCONT)
             wait_until(lambda: state_of(feed, "host-000").link is HostLink.LIVE)
 
@@ -88,7 +88,7 @@ def test_one_that_is_not_there_is_found_when_it_comes(socket_directory: Path, sh
     older = OlderDaemon(str(socket_directory / "old.sock"))
     try:
         with watching(at(str(socket_directory / "old.sock"))) as feed:
-            assert state_of(feed, "a").trouble == "its neurond gives no summaries; update it"
+            assert state_of(feed, "a").trouble == "its neurond has no summaries; update it"
     finally:
         older.close()
 

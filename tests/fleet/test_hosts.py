@@ -74,11 +74,11 @@ def test_a_hostfile_reads_back_what_was_written(tmp_path: Path) -> None:
         ("a tcp:b:1", "is not an address"),
         ("a grpcs://b", "is not an address; write grpcs://HOST:PORT"),
         ("a[1-2] grpcs://b:1", "several names cannot share one address"),
-        ("a unix:relative", "begins with a slash"),
+        ("a unix:relative", "must begin with a slash"),
         ("a[1-2] unix:/x", "several names cannot share one address"),
         ("a[1-", "brackets that don't match"),
-        ("a[2-1]", "is no range of numbers"),
-        ("a[1-999999999]", "is no range of numbers"),
+        ("a[2-1]", "is not a range of numbers"),
+        ("a[1-999999999]", "is not a range of numbers"),
         ("a[1-200][1-200]", "more than 10000 hosts"),
         ("\x1b[2J", "brackets that don't match"),
         ("x" * 300, "is not a host name"),
@@ -101,7 +101,7 @@ def test_of_many_wrong_lines_some_are_told(tmp_path: Path) -> None:
     file.write_text("".join(f"host-{n} {'?' if n % 100 == 0 else ''}\n" for n in range(10_000)))
     hosts = read_hostfile(str(file))
     assert (len(hosts.places), len(hosts.troubles)) == (9_900, 21)
-    assert hosts.troubles[-1] == "and 80 more lines are wrong"
+    assert hosts.troubles[-1] == "and 80 more lines are invalid"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
     assert [trouble.removeprefix(f"{file}: group ") for trouble in found.troubles] == [
         "2: '-oProxyCommand=x' is not a host name",
         "5: has no list of targets",
-        "6: has a target or a label that is no text",
+        "6: has a target or a label that is not text",
     ]
     assert found.places == (
         HostAddress("trn-1", Reach.SSH, "10.0.0.1", (("rack", "a_1"),)),
@@ -160,10 +160,14 @@ def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "cause"),
     [
-        ("hosts.yml", "- targets: [a]", "is YAML, which is not read; Prometheus reads the same as JSON"),
-        ("hosts.json", "- targets: [a]", "is no JSON"),
-        ("hosts.json", "[" * 200_000, "is no JSON"),
-        ("hosts.json", "{}", "is no list"),
+        (
+            "hosts.yml",
+            "- targets: [a]",
+            "is YAML, which is not supported; write it as JSON, which Prometheus reads too",
+        ),
+        ("hosts.json", "- targets: [a]", "is not JSON"),
+        ("hosts.json", "[" * 200_000, "is not JSON"),
+        ("hosts.json", "{}", "is not a list"),
     ],
 )
 def test_a_file_that_is_none_is_told_in_a_line(tmp_path: Path, name: str, text: str, cause: str) -> None:
@@ -264,7 +268,7 @@ def sleeps(pid: int) -> bool:
 
 def test_one_that_never_stops_printing_is_ended(install: Install) -> None:
     install("while :; do head -c 100000 /dev/zero; done")
-    with pytest.raises(UserError, match=f"says more than {MOST_BYTES >> 20} MiB"):
+    with pytest.raises(UserError, match=f"printed more than {MOST_BYTES >> 20} MiB"):
         asked()
 
 
@@ -276,8 +280,8 @@ def test_one_that_never_stops_printing_is_ended(install: Install) -> None:
             "slurm_update error: \\x1b[31mInvalid; see squeue",
         ),
         ("echo on standard output; exit 1", "on standard output; see squeue"),
-        ("exit 7", "it ended with 7; see squeue"),
-        ("kill -TERM $$", "it was ended by SIGTERM; see squeue"),
+        ("exit 7", "exit code 7; see squeue"),
+        ("kill -TERM $$", "killed by SIGTERM; see squeue"),
         (
             "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure); is slurmctld running?",
@@ -297,7 +301,7 @@ def test_one_that_fails_is_told_in_a_line_with_the_next_step(install: Install, s
 
 @pytest.mark.parametrize(
     ("script", "cause"),
-    [("exit 3", "scontrol show: it ended with 3; see squeue"), ("echo nothing", "the job is not running and has no")],
+    [("exit 3", "scontrol show: exit code 3; see squeue"), ("echo nothing", "the job is not running and has no")],
 )
 def test_the_flag_and_the_job_are_told_with_the_cause(install: Install, script: str, cause: str) -> None:
     install(script)
@@ -312,9 +316,9 @@ def test_where_there_is_none_or_no_job_that_is_known(tmp_path: Path, monkeypatch
         with pytest.raises(UserError, match="is not a job"):
             slurm_job_hosts(job)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ScontrolMissing, match="there is no scontrol here"):
+    with pytest.raises(ScontrolMissing, match="scontrol is not installed here"):
         asked()
-    with pytest.raises(UserError, match="--slurm 7_1: there is no scontrol here"):
+    with pytest.raises(UserError, match="--slurm 7_1: scontrol is not installed here"):
         slurm_job_hosts("7_1")
     (tmp_path / "scontrol").write_text("")
     with pytest.raises(UserError, match="scontrol show: Permission denied"):

@@ -305,7 +305,7 @@ def test_what_cannot_be_kept_is_told_and_stops_nothing(tmp_path: Path, caplog: p
         assert open_state_file(str(tmp_path / ENDED_FILE), None, "what ended", EndedFile) is None
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path}: another daemon keeps what ended there; this one keeps it in memory",
-        f"{tmp_path / ENDED_FILE}: what ended is kept in memory alone: Not a directory",
+        f"{tmp_path / ENDED_FILE}: what ended is kept only in memory: Not a directory",
     ]
     first.close(HANG_SECONDS)
     EndedFile(str(tmp_path)).close(HANG_SECONDS)

@@ -125,7 +125,7 @@ def test_a_counter_that_somebody_cleared_or_that_wrapped(drivers: Drivers) -> No
     (tree.core_path(0) / "stats/memory_usage/device_mem/tensors/total").write_text(f"{2**64 - 4096}\n")
     core = core_of(source)
     assert (core.flop_total, core.memory.tensors_bytes) == (0, None)
-    assert "1 counters went back since the start (neuron0 core 0 flop_count)" in str(source.read().warnings)
+    assert "1 counters decreased since the start (neuron0 core 0 flop_count)" in str(source.read().warnings)
 
 
 def test_a_device_vanishes_and_comes_back(drivers: Drivers) -> None:
@@ -195,12 +195,12 @@ def test_no_device_and_unknown_chips_are_clear_errors(tmp_path: Path, drivers: D
     for name in ("arch_type", "instance_type", "device_name"):
         tree.write(f"sys/devices/virtual/neuron_device/neuron0/info/architecture/{name}", "NDv9\n")
     tree.write("sys/devices/virtual/dmi/id/product_name", "\n")
-    with pytest.raises(UserError, match=r"no architecture this version knows \(they say NDv9\)"):
+    with pytest.raises(UserError, match=r"an architecture that this version does not know \(NDv9\)"):
         SysfsSource(tree.roots)
 
 
 CONTENTS = dict.fromkeys(("", "\n"), "is empty")
-CONTENTS |= dict.fromkeys(("-5\n", "12 34\n", "1_000\n", "\0\0", "9" * 60, "²\n"), "holds no count")
+CONTENTS |= dict.fromkeys(("-5\n", "12 34\n", "1_000\n", "\0\0", "9" * 60, "²\n"), "has no number")
 
 
 def test_a_file_that_holds_no_count_or_is_a_link(drivers: Drivers) -> None:
@@ -346,7 +346,7 @@ def test_what_was_missing_at_the_start_is_looked_for_again(drivers: Drivers) -> 
     core = tree.device_path(0) / "neuron_core3"
     core.rename(core.with_name("later"))
     source = drivers.source(tree)
-    assert "neuron0 shows 3 cores where inf1.xlarge has 4" in source.read().warnings
+    assert "neuron0 shows 3 cores, but inf1.xlarge has 4" in source.read().warnings
     core.with_name("later").rename(core)
     for _ in range(20):
         source.refresh()

@@ -296,7 +296,7 @@ def test_a_configuration_that_is_wrong_changes_nothing(start: Start, socket_dire
     supervised = start()
     for text, says in (
         ("[", "not TOML"),
-        ("[actions]\ncommand = ['sh', '-c', 'reboot']", "no absolute path"),
+        ("[actions]\ncommand = ['sh', '-c', 'reboot']", "not an absolute path"),
     ):
         (socket_directory / "neurond.toml").write_text(text)
         supervised.reload("the configuration is unchanged")

@@ -178,8 +178,8 @@ def test_the_warning_tells_the_growth_and_the_unit_and_the_setting() -> None:
     _run(time_in_use, [0, 500_000_000, 900_000_000])
     (text,) = time_in_use.warnings
     assert text == (
-        "nc_time_in_use grew by 4e+08 units a second, more than microseconds allow: taken as nanoseconds "
-        "(set sysfs.time_in_use_unit to say which it is)"
+        "nc_time_in_use grew by 4e+08 units a second, more than microseconds allow: the unit is assumed to be "
+        "nanoseconds (sysfs.time_in_use_unit sets it)"
     )
 
 

@@ -199,7 +199,7 @@ def open_state_file(
         _log.warning("%s: another daemon keeps %s there; this one keeps it in memory", directory, what)
     except OSError as error:
         _log.warning(
-            "%s: %s is kept in memory alone: %s%s",
+            "%s: %s is kept only in memory: %s%s",
             directory,
             what,
             f"{error.filename} " if isinstance(error, NotTrusted) else "",

@@ -398,7 +398,7 @@ def _ecc_burst(random: Random, now_seconds: float, ecc: EccCounters) -> EccCount
 
 SCENARIOS: dict[str, Scenario] = {
     "idle": Scenario("no processes", None),
-    "steady": Scenario("a rank a core, about 90 % busy", _steady),
+    "steady": Scenario("one rank per core, about 90 % busy", _steady),
     "training-ramp": Scenario("load, compile, then ever faster steps", _training_ramp),
     "memory-leak": Scenario("steady, with tensors that grow until HBM is full", _memory_leak),
     "stuck-core": Scenario("steady, then one execution that never ends", _stuck_core),

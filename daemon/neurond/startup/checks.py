@@ -63,7 +63,7 @@ def _check_metrics(settings: Settings) -> None:
         for name, key in _OF_THE_LISTENER.items():
             if getattr(settings, name) not in (None, True):
                 raise UserError(
-                    f"{key} is for the listener of metrics, and there is none; set metrics.listen, or leave it out",
+                    f"{key} needs a listener for metrics; set metrics.listen, or leave it out",
                     EXIT_USAGE,
                 )
 
@@ -75,7 +75,7 @@ def _check_plain_metrics(settings: Settings) -> None:
         raise UserError("metrics.tls = false excludes metrics.tls_certificate; leave one out", EXIT_USAGE)
     if settings.metrics_listen is not None and not is_loopback(listen_address(settings.metrics_listen)[0]):
         raise UserError(
-            f"metrics.tls = false is for a loopback address, and others reach {settings.metrics_listen}; "
+            f"metrics.tls = false needs a loopback address, but other hosts can reach {settings.metrics_listen}; "
             "listen on 127.0.0.1, or leave it out",
             EXIT_USAGE,
         )
@@ -85,7 +85,7 @@ def _check_web(settings: Settings) -> None:
     if not settings.web:
         return
     if settings.metrics_listen is None:
-        raise UserError("--web is served where the metrics are; give --metrics-listen, or leave it out", EXIT_USAGE)
+        raise UserError("--web needs the address of --metrics-listen; give one, or leave --web out", EXIT_USAGE)
     host, _ = listen_address(settings.metrics_listen)
     access = metrics_access(settings)
     require_auth_off_loopback(host, access, "--web", "tls.certificate", "metrics.bearer_token_file or tls.client_ca")
@@ -104,19 +104,21 @@ def _check_actions(settings: Settings) -> None:
     program = Path(command[0])
     at = f"actions.command: {command[0][:200]}"
     if not program.is_absolute():
-        raise UserError(f"{at}: no absolute path; a command is run without a shell and without PATH", EXIT_USAGE)
+        raise UserError(f"{at}: not an absolute path; a command is run without a shell and without PATH", EXIT_USAGE)
     try:
         place = program.resolve(strict=True)
         for path in (place, *place.parents):
             status = path.stat()
             is_sticky = stat.S_ISDIR(status.st_mode) and bool(status.st_mode & stat.S_ISVTX)
             if status.st_uid not in (0, os.geteuid()) or (status.st_mode & 0o022 and not is_sticky):
-                raise UserError(f"{at}: others may change {path}; let only root or this user do so", EXIT_USAGE)
+                raise UserError(
+                    f"{at}: other users may change {path}; let only root or this user write to it", EXIT_USAGE
+                )
     except (OSError, RuntimeError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"{at}: {cause}; give the path of a program", EXIT_USAGE) from None
     if not place.is_file() or not os.access(place, os.X_OK):
-        raise UserError(f"{at}: no program that can be run; give the path of one", EXIT_USAGE)
+        raise UserError(f"{at}: not an executable program; give the path of one", EXIT_USAGE)
 
 
 def _check_exports(settings: Settings) -> None:
@@ -136,7 +138,7 @@ def _check_load(settings: Settings) -> None:
     there = shape.logical_core_count(shape.default_lnc)
     if settings.load_neuroncores > there:
         raise UserError(
-            f"--load-neuroncores: {settings.load_neuroncores} are more than the {there} NeuronCores of "
+            f"--load-neuroncores: {settings.load_neuroncores} is more than the {there} NeuronCores of "
             f"{settings.simulate}; give 1 to {there}",
             EXIT_USAGE,
         )

@@ -81,44 +81,46 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--state-directory",
         metavar="DIR",
-        help="keep the log of ended processes in this directory; default: STATE_DIRECTORY, else in memory alone",
+        help="keep the log of ended processes in this directory; default: STATE_DIRECTORY, else only in memory",
     )
     add(
         "--kmsg",
         metavar="FILE",
-        help="read the kernel's log from this file or FIFO; default: the kmsg beside the device files that are read, "
-        "where it can be read; an empty name: none",
+        help="read the kernel's log from this file or FIFO; default: kmsg next to the device files, if it is "
+        "readable; an empty name disables it",
     )
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
-    add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
+    add("--history", metavar="SECONDS", type=float, help="how many seconds of the past to keep; default: 600")
     add(
         "--listen",
         metavar="ADDRESS",
-        help="serve the API over TLS too on this address, such as :8001, to the certificates that [tls] of the "
-        "configuration names; default: on the socket alone",
+        help="also serve the API over TLS on this address, such as :8001, to the certificates that [tls] of the "
+        "configuration names; default: only on the socket",
     )
     add(
         "--metrics-listen",
         metavar="ADDRESS",
-        help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: don't",
+        help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: off",
     )
-    add("--web", action="store_true", help="serve neuron-top's pages for browsers too, where the metrics are, at /top/")
+    add("--web", action="store_true", help="also serve neuron-top's pages for browsers, at /top/ on --metrics-listen")
     add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
-    add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
+    add("--log-level", choices=LOG_LEVELS, help="lowest level to log on stderr; default: info")
     add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
     add("--proc-root", metavar="DIR", help="look for processes below this directory instead of /proc")
     add("--dev-root", metavar="DIR", help="look for device files below this directory instead of /dev")
     add("--imds", action="store_true", help="ask the instance metadata service for the instance's identity")
     add(
-        "--export-sysfs", metavar="DIR", help="keep a tree like the driver's of the simulated devices in this directory"
+        "--export-sysfs",
+        metavar="DIR",
+        help="export the simulated devices to this directory, as a tree like the driver's",
     )
-    add("--export-driver-version", metavar="VERSION", help="the driver version the tree is like; default: 2.30.2.0")
-    add("--export-kernel-log", metavar="FILE", help="add to this file what injected faults make the kernel log")
+    add("--export-driver-version", metavar="VERSION", help="driver version of the exported tree; default: 2.30.2.0")
+    add("--export-kernel-log", metavar="FILE", help="append the kernel log lines of injected faults to this file")
     add("--foreground", action="store_true", help="stay in the foreground (the default; kept for service managers)")
-    add("--config", metavar="FILE", help="read settings from this TOML file; flags beat it")
+    add("--config", metavar="FILE", help="read settings from this TOML file; flags override it")
     add("--check-config", action="store_true", help="check flags and configuration, print the outcome and exit")
     add("--list-instance-types", action="store_true", help="print the instance types that can be simulated and exit")
-    add("--ready-fd", metavar="FD", type=int, help="write a line to this file descriptor once the daemon serves")
+    add("--ready-fd", metavar="FD", type=int, help="write a line to this file descriptor when the daemon is ready")
     add("--exit-with-parent", action="store_true", help="end when the process that started the daemon ends")
     add("--version", action="store_true", help="print the version and exit")
     return made

@@ -56,13 +56,15 @@ def _ultraserver_place(text: str) -> str:
 
 def _host_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,253}", text):
-        raise ValueError(f"{value_text(text)} is no name; write one without a port, such as metrics.example.org")
+        raise ValueError(
+            f"{value_text(text)} is not a host name; write one without a port, such as metrics.example.org"
+        )
     return text
 
 
 def _http_url(text: str) -> str:
     if not re.match(r"https?://[^\s/]+", text):
-        raise ValueError(f"{value_text(text)} is no URL; write one such as http://127.0.0.1:4318")
+        raise ValueError(f"{value_text(text)} is not a URL; write one such as http://127.0.0.1:4318")
     return text
 
 
@@ -80,7 +82,7 @@ def _scenario(text: str) -> str:
 
 def _problem_name(text: str) -> str:
     if text not in health.FINDING_NAMES:
-        raise ValueError(f"{value_text(text)} is no name of a problem; neuron-healthcheck(8) has the names")
+        raise ValueError(f"{value_text(text)} is not the name of a finding; neuron-healthcheck(8) has the names")
     return text
 
 

@@ -194,7 +194,9 @@ class HealthCheck:
             for name in names:
                 if name not in health.FINDING_NAMES:
                     known = ", ".join(health.FINDING_NAMES)
-                    raise UserError(f"--only: {_excerpt(name)} is no name of a problem; the names: {known}", EXIT_USAGE)
+                    raise UserError(
+                        f"--only: {_excerpt(name)} is not the name of a finding; the names: {known}", EXIT_USAGE
+                    )
         level = Severity[_parse_word(given, "level", LEVELS, "warning").upper()]
         return HealthCriteria(level, owners, names, _parse_device_count(given.get("expect")))
 

@@ -49,7 +49,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
     )  # stops the timer of --timeout: from here on, each scontrol call has its own limit
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
-        raise UserError(f"{excerpt(name, 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
+        raise UserError(f"{excerpt(name, 60)} is not the name of a node; give one with --node NAME", EXIT_USAGE)
     told = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
     try:
         done = _update_node(name, _read_node(name), verdict, given)

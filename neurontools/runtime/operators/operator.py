@@ -417,9 +417,8 @@ class OperatorSignature:
         if operator.has_device:
             keywords["device"] = torch.device("cpu")
         if operator.has_generator:
-            keywords["generator"] = (
-                torch.Generator()
-            )  # advancing the script's generator would change its random numbers
+            # advancing the script's generator would change its random numbers
+            keywords["generator"] = torch.Generator()
         try:
             with torch.no_grad(), torch._C._DisableAutocast():
                 return operator.call(*values, **keywords)

@@ -373,7 +373,7 @@ class CounterFiles:
         self._raw[position] = raw
         value = self.values[position] = parse_count(raw)
         if value is None:
-            self._failed[position] = "is empty" if not raw.strip() else "holds no count"
+            self._failed[position] = "is empty" if not raw.strip() else "has no number"
         else:
             self._failed.pop(position, None)
 
@@ -425,7 +425,7 @@ def file_problems(readers: Iterable[Sequence[tuple[str, CounterFiles]]]) -> list
                 example, before = causes.get(cause, (f"{name}/{path}", 0))
                 causes[cause] = (example, before + count)
     return [
-        f"{example}{f' and {count - 1} files more' if count > 1 else ''} can't be read: {cause}{_ADVICE.get(cause, '')}"
+        f"{example}{f' and {count - 1} more files' if count > 1 else ''} can't be read: {cause}{_ADVICE.get(cause, '')}"
         for cause, (example, count) in causes.items()
     ]
 
@@ -528,22 +528,22 @@ class TreeLayout:
         if senseless:
             count = len(self._device_files) + len(self._core_files)
             told.append(
-                f"the tree of {driver} has a layout that this version can't make sense of: below {_some(senseless)} is "
-                f"none of {count} files that it knows; memory, counters and health are unknown; update neurontools"
+                f"the tree of {driver} has an unknown layout: none of the {count} known files is below "
+                f"{_some(senseless)}; memory, counters and health are unknown; update neurontools"
             )
         if moved:
             path, place = next(iter(moved.items()))
             told.append(
-                f"the tree of {driver} has a layout that this version doesn't know: {len(moved)} files are in other "
-                f"places and were told by their names ({path} is {excerpt(place, _MAX_PATH_CHARACTERS)}); "
+                f"the tree of {driver} has another layout than this version knows: {len(moved)} files are in other "
+                f"places and were found by their names ({path} is {excerpt(place, _MAX_PATH_CHARACTERS)}); "
                 "update neurontools"
             )
         if missing:
-            told.append(f"{_some(list(missing))} not in the tree of {driver}: what would be in there is unknown")
+            told.append(f"{_some(list(missing))} not in the tree of {driver}: their values are unknown")
         if ambiguous:
-            told.append(f"{_some(list(ambiguous))} in several places in the tree of {driver}: taken from none")
+            told.append(f"{_some(list(ambiguous))} in several places in the tree of {driver}: their values are unknown")
         if is_cut:
-            told.append("the tree below the devices is too large: not all of it was looked through for missing files")
+            told.append("the tree below the devices is too large: not all of it was searched for missing files")
         return told
 
 

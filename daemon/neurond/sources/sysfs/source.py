@@ -282,8 +282,8 @@ class SysfsSource:
         if self._went_back:
             first = next(iter(self._went_back))
             warnings.append(
-                f"{len(self._went_back)} counters went back since the start ({first}): somebody cleared them by a "
-                "write; totals count from there"
+                f"{len(self._went_back)} counters decreased since the start ({first}), because a write cleared "
+                "them; totals count from there"
             )
         if self.metadata is not None and self.metadata.warning:
             warnings.append(self.metadata.warning)
@@ -339,7 +339,7 @@ class MetadataService:
             cause = getattr(error, "reason", None) or error
             self.warning = f"the instance metadata service at {self._endpoint} does not answer ({cause}); see --imds"
         except Exception as error:  # an invalid HTTP response
-            self.warning = f"the instance metadata service at {self._endpoint} can't be understood ({error})"
+            self.warning = f"the instance metadata service at {self._endpoint} gave an invalid answer ({error})"
 
 
 def _facts(endpoint: str) -> dict[str, str]:
@@ -375,7 +375,7 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
     with opener.open(request, timeout=PATIENCE_SECONDS) as reply:
         text: str = reply.read(_MAX_ANSWER_BYTES).decode("ascii", "replace").strip()
     if not text.isprintable() or len(text) > 256:
-        raise ValueError("an answer that is no name")
+        raise ValueError("the answer is not a name")
     return text
 
 
@@ -438,7 +438,7 @@ class TimeInUse:
             return ()
         text = (
             f"nc_time_in_use grew by {self.highest_units_per_second:.3g} units a second, more than microseconds allow: "
-            f"taken as {_UNIT_NAMES[self.unit]} (set sysfs.time_in_use_unit to say which it is)"
+            f"the unit is assumed to be {_UNIT_NAMES[self.unit]} (sysfs.time_in_use_unit sets it)"
         )
         return (text,)
 
