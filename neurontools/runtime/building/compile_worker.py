@@ -141,19 +141,19 @@ def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Cal
             )
             arguments = [value_of(a, values, numbers) for a in instruction.arguments]
             keywords = {name: value_of(a, values, numbers) for name, a in instruction.keywords.items()}
-            made = call(*arguments, **keywords)
-            results = made if len(instruction.results) > 1 else (made,) if instruction.results else ()
+            result = call(*arguments, **keywords)
+            results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
             for target, value in zip(instruction.results, results, strict=True):
-                _keep(values, target, value)
+                _store_value(values, target, value)
         return [values[number] for number in segment.outputs]
 
     return run
 
 
-def _keep(values: dict[int, Tensor], target: Any, value: Any) -> None:
+def _store_value(values: dict[int, Tensor], target: Any, value: Any) -> None:
     if isinstance(target, list):
         for each, part in zip(target, value, strict=True):
-            _keep(values, each, part)
+            _store_value(values, each, part)
     elif target is not None:
         values[target] = value
 
@@ -163,7 +163,7 @@ def _changes(instruction: Instruction, changing: dict[int, int]) -> bool:
     return any(isinstance(part, ScalarInput) and part.index in changing for part in parts)
 
 
-def _as(number: Any, like: Tensor) -> Any:
+def _cast_scalar(number: Any, like: Tensor) -> Any:
     """Converts a 0-d tensor to the type that the CPU's kernels use for scalars. Returns other values unchanged."""
     if not isinstance(number, Tensor) or number.dim():
         return number
@@ -171,23 +171,23 @@ def _as(number: Any, like: Tensor) -> Any:
 
 
 def _scaled(value: Any, factor: Any, like: Tensor) -> Any:
-    return value if isinstance(factor, int) and factor == 1 else value * _as(factor, like)
+    return value if isinstance(factor, int) and factor == 1 else value * _cast_scalar(factor, like)
 
 
 def _add(self: Tensor, other: Any, alpha: Any = 1) -> Any:
-    return self + _scaled(_as(other, self), alpha, self)
+    return self + _scaled(_cast_scalar(other, self), alpha, self)
 
 
 def _sub(self: Tensor, other: Any, alpha: Any = 1) -> Any:
-    return self - _scaled(_as(other, self), alpha, self)
+    return self - _scaled(_cast_scalar(other, self), alpha, self)
 
 
 def _mul(self: Tensor, other: Any) -> Any:
-    return self * _as(other, self)
+    return self * _cast_scalar(other, self)
 
 
 def _div(self: Tensor, other: Any) -> Any:
-    return self / _as(other, self)
+    return self / _cast_scalar(other, self)
 
 
 def _addcmul(self: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any:
@@ -199,7 +199,7 @@ def _addcdiv(self: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any
 
 
 def _lerp(self: Tensor, end: Tensor, weight: Any) -> Any:
-    return torch.lerp(self, end, _as(weight, self).to(self.dtype) if isinstance(weight, Tensor) else weight)
+    return torch.lerp(self, end, _cast_scalar(weight, self).to(self.dtype) if isinstance(weight, Tensor) else weight)
 
 
 _FORMULAS: dict[str, Callable[..., Any]] = {
@@ -236,7 +236,7 @@ def _on_lists(formula: Callable[..., Any]) -> Callable[..., Any]:
             formula(
                 each,
                 *(at(other, position) for other in others),
-                **{_SINGULAR.get(name, name): at(value, position) for name, value in keywords.items()},
+                **{_FOREACH_KEYWORDS.get(name, name): at(value, position) for name, value in keywords.items()},
             )
             for position, each in enumerate(first)
         ]
@@ -244,17 +244,17 @@ def _on_lists(formula: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-_SINGULAR = {"scalars": "value", "scalar": "value"}
+_FOREACH_KEYWORDS = {"scalars": "value", "scalar": "value"}
 
 
 def _in_place(formula: Callable[..., Any]) -> Callable[..., None]:
     def run(target: Any, *others: Any, **keywords: Any) -> None:
-        made = formula(target, *others, **keywords)
-        if isinstance(made, list):
-            for each, value in zip(target, made, strict=True):
+        result = formula(target, *others, **keywords)
+        if isinstance(result, list):
+            for each, value in zip(target, result, strict=True):
                 each.copy_(value)
         else:
-            target.copy_(made)
+            target.copy_(result)
 
     return run
 

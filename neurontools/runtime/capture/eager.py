@@ -18,7 +18,7 @@ from neurontools.runtime.tensors.device import device
 
 def host_alias(tensor: Tensor) -> Tensor:
     """Returns a CPU tensor that shares a device tensor's memory. The core must have no pending graph."""
-    value = alias(buffers.of(tensor), layouts.layout_of(tensor), int(tensor.storage_offset()))
+    value = alias(buffers.buffer_of(tensor), layouts.layout_of(tensor), int(tensor.storage_offset()))
     if layouts.has_complex:
         if tensor.is_conj():
             value = value.conj()
@@ -199,7 +199,7 @@ def _shared_storages(values: list[Any], tensors: list[Tensor]) -> dict[int, Tens
     """Maps host addresses of the arguments' storages to device tensors. A CPU argument's address maps to None."""
     shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
     for tensor in tensors:
-        value = buffers.of(tensor).value
+        value = buffers.buffer_of(tensor).value
         if value is not None:
             shared[value.untyped_storage().data_ptr()] = tensor
     return shared

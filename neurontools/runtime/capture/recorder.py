@@ -90,7 +90,7 @@ class _CallKey:
                 self.key += (_HOST, value.shape, value.dtype)
                 self.hosts.append(value)
                 return
-            buffer = buffers.of(value)
+            buffer = buffers.buffer_of(value)
         layout = _young_layouts.get((value.shape, value.stride(), value.dtype))
         if layout is None:
             layout = layouts.layout_of(value)
@@ -169,8 +169,8 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
             except BaseException:
                 # A signal handler may have raised an exception at any point of the recording.
                 replayer.stop_observing()
-                for each in device.taken:
-                    each.pending.mend()
+                for each in device.acquired_cores:
+                    each.pending.remove_interrupted()
                 raise
 
     return kernel

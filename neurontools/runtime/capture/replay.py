@@ -42,14 +42,14 @@ class TraceReplayer:
     it is None while no step is observed.
     """
 
-    __slots__ = ("_entries", "_known_count", "_last", "_observed_core", "ahead", "observed", "trace")
+    __slots__ = ("_buffer_count", "_entries", "_last", "_observed_core", "ahead", "observed", "trace")
 
     def __init__(self) -> None:
         self.ahead: ExpectedCall | None = None
         self.observed: list[ObservedCall] | None = None
         self.trace: Trace | None = None
         self._observed_core: Core | None = None
-        self._known_count = 0
+        self._buffer_count = 0
         self._last: dict[int, TraceCacheEntry] = {}
         self._entries: deque[TraceCacheEntry] = deque()
 
@@ -99,11 +99,11 @@ class TraceReplayer:
         indices = graph.key[len(graph.key) - count :]
         try:
             observed.append(
-                observe_call(operator, signature, arguments, keywords, indices, self._known_count, first_result)
+                observe_call(operator, signature, arguments, keywords, indices, self._buffer_count, first_result)
             )
         except NotTraceable:
             self.observed = None
-        self._known_count = len(graph.buffers)
+        self._buffer_count = len(graph.buffers)
 
     def is_replaying(self, core: Core) -> bool:
         """Returns whether a replay is running on this core and has replayed at least one call."""
@@ -142,10 +142,10 @@ class TraceReplayer:
         buffer.slot, buffer.address = trace.slots[number], trace.addresses[number]
         buffer.layout, buffer.core = trace.layouts[number], trace.core
         buffer.graph, buffer.index = trace.core.pending, number
-        buffers.know(buffer)
+        buffers.add_replayed(buffer)
         return buffer
 
-    def take_finished_trace(self, core: Core) -> Trace | None:
+    def pop_finished_trace(self, core: Core) -> Trace | None:
         """Returns the trace if all its calls were replayed and the same tensors are alive. Bails out if not."""
         trace = self.trace
         if trace is None or trace.core is not core or self.ahead is trace.first:
@@ -159,7 +159,7 @@ class TraceReplayer:
         metrics.increment("FollowedGraph")
         return trace
 
-    def take_observed_calls(self, core: Core) -> list[ObservedCall] | None:
+    def pop_observed_calls(self, core: Core) -> list[ObservedCall] | None:
         """Stops observing a core and returns the observed calls. Returns None if this core was not observed."""
         if core is not self._observed_core:
             return None
@@ -171,7 +171,7 @@ class TraceReplayer:
         self.bail_out()
         self.observed = self._observed_core = None
 
-    def keep_trace(
+    def cache_trace(
         self, core: Core, observed: list[ObservedCall], graph: Graph, alive: bytes, entry: TraceCacheEntry, program: Any
     ) -> None:
         """Makes a trace from the observed calls of an executed graph, and stores it in the program's entry."""
@@ -197,7 +197,7 @@ class TraceReplayer:
         trace = after.trace
         if trace is None:
             if after.is_traceable:
-                self.observed, self._observed_core, self._known_count = [], core, 0
+                self.observed, self._observed_core, self._buffer_count = [], core, 0
         elif trace.core is core and len(trace.signatures) < device.pending_bound:
             if trace.skips:
                 trace.skips -= 1

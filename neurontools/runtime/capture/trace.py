@@ -70,18 +70,18 @@ def observe_call(
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     indices: Sequence[int],
-    known_count: int,
+    buffer_count: int,
     first_result: int,
 ) -> ObservedCall:
     """Generates the comparisons that recognize a recorded call when it recurs.
 
-    `indices` are the numbers of the call's tensors in the graph. Tensors from number `known_count` on are new in this
+    `indices` are the numbers of the call's tensors in the graph. Tensors from number `buffer_count` on are new in this
     call. Raises NotTraceable for arguments other than device tensors, numbers and constants.
     """
     if operator.out_names or signature.host_count:
         raise NotTraceable(operator.name)
     call = ObservedCall(operator, signature, first_result)
-    reader = _Reader(call, iter(indices), known_count)
+    reader = _Reader(call, iter(indices), buffer_count)
     call.argument_count = len(arguments)
     for position, value in enumerate(arguments):
         reader.argument(f"a{position}", value, position in operator.lifted_positions)
@@ -104,10 +104,10 @@ def observe_call(
 class _Reader:
     """Generates the source of the comparisons for the arguments of one call."""
 
-    def __init__(self, call: ObservedCall, indices: Any, known_count: int) -> None:
+    def __init__(self, call: ObservedCall, indices: Any, buffer_count: int) -> None:
         self.call = call
         self.indices = indices
-        self.known_count = known_count
+        self.buffer_count = buffer_count
         self.new: set[int] = set()
 
     def argument(self, name: str, value: Any, lifted: bool) -> None:
@@ -165,7 +165,7 @@ class _Reader:
         if same is not None:
             call.checks.append(f"if {name} is not {same}: return MISS")
             return
-        if index >= self.known_count and index not in self.new:
+        if index >= self.buffer_count and index not in self.new:
             self.new.add(index)
             call.checks.append(f"if not bind({number}, {address}): return MISS")
         else:
@@ -207,13 +207,13 @@ class Trace:
         results = {number for call in observed for number in _result_numbers(call)}
         self.temporaries = [number for number in sorted(results) if not alive[number]]
         self.named = [number for number in range(count) if number not in results or alive[number]]
-        self.living_pattern = [bool(alive[number]) for number in self.named]
+        self.live_pattern = [bool(alive[number]) for number in self.named]
         self.range: SlotRange | None = None
         # Lengths of the graph's lists before each call. A bail-out cuts the lists to these lengths.
-        self.key_ends, self.buffer_counts, self.scalar_counts = _ends(observed, key)
+        self.key_ends, self.buffer_counts, self.scalar_counts = _end_positions(observed, key)
         self.misses = 0
         self.skips = 0
-        self.end = ExpectedCall(None, len(observed), _never)
+        self.end = ExpectedCall(None, len(observed), _always_miss)
         next_call = self.end
         for position in range(len(observed) - 1, -1, -1):
             call = observed[position]
@@ -225,10 +225,10 @@ class Trace:
         self.scalars.clear()
         self.buffers[:] = [None] * len(self.buffers)
         if self.range is None and self.temporaries:
-            taken = storages.take_range([self.layouts[n] for n in self.temporaries], self.core.local_index)
-            self.range = taken
+            slot_range = storages.allocate_range([self.layouts[n] for n in self.temporaries], self.core.local_index)
+            self.range = slot_range
             for number, slot, address, pointer in zip(
-                self.temporaries, taken.slots, taken.addresses, taken.pointers, strict=True
+                self.temporaries, slot_range.slots, slot_range.addresses, slot_range.pointers, strict=True
             ):
                 self.slots[number], self.addresses[number], self.pointers[number] = slot, address, pointer
 
@@ -236,22 +236,22 @@ class Trace:
         """Returns whether the same inputs and results are alive as at the end of the recorded step."""
         words = storages.words
         listed: Any = self.buffers
-        return (self.range is None or storages.is_dead(self.range)) and self.living_pattern == [
+        return (self.range is None or storages.is_dead(self.range)) and self.live_pattern == [
             words[(buffer := listed[number]).slot] == buffer.address for number in self.named
         ]
 
     def release_slots(self) -> None:
         """Turns the trace's temporaries into ordinary storages, because the script may still hold their tensors."""
         if self.range is not None:
-            storages.give_up_range(self.range)
+            storages.release_range(self.range)
             self.range = None
 
     def _function(
         self, call: ObservedCall, next_call: ExpectedCall, make_output: Callable[[Trace, int], Tensor], advance: Any
     ) -> Callable[[Any, Any], Any]:
         expressions = self._results(call)
-        made: Callable[..., Any] = _compile_call(_source_of_call(call, expressions))
-        function: Callable[[Any, Any], Any] = made(
+        make_function: Callable[..., Any] = _compile_call(_source_of_call(call, expressions))
+        function: Callable[[Any, Any], Any] = make_function(
             advance,
             next_call,
             call.guard and call.guard.check,
@@ -290,7 +290,7 @@ class Trace:
         return "(" + ", ".join(parts) + ",)" if parts else "None"
 
 
-def _never(_arguments: Any, _keywords: Any) -> Any:
+def _always_miss(_arguments: Any, _keywords: Any) -> Any:
     return MISS
 
 
@@ -298,7 +298,7 @@ def _result_numbers(call: ObservedCall) -> range:
     return range(call.first_result, call.first_result + call.signature.result_count)
 
 
-def _ends(observed: list[ObservedCall], key: list[int]) -> tuple[list[int], list[int], list[int]]:
+def _end_positions(observed: list[ObservedCall], key: list[int]) -> tuple[list[int], list[int], list[int]]:
     """Returns the lengths of the graph's key, buffers and scalars before each call and at the end."""
     key_ends, buffer_counts, scalar_counts = [0], [0], [0]
     position = 0
@@ -313,7 +313,7 @@ def _ends(observed: list[ObservedCall], key: list[int]) -> tuple[list[int], list
 
 
 def _source_of_call(call: ObservedCall, results: str) -> str:
-    made = "from_dlpack(capsule_of(P[{0}], NAME, None))"
+    expression = "from_dlpack(capsule_of(P[{0}], NAME, None))"
     lines = [
         "def make(advance, next_call, check, A, Z, P, scalars, bind, out, words, values):",
         *([f"    {', '.join(f'k{i}' for i in range(len(call.values)))}, = values"] if call.values else []),
@@ -333,7 +333,7 @@ def _source_of_call(call: ObservedCall, results: str) -> str:
         before, _, rest = results.partition("new(")
         name, _, after = rest.partition(")")
         lines.append(f"        words[Z[{name}]] = A[{name}]")
-        results = before + made.format(name) + after
+        results = before + expression.format(name) + after
     lines.append(f"        result = {results}")
     if call.scalars:
         lines.append(f"        extend(({', '.join(call.scalars)},))")
@@ -346,5 +346,5 @@ def _compile_call(source: str) -> Callable[..., Any]:
     names: dict[str, Any] = {"MISS": MISS, "NAME": NAME, "capsule_of": capsule_of, "from_dlpack": from_dlpack}
     # exec is safe: the source has only names of types and parameters, and numbers. Values of the script are not in it.
     exec(compile(source, "<traced call>", "exec"), names)  # noqa: S102
-    made: Callable[..., Any] = names["make"]
-    return made
+    make_function: Callable[..., Any] = names["make"]
+    return make_function

@@ -44,10 +44,10 @@ class Timer:
         if not self.buckets:
             return None
         rank = max(1, round(ratio * self.count))
-        seen = 0
+        cumulative = 0
         for index in sorted(self.buckets):
-            seen += self.buckets[index]
-            if seen >= rank:
+            cumulative += self.buckets[index]
+            if cumulative >= rank:
                 return bucket_seconds(index)
         return None
 

@@ -100,7 +100,7 @@ class StepClock:
         """
         with self._lock:
             now = self._clock()
-            seconds, since = self._of_moment(now)
+            seconds, since = self._times_at(now)
             read = self._read_seconds = _limit_growth(self._read_seconds, seconds, now - self._began_seconds)
         return StepTimeParts(
             host_seconds=read[5],
@@ -120,9 +120,9 @@ class StepClock:
         may be lower in a later call.
         """
         now = self._clock()
-        return now, tuple(self._of_moment(now)[0][:-1])
+        return now, tuple(self._times_at(now)[0][:-1])
 
-    def _of_moment(self, now: float) -> tuple[list[float], dict[int, float]]:
+    def _times_at(self, now: float) -> tuple[list[float], dict[int, float]]:
         """Returns the seconds by part, host time last, and the CLOCK_MONOTONIC start of each open part."""
         # Copied before `_seconds`: a part that closes in between is in both copies, but counts once.
         lasting = self._open.copy()

@@ -108,7 +108,7 @@ class Executor:
         """Executes the pending graph of a core, or the finished trace that replaces it. Takes `buffers.lock` itself."""
         with buffers.lock:
             buffers.drain()
-            trace = replayer.take_finished_trace(core)
+            trace = replayer.pop_finished_trace(core)
             graph = core.pending
             if trace is None and not graph.signatures:
                 return
@@ -119,7 +119,7 @@ class Executor:
             try:
                 if trace is None:
                     core.pending = Graph()
-                    self._execute(core, graph, replayer.take_observed_calls(core))
+                    self._execute(core, graph, replayer.pop_observed_calls(core))
                 else:
                     self._execute_again(core, trace)
             except BaseException as error:
@@ -145,7 +145,7 @@ class Executor:
             loaded.entry = profiled_graph(loaded.program, graph, alive, loaded.origin)
         self._run(core, loaded, graph.buffers, graph.scalars, graph.hosts, queued)
         if is_known and observed is not None:
-            replayer.keep_trace(core, observed, graph, alive, loaded.cache_entry, loaded)
+            replayer.cache_trace(core, observed, graph, alive, loaded.cache_entry, loaded)
         replayer.expect_next(core, loaded.cache_entry)
 
     def _execute_again(self, core: Core, trace: Trace) -> None:
@@ -167,7 +167,7 @@ class Executor:
         queued: float,
     ) -> None:
         """Runs a program on the buffers of its graph. `listed` has None for temporaries of the program."""
-        known: Any = listed
+        graph_buffers: Any = listed
         compiled = loaded.program.compiled
         memory = core.memory
         output_bytes = loaded.output_bytes_total
@@ -182,7 +182,7 @@ class Executor:
         if is_timed:
             loaded.program.prepare_timed()
         queued_until = time.perf_counter()
-        inputs: Any = [known[number].value for number in compiled.inputs]
+        inputs: Any = [graph_buffers[number].value for number in compiled.inputs]
         if (timeout_seconds := self.policy.timeout_seconds) is not None:
             deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
         started = part = None
@@ -205,7 +205,9 @@ class Executor:
                     times = (int(begun * 1e9), *times[1:])
                     ended = times[-1] * 1e-9
                 deadline.check()
-                bad = loaded.nan_check.finds(outputs, known, is_exact=self.policy.fail_on_nan or run is not None)
+                bad = loaded.nan_check.finds(
+                    outputs, graph_buffers, is_exact=self.policy.fail_on_nan or run is not None
+                )
         except BaseException as error:
             now = time.perf_counter()
             if part is not None:
@@ -222,14 +224,14 @@ class Executor:
         step_clock.close(part, ended)
         del inputs
         for number, value, nbytes in zip(compiled.outputs, outputs, loaded.output_bytes, strict=True):
-            buffer = known[number]
+            buffer = graph_buffers[number]
             buffer.value = value
             if buffer.category is not Category.TENSORS:
                 memory.move(Category.TENSORS, buffer.category, nbytes)
         if is_sampled:
-            samples.note(times)
+            samples.add_times(times)
         if entry is not None:
-            self._note(core, loaded, entry, known, int(queued * 1e9), times)
+            self._record_in_profile(core, loaded, entry, graph_buffers, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
         steady_state.executed(loaded.work)
@@ -243,14 +245,14 @@ class Executor:
         metrics.increment("ExecuteComputation")
         self._finish(core, started, loaded.flops, queued_until - queued, bad, ended)
 
-    def _note(
-        self, core: Core, loaded: LoadedProgram, entry: GraphEntry, known: Any, queued_ns: int, times: Any
+    def _record_in_profile(
+        self, core: Core, loaded: LoadedProgram, entry: GraphEntry, graph_buffers: Any, queued_ns: int, times: Any
     ) -> None:
         """Adds an execution to the profile. Callers release the buffers of the graph afterwards."""
         index = core.global_index
         ring.record_memory_levels(index, core.memory.levels)
         ring.record_output_allocations(
-            entry, index, [known[number].address for number in loaded.program.compiled.outputs]
+            entry, index, [graph_buffers[number].address for number in loaded.program.compiled.outputs]
         )
         ring.record_execution(entry, index, loaded.flops, queued_ns, times)
 
@@ -313,7 +315,7 @@ class Executor:
     def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: CompilerFlags) -> CompiledGraph:
         started = time.perf_counter()
         text = graph_text(graph, alive)
-        self.graph_changes.note(text)
+        self.graph_changes.add_graph(text)
         if steps.steps_total >= WARM_UP_STEPS:
             call_sites.count_call("graph")
         hash_text = graph_hash(text)
@@ -362,7 +364,7 @@ class Executor:
         handle = self.monitor.load_model(core, compiled.module, code_bytes, compiled.scratchpad_bytes)
         check = None if self.policy.timeout_seconds is None else deadline.check
         program = Program(compiled, numerics, check)
-        loaded = LoadedProgram(program, code_bytes, handle, origin, self.machine_code.of(program, flags))
+        loaded = LoadedProgram(program, code_bytes, handle, origin, self.machine_code.native_program(program, flags))
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 
@@ -383,12 +385,12 @@ class Executor:
             memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
             self.monitor.unload_model(loaded.handle)
             self._work_unloaded.add(loaded.work, loaded.executions)
-            self._operator_times.settle(loaded)
+            self._operator_times.count_executions(loaded)
 
     def operators(self) -> tuple[OperatorTime, ...]:
         """Returns the time of each operator in all executions so far. Any thread may call it; it never blocks."""
         loaded = [program for programs in list(self.loaded.values()) for program in list(programs.values())]
-        return self._operator_times.so_far(loaded)
+        return self._operator_times.totals_by_operator(loaded)
 
     def work(self) -> ExecutionWork:
         """Returns the total work of all executions so far. Any thread may call it."""

@@ -59,7 +59,7 @@ def run_collective(
     """
     group = group_of(number)
     try:
-        return collective_wait.carry_out(
+        return collective_wait.run_measured(
             kind,
             number,
             group,
@@ -355,36 +355,36 @@ class CollectiveWait:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], int] = {}
-        self._met_seconds: dict[CollectiveKey, deque[float]] = {}
+        self._measured_seconds: dict[CollectiveKey, deque[float]] = {}
         self._work_seconds: dict[CollectiveKey, float] = {}
 
-    def carry_out(self, kind: str, number: int, group: Any, nbytes: int, work: Callable[[], None]) -> float:
+    def run_measured(self, kind: str, number: int, group: Any, nbytes: int, work: Callable[[], None]) -> float:
         """Runs one collective. Returns the seconds that it waited for other ranks. Exceptions of `work` propagate."""
         count = self._counts.get((kind, number), 0)
         self._counts[kind, number] = count + 1
         began = time.perf_counter()
-        meets = kind not in _PAIRWISE and (not count % _MEASURE_EVERY or not count & (count - 1))
-        if meets:
+        is_measured = kind not in _PAIRWISE and (not count % _MEASURE_EVERY or not count & (count - 1))
+        if is_measured:
             deadline.wait(group, group.allreduce([torch.zeros(1)]))
-        met = time.perf_counter()
+        work_began = time.perf_counter()
         work()
         ended = time.perf_counter()
         key = (kind, number, nbytes.bit_length())
-        known = self._work_seconds.get(key)
-        seconds = ended - met
-        if meets:
-            latest = self._met_seconds.setdefault(key, deque(maxlen=_LATEST))
+        work_seconds = self._work_seconds.get(key)
+        seconds = ended - work_began
+        if is_measured:
+            latest = self._measured_seconds.setdefault(key, deque(maxlen=_LATEST))
             latest.append(seconds)
             self._work_seconds[key] = sorted(latest)[len(latest) // 2]
-            return met - began
+            return work_began - began
         if kind in _PAIRWISE:
             # The start of the peer is unknown, so the shortest time so far counts as the time without waiting.
-            known = self._work_seconds[key] = seconds if known is None else min(known, seconds)
-        elif known is None:
-            known = self._like(kind, number, nbytes)
-        return max(0.0, seconds - known)
+            work_seconds = self._work_seconds[key] = seconds if work_seconds is None else min(work_seconds, seconds)
+        elif work_seconds is None:
+            work_seconds = self._estimate_seconds(kind, number, nbytes)
+        return max(0.0, seconds - work_seconds)
 
-    def _like(self, kind: str, number: int, nbytes: int) -> float:
+    def _estimate_seconds(self, kind: str, number: int, nbytes: int) -> float:
         """Estimates the seconds of a collective without waiting, from the measured collective of the nearest size.
 
         Fewer bytes take the same time as measured, more bytes proportionally longer.

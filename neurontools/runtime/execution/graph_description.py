@@ -12,7 +12,7 @@ from neurontools.runtime.execution.steady_state import work_of
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.profiling.ring import GraphEntry, StackTable, ring
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ValueUse, flattened
-from neurontools.runtime.programs.compiler import kept_operators
+from neurontools.runtime.programs.compiler import live_operators
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.tensors.buffers import Graph
@@ -32,11 +32,11 @@ class GraphOrigin:
 def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin) -> GraphEntry:
     """Adds a program and its operators to the profile ring and returns the entry. Callers hold the runtime's lock."""
     compiled = program.compiled
-    kept = kept_operators(graph, alive)
+    live = live_operators(graph, alive)
     number = len(ring.graphs)
-    origins = {index: graph.origins[position] for index, (position, _) in enumerate(kept) if position in graph.origins}
+    origins = {index: graph.origins[position] for index, (position, _) in enumerate(live) if position in graph.origins}
     operators = profile_operators(
-        compiled, program.numerics, [signature.flops for _, signature in kept], origins, ring.stack_table, number
+        compiled, program.numerics, [signature.flops for _, signature in live], origins, ring.stack_table, number
     )
     entry = GraphEntry(number, len(operators))
     entry.output_stacks = output_origins(compiled, operators)
@@ -72,7 +72,7 @@ def profile_operators(
     numerics: Numerics,
     flops: Sequence[int],
     origins: Mapping[int, tuple[int, bool]],
-    known: StackTable,
+    stack_table: StackTable,
     graph: int,
 ) -> list[OperatorDefinition]:
     """Returns the operators of a program in execution order.
@@ -97,7 +97,7 @@ def profile_operators(
                 result="" if first is None else first.text().partition("{")[0],
                 compute_type=_compute_type(instruction, compiled, numerics) if counted else None,
                 stack=stack if stack >= 0 else None,
-                scope=known.stacks[stack].scope if stack >= 0 else "",
+                scope=stack_table.stacks[stack].scope if stack >= 0 else "",
                 is_backward=is_backward,
             )
         )
@@ -115,11 +115,11 @@ def operator_label(instruction: Instruction) -> str:
 
 def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefinition]) -> list[int]:
     """Returns, for each output, the call stack number of the operator that computes it; -1 if unknown."""
-    made: dict[int, int] = {}
+    stacks: dict[int, int] = {}
     for instruction, operator in zip(compiled.instructions, described, strict=True):
         for number in flattened(instruction.results):
-            made[number] = -1 if operator.stack is None else operator.stack
-    return [made.get(number, -1) for number in compiled.outputs]
+            stacks[number] = -1 if operator.stack is None else operator.stack
+    return [stacks.get(number, -1) for number in compiled.outputs]
 
 
 def _instruction_layouts(
@@ -132,8 +132,8 @@ def _instruction_layouts(
         for use in flattened([list(instruction.arguments), list(instruction.keywords.values())])
         if isinstance(use, ValueUse)
     ]
-    made = [layouts[number] for number in (*flattened(instruction.results), *instruction.written)]
-    return [*read, *made], made[0] if made else None
+    written = [layouts[number] for number in (*flattened(instruction.results), *instruction.written)]
+    return [*read, *written], written[0] if written else None
 
 
 def _compute_type(instruction: Instruction, compiled: CompiledGraph, numerics: Numerics) -> str | None:
@@ -144,12 +144,12 @@ def _compute_type(instruction: Instruction, compiled: CompiledGraph, numerics: N
     return numerics.multiplied(str(compiled.layouts[first.value].device_dtype).removeprefix("torch."))
 
 
-_KEPT = 8
+_MOST_EARLIER_GRAPHS = 8
 _INPUT = " = input "
 
 
 @dataclass(frozen=True, slots=True)
-class _SeenGraph:
+class _EarlierGraph:
     """The inputs of an earlier graph, and its operator names without shapes."""
 
     inputs: tuple[str, ...]
@@ -163,16 +163,16 @@ class GraphChanges:
     """
 
     def __init__(self) -> None:
-        self.latest: deque[str] = deque(maxlen=_KEPT)
-        self._seen: deque[_SeenGraph] = deque(maxlen=_KEPT)
+        self.latest: deque[str] = deque(maxlen=_MOST_EARLIER_GRAPHS)
+        self._earlier_graphs: deque[_EarlierGraph] = deque(maxlen=_MOST_EARLIER_GRAPHS)
 
-    def note(self, text: str) -> None:
+    def add_graph(self, text: str) -> None:
         """Compares a new graph with earlier graphs and stores the difference. `text` is from `compiler.graph_text`."""
         lines = text.splitlines()
         inputs = tuple(line.partition(_INPUT)[2] for line in lines if _INPUT in line)
         operators = tuple(line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line)
-        new = _SeenGraph(inputs, operators)
-        alike = next((seen for seen in reversed(self._seen) if seen.operators == operators), None)
+        new = _EarlierGraph(inputs, operators)
+        alike = next((earlier for earlier in reversed(self._earlier_graphs) if earlier.operators == operators), None)
         if alike is not None:
             changed = [(old, now) for old, now in zip(alike.inputs, inputs, strict=False) if old != now]
             if changed:
@@ -182,9 +182,9 @@ class GraphChanges:
                 self.latest.append(f"it has {len(inputs)} inputs where it had {len(alike.inputs)}")
             else:
                 self.latest.append("a constant in it has changed, or other results of it are needed later")
-        elif self._seen:
-            self.latest.append(f"it has {len(operators)} operators, the one before has {len(self._seen[-1].operators)}")
-        self._seen.append(new)
+        elif self._earlier_graphs:
+            self.latest.append(f"it has {len(operators)} operators, the one before has {len(self._earlier_graphs[-1].operators)}")
+        self._earlier_graphs.append(new)
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:

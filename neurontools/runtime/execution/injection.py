@@ -30,23 +30,23 @@ ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.
 
 def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> ProgramRun | None:
     """Returns a function that runs the next execution with its injected faults. None if no fault applies."""
-    striking = faults.faults_for_execution(core.local_index)
-    if not striking:
+    due_faults = faults.faults_for_execution(core.local_index)
+    if not due_faults:
         return None
     timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
-    return _FaultyRun(program, core.local_index, faults, striking, timeout).run
+    return _FaultyRun(program, core.local_index, faults, due_faults, timeout).run
 
 
 class _FaultyRun:
     """One execution with injected faults."""
 
     def __init__(
-        self, program: Program, core: int, faults: ArmedFaults, striking: list[ArmedFault], timeout_seconds: float
+        self, program: Program, core: int, faults: ArmedFaults, due_faults: list[ArmedFault], timeout_seconds: float
     ) -> None:
         self._program = program
         self._core = core
         self._faults = faults
-        self._striking = striking
+        self._due_faults = due_faults
         self._timeout_seconds = timeout_seconds
 
     def run(
@@ -56,7 +56,7 @@ class _FaultyRun:
 
         Raises ExecutionFailed if a fault ends the execution, before the program or at the start of a collective.
         """
-        for fault in self._striking:
+        for fault in self._due_faults:
             if fault.kind.effect in _IN_COLLECTIVES:
                 continue
             self._faults.report_begin(fault, self._core)
@@ -65,17 +65,17 @@ class _FaultyRun:
             if fault.kind.effect is FaultEffect.HANGS and not fault.over.wait(self._timeout_seconds):
                 raise self._failure(fault)
         began = time.perf_counter()
-        collective_faults.meets = [
-            partial(self._in_collective, fault) for fault in self._striking if fault.kind.effect in _IN_COLLECTIVES
+        collective_faults.hooks = [
+            partial(self._in_collective, fault) for fault in self._due_faults if fault.kind.effect in _IN_COLLECTIVES
         ]
         try:
             outputs = self._program.run(inputs, scalars, hosts, generator)
         finally:
-            collective_faults.meets = []
+            collective_faults.hooks = []
         seconds = time.perf_counter() - began
-        for fault in self._striking:
+        for fault in self._due_faults:
             if fault.kind.effect is FaultEffect.HAS_NAN:
-                self._spoil(fault, [*outputs, *self._written(inputs)])
+                self._write_nan(fault, [*outputs, *self._written(inputs)])
             elif fault.kind.effect is FaultEffect.HAS_FLIPPED_BITS:
                 self._flip(fault, [*outputs, *self._written(inputs)])
             elif fault.kind.effect is FaultEffect.IS_SLOW:
@@ -101,7 +101,7 @@ class _FaultyRun:
                 octets[at] = int(octets[at]) ^ (1 << fault.random.randrange(8))
         self._faults.acknowledge(fault, self._core)
 
-    def _spoil(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
+    def _write_nan(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
         """Writes NaN into the first result that can represent NaN, and logs the error as real hardware does."""
         for value in results:
             if value.is_floating_point() and value.numel() and value.dtype.itemsize > 1:
@@ -150,10 +150,10 @@ class _FaultyRun:
 class CollectiveFaults:
     """Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
 
-    __slots__ = ("meets",)
+    __slots__ = ("hooks",)
 
     def __init__(self) -> None:
-        self.meets: list[Callable[[], None]] = []
+        self.hooks: list[Callable[[], None]] = []
 
 
 collective_faults = CollectiveFaults()

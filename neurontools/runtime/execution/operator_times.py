@@ -15,8 +15,8 @@ from neurontools.rpc.report_limits import MOST_OPERATORS
 
 _FIRST_SAMPLE = 16  # executions before the first sample; early executions are slower
 _SAMPLE_EVERY = 61  # executions per sample; a prime, so that samples reach every position of a periodic loop
-_MAKING_SECONDS = 100e-6  # estimated seconds per instruction to prepare a timed execution
-_MAKING_RATIO = 0.004  # largest share of a program's time so far that the preparation may take
+_PREPARATION_SECONDS = 100e-6  # estimated seconds per instruction to prepare a timed execution
+_PREPARATION_RATIO = 0.004  # largest share of a program's time so far that the preparation may take
 
 
 class OperatorSamples:
@@ -26,7 +26,16 @@ class OperatorSamples:
     their operators were timed or not.
     """
 
-    __slots__ = ("counts", "kind_of", "names", "nanoseconds", "next_at", "seconds", "told_seconds", "told_times")
+    __slots__ = (
+        "counted_executions",
+        "counted_seconds",
+        "counts",
+        "kind_of",
+        "names",
+        "nanoseconds",
+        "next_at",
+        "seconds",
+    )
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(dict.fromkeys(names))
@@ -36,8 +45,8 @@ class OperatorSamples:
         self.nanoseconds = [0] * len(self.names)
         self.next_at = _FIRST_SAMPLE
         self.seconds = 0.0
-        self.told_seconds = 0.0
-        self.told_times = 0
+        self.counted_seconds = 0.0
+        self.counted_executions = 0
 
     def is_due(self) -> bool:
         """Returns whether to time the operators of this execution, and advances `next_at`, the next execution to time.
@@ -45,9 +54,9 @@ class OperatorSamples:
         Returns False while the preparation would take too large a share of the program's time so far.
         """
         self.next_at += _SAMPLE_EVERY
-        return len(self.kind_of) * _MAKING_SECONDS <= _MAKING_RATIO * self.seconds
+        return len(self.kind_of) * _PREPARATION_SECONDS <= _PREPARATION_RATIO * self.seconds
 
-    def note(self, times_ns: tuple[int, ...]) -> None:
+    def add_times(self, times_ns: tuple[int, ...]) -> None:
         """Adds a timed execution. `times_ns` has the clock before the first instruction and after each instruction."""
         nanoseconds, before = self.nanoseconds, times_ns[0]
         for number, after in zip(self.kind_of, times_ns[1:], strict=True):
@@ -70,32 +79,32 @@ class OperatorTimes:
         self._seconds: dict[str, float] = {}
         self._executions: dict[str, int] = {}
 
-    def settle(self, program: SampledProgram) -> None:
+    def count_executions(self, program: SampledProgram) -> None:
         """Adds a program's executions since the last call; under the operator name "" if none was sampled so far."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions
-            spent, executed = seconds - samples.told_seconds, times - samples.told_times
-            samples.told_seconds, samples.told_times = seconds, times
+            new_seconds, executed = seconds - samples.counted_seconds, times - samples.counted_executions
+            samples.counted_seconds, samples.counted_executions = seconds, times
             nanoseconds = samples.nanoseconds.copy()
             whole = sum(nanoseconds)
             if not whole:
-                self._add("", spent, executed * len(samples.kind_of))
+                self._add("", new_seconds, executed * len(samples.kind_of))
                 return
             for name, own, count in zip(samples.names, nanoseconds, samples.counts, strict=True):
-                self._add(name, spent * own / whole, executed * count)
+                self._add(name, new_seconds * own / whole, executed * count)
 
     def _add(self, name: str, seconds: float, executions: int) -> None:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._executions[name] = self._executions.get(name, 0) + executions
 
-    def so_far(self, programs: Iterable[SampledProgram]) -> tuple[OperatorTime, ...]:
+    def totals_by_operator(self, programs: Iterable[SampledProgram]) -> tuple[OperatorTime, ...]:
         """Returns the operators with the largest total times, at most MOST_OPERATORS rows.
 
         The last row has an empty name and sums all remaining operators, if any.
         """
         for program in programs:
-            self.settle(program)
+            self.count_executions(program)
         with self._lock:
             kinds = sorted((name for name in self._seconds if name), key=lambda name: -self._seconds[name])
             rest = [name for name in self._seconds if name not in kinds[: MOST_OPERATORS - 1]]

@@ -229,7 +229,7 @@ def register_collective_operators() -> None:
 
 def reduction_name(op: Any) -> str:
     """Returns the name of a torch.distributed.ReduceOp. Raises NotImplementedError for an unsupported reduction."""
-    name = next((text for known, text in _NAMES.items() if op == getattr(dist.ReduceOp, known)), None)
+    name = next((text for member, text in _NAMES.items() if op == getattr(dist.ReduceOp, member)), None)
     if name is None:
         raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {', '.join(_NAMES)}")
     return name
@@ -267,8 +267,8 @@ def _run_in_graph(
 ) -> None:
     """Runs a collective on CPU tensors, and adds its time and bytes to the statistics."""
     started = time.perf_counter()
-    for meet in collective_faults.meets:
-        meet()
+    for hook in collective_faults.hooks:
+        hook()
     nbytes = sum(t.nbytes for t in (inputs or outputs))
     step_clock.latest_collective = kind
     entry = step_clock.open(COLLECTIVE, started)

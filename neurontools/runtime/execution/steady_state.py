@@ -54,7 +54,7 @@ class SteadyState:
 
     def __init__(self) -> None:
         self._recent: list[ExecutionWork] = []
-        self._kept: dict[int, ExecutionWork] = {}  # ExecutionWork by id(); the reference keeps the id unique
+        self._work_by_id: dict[int, ExecutionWork] = {}  # ExecutionWork by id(); the reference keeps the id unique
         self._work: dict[_Interval, ExecutionWork] = {}
         self._kinds: Counter[_Interval] = Counter()
         self._before: DeviceCounts | None = None
@@ -79,7 +79,7 @@ class SteadyState:
         if kind not in self._work:
             if len(recent) >= _MOST_EXECUTIONS or len(self._work) >= _MOST_KINDS:
                 return
-            self._kept.update((id(work), work) for work in recent)
+            self._work_by_id.update((id(work), work) for work in recent)
             total = ExecutionWork()
             for work in recent:
                 total.add(work, 1)
@@ -128,7 +128,7 @@ steady_state = SteadyState()
 def current_counts() -> DeviceCounts:
     """Returns this process's totals of samples, batches and collectives so far, over all its cores."""
     collectives_total = collective_bytes = 0
-    for core in device.taken:
+    for core in device.acquired_cores:
         collectives_total += core.statistics.collectives_total
         collective_bytes += core.statistics.collective_bytes
     return DeviceCounts(steps.samples_total, steps.batches_total, collectives_total, collective_bytes)

@@ -46,7 +46,7 @@ _WHOLE = frozenset(
  median.dim nanmedian.dim""".split()
 )
 # Operators that run eagerly, because torch's meta kernels and CPU kernels give different result layouts.
-_AT_ONCE = frozenset("aten::" + name for name in "linalg_lstsq linalg_lstsq.out".split())
+_EAGER = frozenset("aten::" + name for name in "linalg_lstsq linalg_lstsq.out".split())
 # Operators that accept CPU tensors and device tensors in one call.
 _MIXED = frozenset(
     "aten::" + name
@@ -77,7 +77,7 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
         if torch.Tag.inplace_view in op.tags:
             continue  # torch's own kernels run operators that only change shape and strides
         operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
-        operator.dynamic = operator.dynamic or full in _AT_ONCE
+        operator.dynamic = operator.dynamic or full in _EAGER
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
         library.impl("scaled_dot_product_attention", attention, key)
@@ -93,7 +93,7 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
     return operators.by_name
 
 
-_INSTEAD = {
+_UNSUPPORTED_MESSAGES = {
     "Sparse": "sparse tensors are not supported on {}; use dense ones (nn.Embedding(sparse=False))",
     "SparseCsr": "sparse tensors are not supported on {}; use dense ones",
     "Quantized": "quantized tensors are not supported on {}; use dense ones",
@@ -103,7 +103,7 @@ _INSTEAD = {
 
 def _not_dense(name: str, key: str) -> Callable[..., Any]:
     def kernel(op: Any, *_arguments: Any, **_keywords: Any) -> Any:
-        raise NotImplementedError(f"{op.name()}: {_INSTEAD[key].format(name)}")
+        raise NotImplementedError(f"{op.name()}: {_UNSUPPORTED_MESSAGES[key].format(name)}")
 
     return kernel
 
@@ -131,12 +131,12 @@ def _register_fallback(keep: Callable[[Any], None]) -> None:
     """Registers a fallback that records operators of other libraries, such as torchvision, with their CPU kernels."""
     every = torch.library.Library("_", "IMPL")
     keep(every)
-    known: dict[Any, Callable[..., Any]] = {}
+    kernels: dict[Any, Callable[..., Any]] = {}
 
     def fallback(op: Any, *arguments: Any, **keywords: Any) -> Any:
-        kernel = known.get(op)
+        kernel = kernels.get(op)
         if kernel is None:
-            kernel = known[op] = recording_kernel(operators.add(DeviceOperator(op)))
+            kernel = kernels[op] = recording_kernel(operators.add(DeviceOperator(op)))
         return kernel(*arguments, **keywords)
 
     every.fallback(fallback, _KEY)
@@ -231,7 +231,7 @@ def _redirect_cuda(name: str) -> None:
 
     @functools.wraps(original)
     def init(self: Any, device_type: str, *arguments: Any, **keywords: Any) -> None:
-        is_meant = device_type == "cuda" and torch.cuda.is_bf16_supported is not stock
-        original(self, name if is_meant else device_type, *arguments, **keywords)
+        is_cuda = device_type == "cuda" and torch.cuda.is_bf16_supported is not stock
+        original(self, name if is_cuda else device_type, *arguments, **keywords)
 
     autocast.__init__ = init

@@ -82,7 +82,7 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     """Copies a CPU tensor into the HBM of a core. Counts the time and the bytes."""
     started, charged = time.perf_counter(), step_clock.charged_seconds
     result = device_tensor(source.detach().clone(), core)
-    nbytes = buffers.of(result).layout.nbytes
+    nbytes = buffers.buffer_of(result).layout.nbytes
     core.statistics.to_device_bytes += nbytes
     seconds = time.perf_counter() - started
     if not step_clock.is_background():
@@ -165,9 +165,9 @@ def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
         return self
     old = host_value(self)
     new = torch.empty(size, dtype=self.dtype, device="cpu")
-    kept = min(old.numel(), new.numel())
-    if kept:
-        new.view(-1)[:kept].copy_(old.reshape(-1)[:kept])
+    common_count = min(old.numel(), new.numel())
+    if common_count:
+        new.view(-1)[:common_count].copy_(old.reshape(-1)[:common_count])
     return point_at(self, device_tensor(new, _core_on(self)))
 
 

@@ -25,7 +25,7 @@ from neurontools.runtime.reporting.control_channel import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffers import Core, buffers
-from neurontools.runtime.tensors.cores import Reported, take_cores
+from neurontools.runtime.tensors.cores import Reported, attach_cores
 from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device, worker
 from neurontools.runtime.tensors.storages import storages
 from neurontools.runtime.torch_device import torch_module
@@ -95,24 +95,26 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     torch.utils.rename_privateuse1_backend(name)
     device.name = name
     training_log.is_counted_by_runtime = True
-    layouts.narrowing = lambda: narrowed_types(environment)
-    made = Executor(environment)
-    ring.start_hooks.append(lambda: prepare_profile(made.programs.values()))
+    layouts.find_narrowed_types = lambda: narrowed_types(environment)
+    process_executor = Executor(environment)
+    ring.start_hooks.append(lambda: prepare_profile(process_executor.programs.values()))
 
-    def take() -> list[Core]:
+    def acquire_cores() -> list[Core]:
         step_clock.begin()
-        made.cores, made.monitor = take_cores(environment, CaptureRequests(captures.start_capture))
-        if isinstance(made.monitor, Reported):
-            made.monitor.reporter.before_reports(partial(_collect, made))
-            made.faults = made.monitor.reporter.faults or made.faults
-            worker.instance_type = made.monitor.reporter.instance_type
-            worker.logical_neuroncore_config = made.monitor.reporter.logical_neuroncore_config
-        device.taken = made.cores
+        process_executor.cores, process_executor.monitor = attach_cores(
+            environment, CaptureRequests(captures.start_capture)
+        )
+        if isinstance(process_executor.monitor, Reported):
+            process_executor.monitor.reporter.before_reports(partial(_collect, process_executor))
+            process_executor.faults = process_executor.monitor.reporter.faults or process_executor.faults
+            worker.instance_type = process_executor.monitor.reporter.instance_type
+            worker.logical_neuroncore_config = process_executor.monitor.reporter.logical_neuroncore_config
+        device.acquired_cores = process_executor.cores
         begin_requested_profile(environment)
-        return made.cores
+        return process_executor.cores
 
-    device.take = take
-    device.flush = made.flush
+    device.acquire_cores = acquire_cores
+    device.flush = process_executor.flush
     device.eager = name == "neuron" or any(environment.get(variable) == "1" for variable in EAGER)
     bound = environment.get(PENDING_BOUND, "")
     device.pending_bound = int(bound) if bound.isdigit() and int(bound) else DEFAULT_PENDING_BOUND
@@ -121,7 +123,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     module: Any = torch_module.module(name)
     module.memory = memory_module(name, vars(module))
     torch._register_device_module(name, module)
-    _kept.extend([_Hooks(), _Guard(), made])
+    _kept.extend([_Hooks(), _Guard(), process_executor])
     _C._acc.register_python_privateuseone_hook(_kept[0])
     _C._acc.register_python_privateuseone_device_guard(_kept[1])
     registration.register_kernels(name, _kept.append)
@@ -152,11 +154,11 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         watch_steady_state,
     ):
         install()
-    return made
+    return process_executor
 
 
-def _collect(made: Executor, reporter: Reporter) -> None:
-    collect_counters(made, reporter)
+def _collect(process_executor: Executor, reporter: Reporter) -> None:
+    collect_counters(process_executor, reporter)
     for hook in before_report_hooks:
         hook(reporter)
 
@@ -169,7 +171,7 @@ def executor() -> Executor:
     return found
 
 
-def give_back_cores() -> bool:
+def release_cores() -> bool:
     """Detaches from the daemon, so that child processes can take the cores. The next use of the device takes cores.
 
     Returns False and keeps the cores if a tensor is on a core.
@@ -180,5 +182,5 @@ def give_back_cores() -> bool:
     monitor = executor().monitor
     if isinstance(monitor, Reported):
         monitor.reporter.close()
-    device.taken = []
+    device.acquired_cores = []
     return True

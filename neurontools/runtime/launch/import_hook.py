@@ -39,7 +39,7 @@ is_installing = False
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")
 
 _ONE_PROCESS_A_CORE = "one process a NeuronCore (torchrun) with xm.all_reduce"
-_INSTEAD = {
+_ALTERNATIVES = {
     "torch_xla.distributed.fsdp": "XlaFullyShardedDataParallel, or torch.nn.parallel.DistributedDataParallel",
     "torch_xla.distributed.spmd.xla_distribute": "the device name neuron (NEURONTOOLS_DEVICE=neuron)",
     "torch_xla.distributed.spmd": _ONE_PROCESS_A_CORE,
@@ -152,7 +152,7 @@ class UnsupportedModule(ModuleType):
 
 def unsupported_message(name: str) -> str:
     """Returns the error text for an unsupported name. The text suggests a replacement if there is one."""
-    instead = next((advice for prefix, advice in _INSTEAD.items() if name.startswith(prefix)), None)
+    instead = next((advice for prefix, advice in _ALTERNATIVES.items() if name.startswith(prefix)), None)
     return f"{name} is not part of the simulated runtime" + (f"; use {instead}" if instead else "")
 
 

@@ -38,7 +38,7 @@ from neurontools.util.errors import UserError
 from neurontools.util.units import bytes_text
 
 _LONGEST_WAIT_SECONDS = 60.0  # for the first execution
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 _SEND_SECONDS = 30.0
 _END_SECONDS = 5.0  # longest wait of an ending process for its profile to be sent
 _LOCK_SECONDS = 0.02
@@ -58,7 +58,7 @@ class ProfileCaptures:
             capture = None
             if self._running is not None:
                 _send_refusal(channel, "another profile of it is running; try again when that has ended")
-            elif not device.taken:
+            elif not device.acquired_cores:
                 _send_refusal(channel, "it has just started and has no NeuronCores yet; try again")
             else:
                 self._running = capture = _Capture(request, self._done)
@@ -116,7 +116,7 @@ class _Capture:
             with self.channel:
                 self.channel.settimeout(_SEND_SECONDS)
                 self.channel.sendall(ASKED + b"\n")
-                if not self._begins():
+                if not self._wait_for_begin():
                     idle = f"nothing was executed for {_LONGEST_WAIT_SECONDS:.0f} s; look at what its script waits for"
                     _send_refusal(self.channel, "it ended before anything was executed" if self._is_ending else idle)
                     return
@@ -127,7 +127,7 @@ class _Capture:
             self._leave()
             self._on_done()
 
-    def _begins(self) -> bool:
+    def _wait_for_begin(self) -> bool:
         """Waits until the recording has begun. If a graph is pending, it begins after the next execution.
 
         Returns False if nothing is executed within 60 s, if the client disconnects, or if the process ends.
@@ -142,7 +142,7 @@ class _Capture:
             finally:
                 buffers.lock.release()
         deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
-        while not self._begun.wait(_LOOK_SECONDS) and not self._enough.is_set() and time.monotonic() < deadline:
+        while not self._begun.wait(_POLL_SECONDS) and not self._enough.is_set() and time.monotonic() < deadline:
             if self._is_client_gone():
                 break
         return self._begun.is_set()
@@ -160,10 +160,10 @@ class _Capture:
     def _begin(self, *, is_at_step: bool) -> None:
         """Begins to record, unless a graph is partly recorded. The capture counts only complete steps."""
         with buffers.lock:
-            if self._recorder is not None or any(map(_has_pending, device.taken)):
+            if self._recorder is not None or any(map(_has_pending, device.acquired_cores)):
                 return
             self._stream = ProfileStream(worker.metadata())
-            self._recorder = ProfileRecorder(ring, self._stream, worker.living, worker.peaks)
+            self._recorder = ProfileRecorder(ring, self._stream, worker.live_blocks, worker.peaks)
             self._first_step = ring.step if is_at_step else ring.step + 1
             self._recorder.start(is_at_step=is_at_step)
         self._begun.set()
@@ -174,7 +174,7 @@ class _Capture:
         if recorder is None or stream is None:
             return
         deadline = time.monotonic() + self._seconds
-        while not self._enough.wait(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+        while not self._enough.wait(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic()))):
             self._send(stream)
             if self._is_client_gone() or recorder.failure is not None or time.monotonic() >= deadline:
                 break
@@ -207,10 +207,10 @@ def _has_pending(core: Core) -> bool:
     return bool(core.pending.signatures) or replayer.is_replaying(core)
 
 
-def _send_refusal(channel: socket.socket, why: str) -> None:
+def _send_refusal(channel: socket.socket, reason: str) -> None:
     with contextlib.suppress(OSError), channel:
         channel.settimeout(_LOCK_SECONDS)
-        channel.sendall(encode_failure(why))
+        channel.sendall(encode_failure(reason))
 
 
 captures = ProfileCaptures()
@@ -302,7 +302,7 @@ class ProfileSession:
             where = error.filename or directory
             _print_line(f"not written: {where}: {error.strerror}; give a writable directory")
             return
-        self._recorder = ProfileRecorder(ring, self._writer, worker.living, worker.peaks)
+        self._recorder = ProfileRecorder(ring, self._writer, worker.live_blocks, worker.peaks)
         with buffers.lock:
             self._recorder.start()
 

@@ -38,7 +38,7 @@ def patch_start_processes(environment: Mapping[str, str]) -> None:
         *rest: Any,
         **named: Any,
     ) -> Any:
-        device_registration.give_back_cores()
+        device_registration.release_cores()
         directory = environment.get(summary_files.DIRECTORY)
         if directory and start_method == "fork":
             fn = functools.partial(_run_forked_worker, directory, os.getpid(), fn)
@@ -78,16 +78,16 @@ def remove_lightning_launchers(environment: Mapping[str, str]) -> None:
 
 def _without_launcher(strategy: str, environment: Mapping[str, str]) -> Callable[[Any], None]:
     def change(module: Any) -> None:
-        made = getattr(module, strategy, None)
-        if made is None:
+        launcher_strategy = getattr(module, strategy, None)
+        if launcher_strategy is None:
             return
-        configure = made._configure_launcher
+        configure = launcher_strategy._configure_launcher
 
         def configure_launcher(self: Any) -> None:
             if "RANK" not in environment:
                 configure(self)
 
-        made._configure_launcher = configure_launcher
+        launcher_strategy._configure_launcher = configure_launcher
 
     return change
 

@@ -29,7 +29,7 @@ _started = time.perf_counter()
 
 def build_summary() -> dict[str, Any]:
     """Builds the summary of this process as a JSON object. The keys contain the units. Unknown values are None."""
-    cores = device.taken
+    cores = device.acquired_cores
     execution = metrics.timers.get("ExecuteTime")
     collectives = metrics.timers.get("CollectiveTime")
     elapsed = None
@@ -122,7 +122,7 @@ def _usual_steps() -> dict[str, Any] | None:
 
 def write_summaries_to(directory: Path) -> None:
     """Writes the summary of this process into a directory once a second, as soon as the process has NeuronCores."""
-    SummaryFile(directory, lambda: build_summary() if device.taken else None).start()
+    SummaryFile(directory, lambda: build_summary() if device.acquired_cores else None).start()
 
 
 _INTERVAL_SECONDS = 10.0

@@ -26,7 +26,7 @@ def collect_counters(executor: Executor, reporter: Reporter) -> None:
 
     Leaves out the memory of model code, which the reporter itself counts.
     """
-    for core in device.taken:
+    for core in device.acquired_cores:
         levels = buffers.account_of(core).levels.copy()
         for category, counter in MEMORY_FIELDS.items():
             if category is not Category.MODEL_CODE:
@@ -36,7 +36,7 @@ def collect_counters(executor: Executor, reporter: Reporter) -> None:
 
 def training_counters() -> TrainingCounters:
     """Returns the current counters of all cores. Any thread may call it."""
-    statistics = [core.statistics for core in device.taken]
+    statistics = [core.statistics for core in device.acquired_cores]
     logged = training_log.counters
     times = step_clock.read_times()
     # The step clock measures only waits for torch's data loaders. It counts other waits for input as host time.
@@ -81,14 +81,14 @@ class HbmGrowth:
 
     def record_step(self) -> None:
         """Records the HBM in use after a step."""
-        held = sum(buffers.account_of(core).total_bytes for core in device.taken)
+        used_bytes = sum(buffers.account_of(core).total_bytes for core in device.acquired_cores)
         if self.warm_bytes is None:
             if steps.steps_total < WARM_UP_STEPS:
                 return
-            self.warm_bytes = self._most_bytes = held
-        self.latest_bytes = held
-        if held > self._most_bytes:
-            self._most_bytes = held
+            self.warm_bytes = self._most_bytes = used_bytes
+        self.latest_bytes = used_bytes
+        if used_bytes > self._most_bytes:
+            self._most_bytes = used_bytes
             self.rises_total += 1
 
 
@@ -108,7 +108,7 @@ _LATEST_STEP = 4096  # later steps are not recorded: they show nothing new, and 
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _OptimizerSizes:
     """The HBM of the gradients and the state of one optimizer after its latest recorded step."""
 
     gradient_bytes: dict[int, int]  # by id() of the parameter: a parameter of two optimizers counts once
@@ -128,35 +128,37 @@ class OptimizerMemory:
     gradient_bytes: int | None = None
     state_bytes: int | None = None
     host_parameters: int = 0  # largest number of parameters with gradients on the CPU
-    _held: WeakKeyDictionary[Any, _Held] = field(default_factory=WeakKeyDictionary)
+    _sizes: WeakKeyDictionary[Any, _OptimizerSizes] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_new(self, optimizer: Any) -> bool:
         """Returns whether no step of the optimizer was recorded before."""
         with self._lock:
-            return optimizer not in self._held
+            return optimizer not in self._sizes
 
     def record(self, optimizer: Any) -> None:
         """Records the memory of an optimizer's gradients and state. The calling thread must have just stepped it."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = {id(p): (p, gradient) for p in parameters if (gradient := p.grad) is not None}
-        held = _Held(
+        sizes = _OptimizerSizes(
             gradient_bytes={key: _device_bytes(gradient) for key, (_, gradient) in gradients.items()},
             host_parameters={key for key, (p, _) in gradients.items() if p.device.type == "cpu"},
             state_bytes=sum(_device_bytes(v) for p in parameters for v in optimizer.state.get(p, {}).values()),
         )
         with self._lock:
-            self._held[optimizer] = held
-            self._update_largest(list(self._held.values()))
+            self._sizes[optimizer] = sizes
+            self._update_largest(list(self._sizes.values()))
 
-    def _update_largest(self, every: list[_Held]) -> None:
-        gradients = {key: size for held in every for key, size in held.gradient_bytes.items()}
-        host_parameters = set().union(*(held.host_parameters for held in every))
-        weights = max((buffers.account_of(core).levels[Category.CONSTANTS] for core in device.taken), default=0)
+    def _update_largest(self, every: list[_OptimizerSizes]) -> None:
+        gradients = {key: size for sizes in every for key, size in sizes.gradient_bytes.items()}
+        host_parameters = set().union(*(sizes.host_parameters for sizes in every))
+        weights = max(
+            (buffers.account_of(core).levels[Category.CONSTANTS] for core in device.acquired_cores), default=0
+        )
         self.host_parameters = max(self.host_parameters, len(host_parameters))
         self.weight_bytes = max(self.weight_bytes or 0, weights)
         self.gradient_bytes = max(self.gradient_bytes or 0, sum(gradients.values()))
-        self.state_bytes = max(self.state_bytes or 0, sum(held.state_bytes for held in every))
+        self.state_bytes = max(self.state_bytes or 0, sum(sizes.state_bytes for sizes in every))
 
 
 optimizer_memory = OptimizerMemory()

@@ -148,6 +148,11 @@ def _compiler_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     PYTHONPATH begins with the directory of this package, so that the build process imports the same modules.
     """
-    kept = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
-    paths = [str(_ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    variables = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
+    paths = [str(_ROOT), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **variables,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "OMP_NUM_THREADS": "1",
+    }

@@ -23,7 +23,7 @@ from neurontools.runtime.tensors.buffers import Tensor
 WARM_UP_EXECUTIONS = 8
 """Executions of a graph before its compilation. They show which scalars differ between executions."""
 _LEVEL = 3
-_LOOK_EVERY = 8
+_POLL_EVERY = 8
 _MOST_BUILDS = 3
 
 
@@ -44,7 +44,7 @@ class NativeProgram:
         self._fixed: list[int] = []
         self._values: list[Any] = []
         self._run: Run | None = None
-        self._seen: list[Any] | None = None
+        self._scalars: list[Any] | None = None
         self._changing: set[int] = set()
 
     @property
@@ -67,7 +67,7 @@ class NativeProgram:
             if self._run is None:
                 return self.program.run(inputs, scalars, hosts, generator)
         if [scalars[index] for index in self._fixed] != self._values:
-            self._surprised(scalars)
+            self._handle_changed_constants(scalars)
             return self.program.run(inputs, scalars, hosts, generator)
         outputs = self._run(inputs, scalars, hosts, generator)
         if self.is_native:  # False if this execution has just refused the machine code
@@ -76,13 +76,13 @@ class NativeProgram:
 
     def _advance(self, scalars: Sequence[Any]) -> None:
         """Starts a build, or polls for the result of the build. Runs at each execution until there is machine code."""
-        if self._seen is None:
-            self._seen = [*scalars]
-        self._changing.update(i for i, (old, new) in enumerate(zip(self._seen, scalars, strict=True)) if old != new)
+        if self._scalars is None:
+            self._scalars = [*scalars]
+        self._changing.update(i for i, (old, new) in enumerate(zip(self._scalars, scalars, strict=True)) if old != new)
         self._executions += 1
         if self._request is not None:
-            if not self._executions % _LOOK_EVERY:
-                self._look(scalars)
+            if not self._executions % _POLL_EVERY:
+                self._poll_build(scalars)
         elif self.is_warm:
             self._begin(scalars)
 
@@ -96,7 +96,7 @@ class NativeProgram:
             found = self.builder.find(compiled, key)
             if found is not None:
                 self._builds = 1
-                self._take(found, scalars)
+                self._use_archive(found, scalars)
                 return
         if not segments_of(compiled, self._changing):
             self._refuse("none of its operators can be")
@@ -106,13 +106,13 @@ class NativeProgram:
             if self._request is None:
                 self._is_final = True
 
-    def _look(self, scalars: Sequence[Any]) -> None:
+    def _poll_build(self, scalars: Sequence[Any]) -> None:
         archive = None if self._request is None else self.builder.result(self._request)
         if archive is not None:
             self._request = None
-            self._take(archive, scalars)
+            self._use_archive(archive, scalars)
 
-    def _take(self, archive: Archive, scalars: Sequence[Any]) -> None:
+    def _use_archive(self, archive: Archive, scalars: Sequence[Any]) -> None:
         if archive.refusal:
             self._refuse(archive.refusal)
             return
@@ -130,9 +130,9 @@ class NativeProgram:
         self._run = with_replacements(self.program, codes)
         self.is_native = True
         if [scalars[index] for index in self._fixed] != self._values:
-            self._surprised(scalars)
+            self._handle_changed_constants(scalars)
 
-    def _surprised(self, scalars: Sequence[Any]) -> None:
+    def _handle_changed_constants(self, scalars: Sequence[Any]) -> None:
         """Handles scalars whose values differ from the constants in the machine code.
 
         Discards the machine code, so that a new build makes these scalars inputs. After 3 builds, keeps the code for
@@ -142,7 +142,7 @@ class NativeProgram:
         metrics.increment("MachineCodeMiss")
         if self._builds < _MOST_BUILDS:
             self._changing |= different
-            self._run, self.is_native, self._seen = None, False, None
+            self._run, self.is_native, self._scalars = None, False, None
 
     def _refuse(self, reason: str) -> None:
         self._run, self.is_native, self._is_final = None, False, True
@@ -169,7 +169,7 @@ class MachineCode:
         """Returns a note for profiles that a profiled graph does not run as machine code; "" unless --optlevel is 3."""
         return "; not as machine code (--optlevel 3) while it is profiled" if flags.optlevel == _LEVEL else ""
 
-    def of(self, program: Program, flags: CompilerFlags) -> NativeProgram | None:
+    def native_program(self, program: Program, flags: CompilerFlags) -> NativeProgram | None:
         """Returns a NativeProgram for a program, or None without --optlevel 3 or if the program rounds numbers."""
         if flags.optlevel != _LEVEL:
             return None
@@ -180,9 +180,9 @@ class MachineCode:
             return None
         if self._builder is None or self._builder.flags != flags:
             self._builder = BackgroundBuilder(self.environment, self.cache, flags)
-        made = NativeProgram(program, self._builder)
-        self._programs.add(made)
-        return made
+        native = NativeProgram(program, self._builder)
+        self._programs.add(native)
+        return native
 
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
@@ -233,18 +233,18 @@ class SegmentCode:
             value.clone() if number in self._updated else value
             for number, value in zip(self.inputs, inputs, strict=True)
         ]
-        refusal, made, began = "", None, time.thread_time()
+        refusal, results, began = "", None, time.thread_time()
         try:
-            made = self._computed([*copies], scalars)
+            results = self._computed([*copies], scalars)
         except RuntimeError as error:
             refusal = str(error).partition("\n")[0]
         if time.thread_time() - began > _LONGEST_SECONDS:
             refusal = f"it takes more than {_LONGEST_SECONDS:.0f} s of a CPU, for which other threads of Python wait"
         values = self._values(inputs, scalars)
         try:
-            if made is not None:
-                self._compare(copies, made, values)
-                _check_fresh(made, self._computed([*copies], scalars))
+            if results is not None:
+                self._compare(copies, results, values)
+                _check_fresh(results, self._computed([*copies], scalars))
         except NumericsMismatch as error:
             refusal = str(error)
         if refusal:
@@ -260,8 +260,8 @@ class SegmentCode:
     def _computed(self, inputs: list[Tensor], scalars: Sequence[Any]) -> list[Tensor]:
         if self._changing:
             inputs.append(torch.tensor([scalars[i] for i in self._changing], dtype=torch.float64, device="cpu"))
-        made: list[Tensor] = self._runner.run(inputs)
-        return made
+        results: list[Tensor] = self._runner.run(inputs)
+        return results
 
     def _by_operators(self, inputs: list[Tensor], scalars: Sequence[Any]) -> list[Tensor]:
         values = self._values(inputs, scalars)
@@ -272,33 +272,33 @@ class SegmentCode:
         run_instructions(self._program, range(self.first, self.end), values, scalars)
         return values
 
-    def _compare(self, copies: list[Tensor], made: list[Tensor], values: dict[int, Tensor]) -> None:
+    def _compare(self, copies: list[Tensor], results: list[Tensor], values: dict[int, Tensor]) -> None:
         layouts = self._program.compiled.layouts
-        seen = {value.untyped_storage().data_ptr() for value in copies}
-        for number, value in zip(self.outputs, made, strict=True):
-            _check_layout(value, layouts[number], seen)
-            seen.add(value.untyped_storage().data_ptr())
+        pointers = {value.untyped_storage().data_ptr() for value in copies}
+        for number, value in zip(self.outputs, results, strict=True):
+            _check_layout(value, layouts[number], pointers)
+            pointers.add(value.untyped_storage().data_ptr())
             _check_values(f"%{number}", values[number], value)
         for number, value in zip(self.inputs, copies, strict=True):
             if number in self._updated:
                 _check_values(f"%{number}", values[number], value)
 
 
-def _check_fresh(made: list[Tensor], again: list[Tensor]) -> None:
+def _check_fresh(results: list[Tensor], again: list[Tensor]) -> None:
     """Checks that two executions return results in different memory, because scripts may change results in place."""
-    places = {value.untyped_storage().data_ptr() for value in made if value.numel()}
+    places = {value.untyped_storage().data_ptr() for value in results if value.numel()}
     if any(value.untyped_storage().data_ptr() in places for value in again):
         raise NumericsMismatch("a result is the same memory each time")
 
 
-def _check_layout(value: Tensor, layout: TensorLayout, seen: set[int]) -> None:
+def _check_layout(value: Tensor, layout: TensorLayout, pointers: set[int]) -> None:
     if (
         value.shape != layout.size
         or value.dtype is not layout.device_dtype
         or value.stride() != layout.stride
         or value.storage_offset()
         or value.untyped_storage().nbytes() != layout.nbytes
-        or (layout.nbytes and value.untyped_storage().data_ptr() in seen)
+        or (layout.nbytes and value.untyped_storage().data_ptr() in pointers)
     ):
         raise NumericsMismatch(f"a result is {value.dtype}{list(value.shape)} with other strides than {layout.text()}")
 

@@ -96,8 +96,8 @@ def _is_computation(instruction: Instruction, compiled: CompiledGraph, changing:
         return False
     numbers = {part.value for part in parts if isinstance(part, ValueUse)} | set(flattened(list(instruction.results)))
     types = {compiled.layouts[number].device_dtype for number in numbers}
-    seen = {part.layout.device_dtype for part in parts if isinstance(part, ValueUse) and part.layout is not None}
-    if not numbers or not (types | seen) <= _TYPES or layouts.narrowed:
+    dtypes = {part.layout.device_dtype for part in parts if isinstance(part, ValueUse) and part.layout is not None}
+    if not numbers or not (types | dtypes) <= _TYPES or layouts.narrowed:
         return False
     return all(
         part.layout is None or part.layout.device_dtype is compiled.layouts[part.value].device_dtype
@@ -112,13 +112,13 @@ def _flat_parts(instruction: Instruction) -> Iterator[Any]:
 
 def _make_segment(compiled: CompiledGraph, first: int, end: int, changing: Collection[int]) -> Segment:
     inside = compiled.instructions[first:end]
-    made = {number for instruction in inside for number in flattened(list(instruction.results))}
+    inner_results = {number for instruction in inside for number in flattened(list(instruction.results))}
     used: dict[int, None] = {}
     scalars: set[int] = set()
     for instruction in inside:
         for part in _flat_parts(instruction):
             if isinstance(part, ValueUse):
-                if part.value not in made:
+                if part.value not in inner_results:
                     used[part.value] = None
                 if part.offset is not None:
                     scalars.add(part.offset)
@@ -136,7 +136,7 @@ def _make_segment(compiled: CompiledGraph, first: int, end: int, changing: Colle
         first,
         end,
         tuple(used),
-        tuple(sorted(made & needed)),
+        tuple(sorted(inner_results & needed)),
         tuple(number for number in used if number in written),
         tuple(sorted(scalars.difference(changing))),
         tuple(sorted(scalars.intersection(changing))),

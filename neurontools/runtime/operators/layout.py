@@ -107,7 +107,7 @@ class LayoutTable:
     def __init__(self) -> None:
         self._layouts: LRUCache[tuple[object, ...], TensorLayout] = LRUCache(16384)
         self._is_settled = False
-        self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
+        self.find_narrowed_types: Callable[[], dict[torch.dtype, torch.dtype]] = dict
         self.narrowed: dict[torch.dtype, torch.dtype] = {}
         self.has_complex = False  # conjugate and negative views exist only for complex tensors
 
@@ -126,7 +126,7 @@ class LayoutTable:
         if found is None:
             if not self._is_settled:
                 self._is_settled = True
-                self.narrowed = self.narrowing()
+                self.narrowed = self.find_narrowed_types()
             self.has_complex = self.has_complex or dtype.is_complex
             found = TensorLayout(size, stride, dtype, self.narrowed.get(dtype, dtype))
             self._layouts.put((found.size, found.stride, dtype), found)

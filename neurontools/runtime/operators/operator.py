@@ -335,8 +335,10 @@ class OperatorSignature:
             if position < len(arguments) and isinstance(arguments[position], (int, float, complex)):
                 raise NumberForTensor(position)
         template = _Template(operator)
-        self.arguments = [template.of(a, position in operator.lifted_positions) for position, a in enumerate(arguments)]
-        self.keywords = {name: template.of(a, name in operator.lifted_names) for name, a in keywords.items()}
+        self.arguments = [
+            template.make_slot(a, position in operator.lifted_positions) for position, a in enumerate(arguments)
+        ]
+        self.keywords = {name: template.make_slot(a, name in operator.lifted_names) for name, a in keywords.items()}
         self.tensor_count = template.tensor_count
         self.scalar_count = len(template.scalars)
         self.host_count = len(template.hosts)
@@ -353,7 +355,7 @@ class OperatorSignature:
         )
         result, self.flops = self._on_meta(template)
         self.outputs = self._layouts_of(result)
-        if self._makes_something_of_nothing():
+        if self._fills_from_empty_arguments():
             self._run_on_zeros(template)
         elif self._has_ambiguous_strides():
             self._use_strides_of_cpu(template)
@@ -368,8 +370,8 @@ class OperatorSignature:
             return None, 0  # no meta call, because a collective would communicate in it
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
-        values = [template.made(a) for a in self.arguments]
-        keywords = {name: template.made(a) for name, a in self.keywords.items() if name != "generator"}
+        values = [template.build_argument(a) for a in self.arguments]
+        keywords = {name: template.build_argument(a) for name, a in self.keywords.items() if name != "generator"}
         if operator.has_device:
             keywords["device"] = torch.device("meta")
         before = [keywords[name].shape for name in operator.out_names if isinstance(keywords.get(name), Tensor)]
@@ -396,7 +398,7 @@ class OperatorSignature:
             for value, written in zip(results, operator.returns, strict=True)
         )
 
-    def _makes_something_of_nothing(self) -> bool:
+    def _fills_from_empty_arguments(self) -> bool:
         """Returns whether a result has elements although all tensor arguments are empty."""
         given = [
             slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
@@ -412,8 +414,8 @@ class OperatorSignature:
         the call. The eager call then raises the error that users know.
         """
         operator = self.operator
-        values = [template.made(argument, "cpu") for argument in self.arguments]
-        keywords = {name: template.made(a, "cpu") for name, a in self.keywords.items() if name != "generator"}
+        values = [template.build_argument(argument, "cpu") for argument in self.arguments]
+        keywords = {name: template.build_argument(a, "cpu") for name, a in self.keywords.items() if name != "generator"}
         if operator.has_device:
             keywords["device"] = torch.device("cpu")
         if operator.has_generator:
@@ -455,8 +457,8 @@ class OperatorSignature:
     def agrees_with(self, results: list[Any]) -> bool:
         """Returns whether the CPU kernel's results have the layouts that the meta kernel returned."""
         announced = [output for output in self.outputs if output is not None]
-        made = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
-        return _layouts_agree(announced, [value for value in made if value is not None])
+        new_results = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
+        return _layouts_agree(announced, [value for value in new_results if value is not None])
 
     def text(self) -> str:
         """Returns the call as text for a graph. Device tensors are named %0, %1; numbers $0, $1; CPU tensors @0, @1."""
@@ -481,7 +483,7 @@ class _Template:
         self.scalars: list[Any] = []
         self.hosts: list[Tensor] = []
 
-    def of(self, value: Any, lifted: bool) -> Any:
+    def make_slot(self, value: Any, lifted: bool) -> Any:
         if isinstance(value, Tensor):
             if value.is_cpu:
                 self.hosts.append(value)
@@ -494,13 +496,13 @@ class _Template:
                 self.tensor_count - 1, layouts.layout_of(value), len(self.scalars) - 1 if offset else None
             )
         if isinstance(value, (list, tuple)):
-            return [self.of(item, lifted) for item in value]
+            return [self.make_slot(item, lifted) for item in value]
         if is_scalar(value, lifted):
             self.scalars.append(value)
             return ScalarSlot(len(self.scalars) - 1)
         return value
 
-    def made(self, slot: Any, where: str = "meta") -> Any:
+    def build_argument(self, slot: Any, where: str = "meta") -> Any:
         """Returns the argument for a slot. A device tensor becomes a meta tensor, or zeros if `where` is "cpu"."""
         if isinstance(slot, TensorSlot):
             layout = slot.layout
@@ -511,7 +513,7 @@ class _Template:
         if isinstance(slot, HostSlot):
             return self.hosts[slot.index]
         if isinstance(slot, list):
-            return [self.made(item, where) for item in slot]
+            return [self.build_argument(item, where) for item in slot]
         return slot
 
 
@@ -558,13 +560,13 @@ def _layout_tree(value: Any, name: str) -> Any:
     raise NotRecordable(name)
 
 
-def _with_strides_of(output: Any, made: Any) -> Any:
+def _with_strides_of(output: Any, result: Any) -> Any:
     """Returns the result layouts with the strides that the CPU kernel's results have."""
     if isinstance(output, list):
-        return [_with_strides_of(layout, value) for layout, value in zip(output, made, strict=True)]
-    if output is None or made.shape != output.size or 0 in made.stride():
+        return [_with_strides_of(layout, value) for layout, value in zip(output, result, strict=True)]
+    if output is None or result.shape != output.size or 0 in result.stride():
         return output
-    return layouts.get(output.size, made.stride(), output.dtype)
+    return layouts.get(output.size, result.stride(), output.dtype)
 
 
 def _count_tensors(output: Any) -> int:
@@ -574,16 +576,16 @@ def _count_tensors(output: Any) -> int:
     return 0 if output is None else 1
 
 
-def _layouts_agree(announced: Any, made: Any) -> bool:
+def _layouts_agree(announced: Any, actual: Any) -> bool:
     if isinstance(announced, list):
         return (
-            isinstance(made, (list, tuple))
-            and len(announced) == len(made)
-            and all(_layouts_agree(a, m) for a, m in zip(announced, made, strict=True))
+            isinstance(actual, (list, tuple))
+            and len(announced) == len(actual)
+            and all(_layouts_agree(a, m) for a, m in zip(announced, actual, strict=True))
         )
-    if announced is None or not isinstance(made, Tensor):
-        return announced is made
-    return bool(announced.agrees_with(made))
+    if announced is None or not isinstance(actual, Tensor):
+        return announced is actual
+    return bool(announced.agrees_with(actual))
 
 
 def _format_argument(part: Any) -> str:

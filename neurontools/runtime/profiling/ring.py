@@ -94,11 +94,15 @@ def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], arra
     sums = {}
     for entry, indices in by_entry.items():
         moments = np.array([rows[index][6] for index in indices], np.int64)
-        took = np.diff(moments, axis=1)
-        for index, part in zip(indices, took, strict=True):
+        durations = np.diff(moments, axis=1)
+        for index, part in zip(indices, durations, strict=True):
             parts[index] = part
         sums[entry.number] = GraphSum(
-            len(indices), int(took.sum()), entry.operator_count, took.sum(axis=0), took.max(axis=0)
+            len(indices),
+            int(durations.sum()),
+            entry.operator_count,
+            durations.sum(axis=0),
+            durations.max(axis=0),
         )
     entries, cores, steps, correlations, reasons, queued, times = zip(*rows, strict=True)
     columns = [
@@ -119,29 +123,29 @@ def _expand_outputs(rows: list[Any]) -> list[Any]:
     """Expands each event of `record_output_allocations` to one row for each allocated output."""
     if all(len(row) == len(Allocation._fields) for row in rows):
         return rows
-    spread: list[Any] = []
+    expanded: list[Any] = []
     for row in rows:
         if len(row) == len(Allocation._fields):
-            spread.append(row)
+            expanded.append(row)
             continue
         time_ns, entry, core, addresses = row
-        spread += [
+        expanded += [
             (time_ns, ALLOCATED, core, address, nbytes, _TENSORS, stack)
             for address, nbytes, stack in zip(addresses, entry.output_bytes, entry.output_stacks, strict=True)
         ]
-    return spread
+    return expanded
 
 
 def _array(values: Any) -> array[int]:
-    made = array("q")
-    made.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
-    return made
+    column = array("q")
+    column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
+    return column
 
 
 _MOST_FRAMES = 64
 _MOST_STACKS = 65536
 _MOST_GRADIENTS = 200_000
-_OURS = str(Path(__file__).parents[2]) + "/"
+_PACKAGE_PREFIX = str(Path(__file__).parents[2]) + "/"
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _LIBRARY = tuple({f"{path}/" for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _PACKAGES = tuple({f"{path}/" for name in ("purelib", "platlib") if (path := sysconfig.get_path(name))})
@@ -225,7 +229,7 @@ class StackTable:
             code = frame.f_code
             name = code.co_filename
             is_package = name.startswith(_PACKAGES)
-            is_other = name.startswith((_OURS, _TORCH, "<")) or (name.startswith(_LIBRARY) and not is_package)
+            is_other = name.startswith((_PACKAGE_PREFIX, _TORCH, "<")) or (name.startswith(_LIBRARY) and not is_package)
             self._places[key] = None if is_other else SourceLine(name, frame.f_lineno, code.co_qualname, is_package)
         return self._places[key]
 
@@ -258,9 +262,9 @@ def _step_parts(parts: Sequence[int], step_ns: int) -> list[int]:
 
     A part that was already running when the step began may be negative or too long.
     """
-    known = [max(0, part) for part in parts]
-    total = sum(known)
-    return known if total <= step_ns else [part * step_ns // total for part in known]
+    running = [max(0, part) for part in parts]
+    total = sum(running)
+    return running if total <= step_ns else [part * step_ns // total for part in running]
 
 
 def _no_clock() -> tuple[int, ...]:
@@ -364,9 +368,9 @@ class ProfileRing:
         with self._drain_lock:
             batch = build_batch(
                 self.offset_ns,
-                [_take_rows(each) for each in (self._executions, self._spans, self._levels, self._allocations)],
-                _take_rows(self._steps),
-                _take_rows(self._failures),
+                [_pop_rows(each) for each in (self._executions, self._spans, self._levels, self._allocations)],
+                _pop_rows(self._steps),
+                _pop_rows(self._failures),
             )
             for consumer in tuple(self.consumers):
                 consumer.take(batch)
@@ -496,11 +500,11 @@ def _append(rows: list[Any], row: object) -> int:
     return index
 
 
-def _take_rows(rows: list[Any]) -> list[Any]:
+def _pop_rows(rows: list[Any]) -> list[Any]:
     """Removes and returns all rows of a list. Rows that other threads append meanwhile stay in the list."""
-    taken = rows[:]
-    del rows[: len(taken)]
-    return taken
+    popped = rows[:]
+    del rows[: len(popped)]
+    return popped
 
 
 ring = ProfileRing()

@@ -214,10 +214,10 @@ class CompileCache:
             entry = None
             try:
                 cache_mode = (_OWN_MODE if is_default else _NAMED_MODE) if make else None
-                way = Directory.open(path.parent, make_mode=cache_mode, may_be_link=False)
+                directory = Directory.open(path.parent, make_mode=cache_mode, may_be_link=False)
                 for name in (path.name, f"MODULE_{graph_hash}+{flags.hash_text}"):
-                    way = stack.enter_context(way).below(name, make_mode=_NAMED_MODE if make else None)
-                entry = stack.enter_context(way)
+                    directory = stack.enter_context(directory).below(name, make_mode=_NAMED_MODE if make else None)
+                entry = stack.enter_context(directory)
             except NotTrusted as error:
                 if self._is_first("not trusted"):
                     _log_at_level(
@@ -253,7 +253,7 @@ def _log_at_level(level: str, text: str) -> None:
 
 LONGEST_WAIT_SECONDS = 120.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
-_TELL_AFTER_SECONDS, _TELL_AGAIN_SECONDS = 0.2, 60.0
+_FIRST_NOTICE_SECONDS, _NOTICE_INTERVAL_SECONDS = 0.2, 60.0
 
 _held_descriptors: set[int] = set()
 
@@ -289,7 +289,7 @@ def hold_entry_lock(
 
 def _acquire(descriptor: int, waiting: Callable[[float], None], longest_wait_seconds: float) -> bool:
     began = monotonic()
-    pause_seconds, tell_seconds = _FIRST_PAUSE_SECONDS, _TELL_AFTER_SECONDS
+    pause_seconds, notice_seconds = _FIRST_PAUSE_SECONDS, _FIRST_NOTICE_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,8 +297,8 @@ def _acquire(descriptor: int, waiting: Callable[[float], None], longest_wait_sec
             waited_seconds = monotonic() - began
         else:
             return True
-        if waited_seconds >= tell_seconds:
-            tell_seconds = waited_seconds + _TELL_AGAIN_SECONDS
+        if waited_seconds >= notice_seconds:
+            notice_seconds = waited_seconds + _NOTICE_INTERVAL_SECONDS
             waiting(waited_seconds)
         if waited_seconds >= longest_wait_seconds:
             return False

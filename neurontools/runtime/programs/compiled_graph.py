@@ -93,11 +93,11 @@ class CompiledGraph:
         """Formats the graph for human readers, one instruction per line."""
         lines = [f"{self.module}: inputs {_numbers(self.inputs)} outputs {_numbers(self.outputs)}"]
         for instruction in self.instructions:
-            arguments = [_shown(a) for a in instruction.arguments]
-            arguments += [f"{name}={_shown(value)}" for name, value in instruction.keywords.items()]
-            made = ", ".join(f"%{number}:{self.layouts[number].text()}" for number in flattened(instruction.results))
+            arguments = [_argument_text(a) for a in instruction.arguments]
+            arguments += [f"{name}={_argument_text(value)}" for name, value in instruction.keywords.items()]
+            outputs = ", ".join(f"%{number}:{self.layouts[number].text()}" for number in flattened(instruction.results))
             line = f"{instruction.operator.name}({', '.join(arguments)})"
-            lines.append(f"  {made} = {line}" if made else f"  {line}")
+            lines.append(f"  {outputs} = {line}" if outputs else f"  {line}")
         return "\n".join(lines)
 
     def to_json(self) -> bytes:
@@ -241,16 +241,16 @@ def _numbers(numbers: tuple[int, ...]) -> str:
     return " ".join(f"%{number}" for number in numbers) or "none"
 
 
-def _shown(value: Any) -> str:
+def _argument_text(value: Any) -> str:
     if isinstance(value, ValueUse):
-        shown = f"%{value.value}"
+        text = f"%{value.value}"
         if value.layout is not None:
-            shown += f":{value.layout.text()}"
-        return shown if value.offset is None else f"{shown}+${value.offset}"
+            text += f":{value.layout.text()}"
+        return text if value.offset is None else f"{text}+${value.offset}"
     if isinstance(value, ScalarInput):
         return f"${value.index}"
     if isinstance(value, HostInput):
         return f"@{value.index}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_shown(item) for item in value) + "]"
+        return "[" + ", ".join(_argument_text(item) for item in value) + "]"
     return str(value)

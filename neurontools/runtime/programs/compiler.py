@@ -49,9 +49,9 @@ def graph_text(graph: Graph, alive: bytes) -> str:
         position += 1
         used = key[position : position + signature.tensor_count]
         position += signature.tensor_count
-        made = sum(1 for _ in flattened(list(signature.outputs)))
-        results = " ".join(f"%{n}" for n in range(number, number + made))
-        number += made
+        result_count = sum(1 for _ in flattened(list(signature.outputs)))
+        results = " ".join(f"%{n}" for n in range(number, number + result_count))
+        number += result_count
         lines.append(f"{results} = {signature.text()} of {' '.join(f'%{n}' for n in used)}")
     lines.append("alive " + " ".join(f"%{n}" for n, flag in enumerate(alive) if flag))
     return "\n".join(lines)
@@ -68,25 +68,25 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
     Removes operators that have no side effect, draw no random numbers and contribute to no live storage.
     """
     calls, layouts, inputs = _graph_calls(graph)
-    kept = _without_dead(calls, alive)
+    live_calls = _without_dead(calls, alive)
     is_input = set(inputs)
-    instructions, scratchpad_bytes = _plan(kept, layouts, is_input, alive)
-    used = {number for call in kept for number in call.tensors}
-    made = {number for call in kept for number in flattened(call.results)}
+    instructions, scratchpad_bytes = _plan(live_calls, layouts, is_input, alive)
+    used = {number for call in live_calls for number in call.tensors}
+    computed = {number for call in live_calls for number in flattened(call.results)}
     return CompiledGraph(
         graph_hash=hash_text,
         flags_hash=flags_hash,
         inputs=tuple(number for number in inputs if number in used),
-        outputs=tuple(number for number in sorted(made) if alive[number]),
+        outputs=tuple(number for number in sorted(computed) if alive[number]),
         instructions=instructions,
-        layouts={number: layouts[number] for number in sorted(used | made)},
-        flops_by_dtype=_flops_by_dtype(kept, layouts),
+        layouts={number: layouts[number] for number in sorted(used | computed)},
+        flops_by_dtype=_flops_by_dtype(live_calls, layouts),
         scratchpad_bytes=scratchpad_bytes,
-        removed_count=len(calls) - len(kept),
+        removed_count=len(calls) - len(live_calls),
     )
 
 
-def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, OperatorSignature]]:
+def live_operators(graph: Graph, alive: bytes) -> list[tuple[int, OperatorSignature]]:
     """Returns the position and signature of each operator that `compile_graph` keeps, in the graph's order."""
     calls, _, _ = _graph_calls(graph)
     positions = {id(call): position for position, call in enumerate(calls)}
@@ -148,17 +148,17 @@ def _without_dead(calls: list[_GraphCall], alive: bytes) -> list[_GraphCall]:
     A call stays if it has a side effect, draws random numbers, or computes or changes a value that is needed later.
     """
     live = {number for number, flag in enumerate(alive) if flag}
-    kept = []
+    live_calls = []
     for call in reversed(calls):
         operator = call.signature.operator
         touched = {call.tensors[slot] for slot in call.signature.written_slots}
         touched.update(flattened(call.results))
         if operator.effect or operator.random or not live.isdisjoint(touched):
-            kept.append(call)
+            live_calls.append(call)
             live.update(call.tensors)
             live.update(touched)
-    kept.reverse()
-    return kept
+    live_calls.reverse()
+    return live_calls
 
 
 def _plan(
@@ -172,12 +172,12 @@ def _plan(
     instructions = []
     current = peak = 0
     for index, call in enumerate(calls):
-        made = list(flattened(call.results))
-        current += sum(layouts[number].nbytes for number in made if not alive[number])
+        results = list(flattened(call.results))
+        current += sum(layouts[number].nbytes for number in results if not alive[number])
         peak = max(peak, current)
         dead = tuple(
             number
-            for number in dict.fromkeys((*call.tensors, *made))
+            for number in dict.fromkeys((*call.tensors, *results))
             if last_use[number] == index and not alive[number] and number not in inputs
         )
         current -= sum(layouts[number].nbytes for number in dead)

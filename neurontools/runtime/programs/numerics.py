@@ -120,15 +120,15 @@ def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _rounding_inputs(
-    call: Callable[..., Any], rounding: Callable[[Tensor], Tensor], kept: frozenset[int | str]
+    call: Callable[..., Any], rounding: Callable[[Tensor], Tensor], unrounded: frozenset[int | str]
 ) -> Callable[..., Any]:
     def rounded(value: Tensor) -> Tensor:
         return rounding(value) if value.dtype is torch.float32 else value
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         return call(
-            *[a if i in kept else _map(a, rounded) for i, a in enumerate(arguments)],
-            **{name: a if name in kept else _map(a, rounded) for name, a in keywords.items()},
+            *[a if i in unrounded else _map(a, rounded) for i, a in enumerate(arguments)],
+            **{name: a if name in unrounded else _map(a, rounded) for name, a in keywords.items()},
         )
 
     return run

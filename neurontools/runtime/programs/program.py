@@ -129,7 +129,7 @@ def _interpret(
     compiled = program.compiled
     values: dict[int, Tensor] = dict(zip(compiled.inputs, inputs, strict=True))
 
-    made: Tensor | None
+    value: Tensor | None
     for instruction, call in zip(compiled.instructions, program.calls, strict=True):
         arguments = [value_of(a, values, scalars, hosts) for a in instruction.arguments]
         keywords = {name: value_of(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
@@ -140,11 +140,13 @@ def _interpret(
         pointers = {
             t.untyped_storage().data_ptr() for t in flattened([arguments, list(keywords.values())]) if _bytes(t)
         }
-        for number, made in _pairs(instruction.results, results):
-            values[number] = _checked(program, instruction, number, made, pointers)
+        for number, value in _pairs(instruction.results, results):
+            values[number] = _checked(program, instruction, number, value, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
-        made = result = None  # drops references, so that a result is freed at the same instruction as in generated code
+        value = result = (
+            None  # drops references, so that results are freed at the same instruction as in generated code
+        )
         del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)
@@ -168,16 +170,16 @@ def run_instructions(
         keywords = {name: value_of(a, values, scalars) for name, a in instruction.keywords.items()}
         result = program.calls[position](*arguments, **keywords)
         results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
-        for number, made in _pairs(instruction.results, results):
+        for number, value in _pairs(instruction.results, results):
             is_as_announced = number not in program.restrided
-            values[number] = made if is_as_announced else restride(made, program.compiled.layouts[number])
+            values[number] = value if is_as_announced else restride(value, program.compiled.layouts[number])
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
     """Returns the value of an instruction's argument. No closure, because a recursive one would keep values alive."""
     if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
-        return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
+        return values[part.value] if part.layout is None else _view_storage(values[part.value], part.layout, offset)
     if isinstance(part, ScalarInput):
         return scalars[part.index]
     if isinstance(part, HostInput):
@@ -240,7 +242,7 @@ def restride(value: Tensor, layout: TensorLayout) -> Tensor:
     return copy
 
 
-def _seen(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
+def _view_storage(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
     if layout.device_dtype is value.dtype:
         return value.as_strided(layout.size, layout.stride, offset)
     if layouts.narrowed:
@@ -262,7 +264,11 @@ class _Writer:
     """Writes the source of a straight-line program and collects the objects that it uses."""
 
     def __init__(self) -> None:
-        self.names: dict[str, Any] = {"as_strided": torch.as_strided, "seen": _seen, "restride": restride}
+        self.names: dict[str, Any] = {
+            "as_strided": torch.as_strided,
+            "view_storage": _view_storage,
+            "restride": restride,
+        }
         self._by_id: dict[int, str] = {}
 
     def name(self, value: Any, prefix: str) -> str:
@@ -277,7 +283,7 @@ class _Writer:
             if part.layout is None:
                 return f"v{part.value}"
             offset = "0" if part.offset is None else f"S[{part.offset}]"
-            return f"seen(v{part.value},{self.name(part.layout, 'L')},{offset})"
+            return f"view_storage(v{part.value},{self.name(part.layout, 'L')},{offset})"
         if isinstance(part, ScalarInput):
             return f"S[{part.index}]"
         if isinstance(part, HostInput):
@@ -301,9 +307,9 @@ def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> li
     line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
     if replacement.outputs:
         line = "".join(f"v{number}, " for number in replacement.outputs) + f"= {line}"
-    known = {*replacement.inputs, *replacement.outputs}
+    replaced_numbers = {*replacement.inputs, *replacement.outputs}
     instructions = program.compiled.instructions[replacement.first : replacement.end]
-    dead = [number for instruction in instructions for number in instruction.dead if number in known]
+    dead = [number for instruction in instructions for number in instruction.dead if number in replaced_numbers]
     return [f"    {line}"] + (["    del " + ", ".join(f"v{number}" for number in dead)] if dead else [])
 
 
@@ -315,7 +321,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
     lines = ["def run(I, S, H, G):"]
     times: list[str] = []
 
-    def take_time() -> None:
+    def append_clock_read() -> None:
         if is_timed:
             times.append(f"t{len(times)}")
             lines.append(f"    {times[-1]} = {writer.name(perf_counter_ns, 'now')}()")
@@ -324,7 +330,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
         lines.append("    " + "".join(f"v{number}," for number in compiled.inputs) + " = I")
     made_layouts = compiled.layouts
     sources: dict[int, TensorLayout] = {number: made_layouts[number] for number in made_layouts}
-    take_time()
+    append_clock_read()
     for position, (instruction, operator_call) in enumerate(zip(compiled.instructions, program.calls, strict=True)):
         if position in left_out:
             if position in replacing:
@@ -363,7 +369,7 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
             lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
         if program.check is not None:
             lines.append(f"    {writer.name(program.check, 'c')}()")
-        take_time()
+        append_clock_read()
     outputs = "[" + ", ".join(f"v{number}" for number in compiled.outputs) + "]"
     lines.append(f"    return {outputs}, ({', '.join(times)},)" if is_timed else f"    return {outputs}")
     source = "\n".join(lines) + "\n"

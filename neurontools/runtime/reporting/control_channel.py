@@ -138,7 +138,7 @@ class ArmedFault:
         self.over = Event()
         self.has_begun = False
 
-    def meets_next_execution(self) -> bool:
+    def applies_to_next_execution(self) -> bool:
         """Returns whether this fault hits the execution that begins now. Call this once for each execution."""
         if self.over.is_set():
             return False
@@ -178,7 +178,7 @@ class ArmedFaults:
 
     def faults_for_execution(self, core: int) -> list[ArmedFault]:
         """Returns the faults that hit the execution that begins now on a local core."""
-        return [fault for fault in self.by_core.get(core, ()) if fault.meets_next_execution()]
+        return [fault for fault in self.by_core.get(core, ()) if fault.applies_to_next_execution()]
 
     def report_begin(self, fault: ArmedFault, core: int) -> None:
         """Reports to the daemon that a fault has hit an execution. Does so once for each fault."""

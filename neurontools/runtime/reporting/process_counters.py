@@ -407,10 +407,10 @@ def _check_memory(memory: DeviceMemory | HostMemory) -> None:
         _check_range(size_bytes, LARGEST_BYTES, category)
 
 
-def _check_range(value: int, highest: int, what: str, lowest: int = 0) -> int:
+def _check_range(value: int, highest: int, field: str, lowest: int = 0) -> int:
     whole = int(value)
     if not lowest <= whole <= highest:
-        raise ValueError(f"{what} is {whole}, which is out of range")
+        raise ValueError(f"{field} is {whole}, which is out of range")
     return whole
 
 

@@ -69,9 +69,11 @@ class TrainingLog:
         """Counts a checkpoint; `seconds` is None if its duration is unknown."""
         with self._lock:
             now = self._counters
-            taken = now.checkpoint_seconds_total if seconds is None else (now.checkpoint_seconds_total or 0.0) + seconds
+            total_seconds = (
+                now.checkpoint_seconds_total if seconds is None else (now.checkpoint_seconds_total or 0.0) + seconds
+            )
             self._counters = replace(
-                now, checkpoints_total=(now.checkpoints_total or 0) + 1, checkpoint_seconds_total=taken
+                now, checkpoints_total=(now.checkpoints_total or 0) + 1, checkpoint_seconds_total=total_seconds
             )
 
 

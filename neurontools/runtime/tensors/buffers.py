@@ -88,7 +88,7 @@ class Graph:
         buffer.index = len(self.buffers)
         self.buffers.append(buffer)
 
-    def mend(self) -> None:
+    def remove_interrupted(self) -> None:
         """Removes the operator whose recording an exception has interrupted, if there is one."""
         position = number = scalars = hosts = 0
         complete = (0, 0, 0, 0, 0)
@@ -116,8 +116,8 @@ def missing(buffer: Buffer) -> RuntimeError:
     """Returns the error for reading a value that was never computed."""
     cause = ""
     if buffer.failure is not None:
-        said = str(buffer.failure).partition("\n")[0]  # a KeyboardInterrupt has an empty text
-        cause = f" ({type(buffer.failure).__name__}{said and ': '}{said})"
+        reason = str(buffer.failure).partition("\n")[0]  # a KeyboardInterrupt has an empty text
+        cause = f" ({type(buffer.failure).__name__}{reason and ': '}{reason})"
     error = RuntimeError(f"this tensor has no value: the execution that should have computed it failed{cause}")
     error.__cause__ = buffer.failure
     return error
@@ -299,7 +299,7 @@ class BufferTable:
         self.by_address: dict[int, Buffer] = {}
         self._by_slot: dict[int, Buffer] = {}
         self.write_graphs: Callable[[], None] = _nothing
-        storages.taken_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
+        storages.used_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
     def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
         """Creates a device tensor of this layout and its buffer. The caller counts the bytes of `value` as used."""
@@ -316,7 +316,7 @@ class BufferTable:
         self.by_address[address] = self._by_slot[slot] = buffer
         return tensor, buffer
 
-    def know(self, buffer: Buffer) -> None:
+    def add_replayed(self, buffer: Buffer) -> None:
         """Adds the buffer of a storage that the replay of a trace created. Ignores a storage that is no longer alive.
 
         Sets category, value and failure as for a new buffer.
@@ -326,7 +326,7 @@ class BufferTable:
         if buffer.is_alive:
             self.by_address[buffer.address] = self._by_slot[buffer.slot] = buffer
 
-    def of(self, tensor: Tensor) -> Buffer:
+    def buffer_of(self, tensor: Tensor) -> Buffer:
         """Returns the buffer of a device tensor. Raises RuntimeError if another backend made the tensor."""
         buffer = self.at(tensor.untyped_storage().data_ptr())
         if buffer is None:
@@ -345,7 +345,7 @@ class BufferTable:
 
     def drain(self) -> None:
         """Frees the bytes of storages that are no longer alive. The caller holds the lock."""
-        for slot in storages.died():
+        for slot in storages.pop_dead():
             buffer = self._by_slot.pop(slot, None)
             if buffer is None:
                 continue

@@ -59,7 +59,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return changed
 
 
-def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None = None) -> tuple[list[Core], Monitor]:
+def attach_cores(environment: Mapping[str, str], captures: CaptureRequests | None = None) -> tuple[list[Core], Monitor]:
     """Attaches to the daemon, if there is one.
 
     Returns the cores of this process, and the monitor that receives their executions.
@@ -70,7 +70,9 @@ def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None 
     seed = torch.initial_seed()
     for granted in reporter.cores:
         index = granted.local_index
-        number = granted.neuroncore_index if granted.neuroncore_index is not None else _asked_for(environment, index)
+        number = (
+            granted.neuroncore_index if granted.neuroncore_index is not None else _requested_core(environment, index)
+        )
         device_index = granted.device_index
         memory = CoreMemory(
             granted.hbm_bytes or UNMONITORED_HBM_BYTES,
@@ -87,7 +89,7 @@ def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None 
     return cores, monitor
 
 
-def _asked_for(environment: Mapping[str, str], index: int) -> int:
+def _requested_core(environment: Mapping[str, str], index: int) -> int:
     visible = rank_environment(environment).get(VISIBLE_CORES, "").strip()
     return (parse_visible_cores(visible)[0] if visible else 0) + index
 

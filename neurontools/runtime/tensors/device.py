@@ -33,8 +33,8 @@ class Device:
 
     def __init__(self) -> None:
         self.name = "xla"
-        self.taken: list[Core] = []
-        self.take: Callable[[], list[Core]] = list
+        self.acquired_cores: list[Core] = []
+        self.acquire_cores: Callable[[], list[Core]] = list
         self.eager = False
         self.pending_bound = DEFAULT_PENDING_BOUND
         self.flush: Callable[[Core, str], None] = _not_ready
@@ -43,9 +43,9 @@ class Device:
     @property
     def cores(self) -> list[Core]:
         """The cores of this process. The first access acquires the cores, which may raise CoresUnavailable."""
-        if not self.taken:
-            self.taken = self.take()
-        return self.taken
+        if not self.acquired_cores:
+            self.acquired_cores = self.acquire_cores()
+        return self.acquired_cores
 
     @property
     def current(self) -> Core:
@@ -56,16 +56,16 @@ class Device:
         """Returns the core of a torch device. Raises RuntimeError if the process has no such core."""
         index = wanted.index or 0
         if index >= len(self.cores):
-            held = f"{self.name}:0" + (f" to {self.name}:{len(self.cores) - 1}" if len(self.cores) > 1 else "")
+            names = f"{self.name}:0" + (f" to {self.name}:{len(self.cores) - 1}" if len(self.cores) > 1 else "")
             raise RuntimeError(
-                f"{self.name}:{index}: this process has {len(self.cores)} NeuronCore(s), {held}; ask for more with "
+                f"{self.name}:{index}: this process has {len(self.cores)} NeuronCore(s), {names}; ask for more with "
                 "NEURON_RT_NUM_CORES or NEURON_RT_VISIBLE_CORES"
             )
         return self.cores[index]
 
     def core_of(self, tensor: torch.Tensor) -> Core:
         """Returns the core of a device tensor."""
-        return self.taken[tensor.get_device()]
+        return self.acquired_cores[tensor.get_device()]
 
     def torch_device(self, core: Core) -> torch.device:
         """Returns the torch device of a core."""
@@ -87,7 +87,7 @@ class Device:
         if is_watched:
             ring.begin_flush_all()
         try:
-            for core in self.taken:
+            for core in self.acquired_cores:
                 self.flush(core, reason)
         finally:
             if is_watched:
@@ -111,8 +111,8 @@ device = Device()
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MADE_UP_ADDRESS = 1 << 56  # first invented address, above the addresses of all storages
-_MADE_UP_STEP = 1 << 48
+_FIRST_SYNTHETIC_ADDRESS = 1 << 56  # first invented address, above the addresses of all storages
+_SYNTHETIC_ADDRESS_STEP = 1 << 48
 
 
 class Worker:
@@ -140,9 +140,9 @@ class Worker:
             host=socket.gethostname(),
             boot_id=boot_id,
             instance_type=self.instance_type,
-            cores=tuple(core.global_index for core in device.taken),
+            cores=tuple(core.global_index for core in device.acquired_cores),
             device_name=device.name,
-            hbm_limit_bytes=max((core.memory.limit_bytes for core in device.taken), default=None),
+            hbm_limit_bytes=max((core.memory.limit_bytes for core in device.acquired_cores), default=None),
             began_ns=time.time_ns(),
             script=_script(),
             torch_version=torch.__version__,
@@ -150,7 +150,7 @@ class Worker:
             logical_neuroncore_config=self.logical_neuroncore_config,
         )
 
-    def living(self) -> list[LiveBlock]:
+    def live_blocks(self) -> list[LiveBlock]:
         """Returns the live storages with a value.
 
         Adds blocks with invented addresses for the model code, the scratchpad and the runtime memory of each core.
@@ -162,22 +162,22 @@ class Worker:
                 for each in buffers.by_address.values()
                 if each.value is not None
             ]
-            for core in device.taken:
+            for core in device.acquired_cores:
                 for category in (Category.MODEL_CODE, Category.SCRATCHPAD, Category.RUNTIME):
                     if nbytes := core.memory.levels[category]:
-                        address = _MADE_UP_ADDRESS * (core.local_index + 1) + _MADE_UP_STEP * category
+                        address = _FIRST_SYNTHETIC_ADDRESS * (core.local_index + 1) + _SYNTHETIC_ADDRESS_STEP * category
                         found.append((address, nbytes, core.global_index, int(category)))
             return found
 
     def peaks(self) -> tuple[int, ...]:
         """Returns the peak HBM use of each core, in bytes."""
-        return tuple(core.memory.peak_bytes for core in device.taken)
+        return tuple(core.memory.peak_bytes for core in device.acquired_cores)
 
 
 def _script() -> str:
     """Returns the path of the training script. Skips the launcher's path and `-m`, if sys.argv still has them."""
-    ours = Path(__file__).parents[1] / "__main__.py"
-    given = sys.argv[1:] if Path(sys.argv[0]) == ours else sys.argv
+    launcher = Path(__file__).parents[1] / "__main__.py"
+    given = sys.argv[1:] if Path(sys.argv[0]) == launcher else sys.argv
     return next((each for each in given if each != "-m"), "")
 
 

@@ -24,9 +24,9 @@ _WORDS = 8  # words of 8 bytes: data, device, dimensions and type, sizes, stride
 _BYTES = 8 * _WORDS
 _MOST = 1 << 23
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
-# The lowest byte of a slot's first word is the state of its storage. _LIVING_BYTE: alive. Every address ends in this
-# byte, and no deleter writes it. _KNOWN_BYTE: `died` has returned the dead storage, or there was none.
-_LIVING_BYTE, _KNOWN_BYTE = 0x80, 0x81
+# The lowest byte of a slot's first word is the state of its storage. _LIVE_BYTE: alive. Every address ends in this
+# byte, and no deleter writes it. _RELEASED_BYTE: `pop_dead` has returned the dead storage, or there was none.
+_LIVE_BYTE, _RELEASED_BYTE = 0x80, 0x81
 _PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
 NAME = b"dltensor"
 
@@ -51,7 +51,7 @@ def _mapped(size: int, protection: int) -> int | None:
 class SlotRange:
     """Adjacent slots, each for the DLPack structure of a storage with a known layout and address."""
 
-    __slots__ = ("addresses", "end", "living_count", "pointers", "slots", "span_bytes", "start")
+    __slots__ = ("addresses", "end", "live_count", "pointers", "slots", "span_bytes", "start")
 
     def __init__(self, start: int, count: int, base: int) -> None:
         self.start = start
@@ -60,7 +60,7 @@ class SlotRange:
         self.pointers = [base + slot * 8 for slot in self.slots]
         self.addresses: list[int] = []
         self.span_bytes = 0
-        self.living_count = 0
+        self.live_count = 0
 
 
 class Storages:
@@ -85,7 +85,7 @@ class Storages:
         self._types: dict[torch.dtype, int] = {}
         self._first_address = self._last_address = 0
         self._address = self._gap_end = 0
-        self.taken_addresses: Callable[[], list[tuple[int, int]]] = list
+        self.used_addresses: Callable[[], list[tuple[int, int]]] = list
 
     def tensor(self, layout: TensorLayout, local_index: int) -> tuple[torch.Tensor, int, int]:
         """Creates a device tensor with a storage of its own. Returns the tensor, the slot and the address.
@@ -106,59 +106,59 @@ class Storages:
             words[slot + 1] = _EXTENSION_DEVICE | local_index << 32
         return from_dlpack(capsule_of(self._base + slot * 8, NAME, None)), slot, address
 
-    def take_range(self, layouts: Sequence[TensorLayout], local_index: int) -> SlotRange:
+    def allocate_range(self, layouts: Sequence[TensorLayout], local_index: int) -> SlotRange:
         """Allocates a range for storages of these layouts. Raises MemoryError if no slot or no address is left.
 
         To create a storage in a slot, the caller first writes the storage's address to the slot.
         """
         if self.words is None:
-            self._take_memory()
+            self._map_memory()
         count = len(layouts)
-        taken = next((free for free in self._free_ranges if len(free.slots) == count), None)
-        if taken is None:
+        slot_range = next((free for free in self._free_ranges if len(free.slots) == count), None)
+        if slot_range is None:
             start = self._ranges_begin - count * _WORDS
             if start <= self._end:
                 raise MemoryError(f"more than {_MOST} storages on the simulated device")
             self._ranges_begin = start
-            taken = SlotRange(start, count, self._base)
+            slot_range = SlotRange(start, count, self._base)
         else:
-            self._free_ranges.remove(taken)
-        taken.span_bytes = sum(layout.span_bytes for layout in layouts)
+            self._free_ranges.remove(slot_range)
+        slot_range.span_bytes = sum(layout.span_bytes for layout in layouts)
         address = self._address
-        if address + taken.span_bytes > self._gap_end:
-            address = self._next_gap(taken.span_bytes)
-        self._address = address + taken.span_bytes
-        taken.addresses = []
-        for slot, layout in zip(taken.slots, layouts, strict=True):
+        if address + slot_range.span_bytes > self._gap_end:
+            address = self._next_gap(slot_range.span_bytes)
+        self._address = address + slot_range.span_bytes
+        slot_range.addresses = []
+        for slot, layout in zip(slot_range.slots, layouts, strict=True):
             self.words[slot : slot + _WORDS] = layout.structure or self._structure(layout)
-            self.words[slot] = _KNOWN_BYTE
+            self.words[slot] = _RELEASED_BYTE
             self.words[slot + 1] = _EXTENSION_DEVICE | local_index << 32
-            taken.addresses.append(address)
+            slot_range.addresses.append(address)
             address += layout.span_bytes
-        self._ranges.append(taken)
-        return taken
+        self._ranges.append(slot_range)
+        return slot_range
 
-    def is_dead(self, taken: SlotRange) -> bool:
+    def is_dead(self, slot_range: SlotRange) -> bool:
         """Returns whether all storages of a range are dead."""
-        return bool(self._bytes[taken.start * 8 : taken.end * 8 : _BYTES].tobytes().find(_LIVING_BYTE) < 0)
+        return bool(self._bytes[slot_range.start * 8 : slot_range.end * 8 : _BYTES].tobytes().find(_LIVE_BYTE) < 0)
 
-    def give_up_range(self, taken: SlotRange) -> None:
+    def release_range(self, slot_range: SlotRange) -> None:
         """Releases a range. The caller creates no more storages in the range.
 
-        `died` returns the storages of the range as they die. Once all are dead, the range can be allocated again.
+        `pop_dead` returns the storages of the range as they die. Once all are dead, the range can be allocated again.
         """
-        first, step = taken.start * 8, _BYTES
-        living = self._bytes[first : taken.end * 8 : step].tobytes()
+        first, step = slot_range.start * 8, _BYTES
+        living = self._bytes[first : slot_range.end * 8 : step].tobytes()
         for position, byte in enumerate(living):
-            if byte != _LIVING_BYTE:
-                self._bytes[first + position * step] = _KNOWN_BYTE
-        taken.living_count = living.count(_LIVING_BYTE)
-        if taken.living_count:
-            self._watched.append(taken)
+            if byte != _LIVE_BYTE:
+                self._bytes[first + position * step] = _RELEASED_BYTE
+        slot_range.live_count = living.count(_LIVE_BYTE)
+        if slot_range.live_count:
+            self._watched.append(slot_range)
         else:
-            self._free(taken)
+            self._free(slot_range)
 
-    def died(self) -> list[int]:
+    def pop_dead(self) -> list[int]:
         """Returns the slots of storages that died since the last call, and frees these slots.
 
         The slots of a released range become free together, when all its storages are dead. Ranges that are not released
@@ -166,36 +166,36 @@ class Storages:
         """
         if not self._end:
             return []
-        slots = self._dead_in(0, self._end)
+        slots = self._pop_dead_in(0, self._end)
         self._free_slots += slots
         for watched in [*self._watched]:
-            found = self._dead_in(watched.start, watched.end)
+            found = self._pop_dead_in(watched.start, watched.end)
             slots += found
-            watched.living_count -= len(found)
-            if not watched.living_count:
+            watched.live_count -= len(found)
+            if not watched.live_count:
                 self._watched.remove(watched)
                 self._free(watched)
         return slots
 
-    def _free(self, taken: SlotRange) -> None:
-        self._ranges.remove(taken)
-        self._free_ranges.append(taken)
+    def _free(self, slot_range: SlotRange) -> None:
+        self._ranges.remove(slot_range)
+        self._free_ranges.append(slot_range)
 
-    def _dead_in(self, start: int, end: int) -> list[int]:
+    def _pop_dead_in(self, start: int, end: int) -> list[int]:
         living = self._bytes[start * 8 : end * 8 : _BYTES].tobytes()
         dead = self._dead_byte
         position = living.find(dead)
         slots = []
         while position >= 0:
             slot = start + position * _WORDS
-            self._bytes[slot * 8] = _KNOWN_BYTE
+            self._bytes[slot * 8] = _RELEASED_BYTE
             slots.append(slot)
             position = living.find(dead, position + 1)
         return slots
 
     def _new_slot(self) -> int:
         if self.words is None:
-            self._take_memory()
+            self._map_memory()
         slot = self._end
         if slot >= self._ranges_begin:
             raise MemoryError(f"more than {_MOST} storages on the simulated device")
@@ -213,7 +213,7 @@ class Storages:
         layout.structure = memoryview(array.array("q", [*words, 0, 0, self._deleter]))
         return layout.structure
 
-    def _take_memory(self) -> None:
+    def _map_memory(self) -> None:
         for size in _REGION_BYTES:
             first = _mapped(size, _PROT_NONE)
             if first is not None:
@@ -224,7 +224,7 @@ class Storages:
                 "no address space for the simulated device; raise the limit of virtual memory (ulimit -v)"
             )
         self._first_address, self._last_address = first, first + size
-        self._address = first + _LIVING_BYTE
+        self._address = first + _LIVE_BYTE
         self._gap_end = self._last_address
         self._base = base
         self._bytes = memoryview((ctypes.c_ubyte * (_MOST * _BYTES)).from_address(base)).cast("B")
@@ -240,14 +240,14 @@ class Storages:
 
         Searches after the latest allocated address, then from the first address.
         """
-        taken = sorted([*self.taken_addresses(), *((each.addresses[0], each.span_bytes) for each in self._ranges)])
-        for beginning in (self._address, self._first_address + _LIVING_BYTE):
+        used = sorted([*self.used_addresses(), *((each.addresses[0], each.span_bytes) for each in self._ranges)])
+        for beginning in (self._address, self._first_address + _LIVE_BYTE):
             free = beginning
-            for first, taken_bytes in [*taken, (self._last_address, 0)]:
+            for first, nbytes in [*used, (self._last_address, 0)]:
                 if first - free >= size:
                     self._gap_end = first
                     return free
-                free = max(free, first + taken_bytes)
+                free = max(free, first + nbytes)
         raise MemoryError(
             "no addresses are left on the simulated device; raise the limit of virtual memory (ulimit -v)"
         )

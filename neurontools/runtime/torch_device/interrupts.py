@@ -96,7 +96,7 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_guarded(*arguments: Any, **keywords: Any) -> Any:
         outer, _running.error = _running.error, None
-        held = None if _running.depth else defer_signals_here()
+        deferred = None if _running.depth else defer_signals_here()
         _running.depth += 1
         try:
             # Threads of the autograd engine would start a second OpenMP pool, and could use only NeuronCore 0.
@@ -110,8 +110,8 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _running.depth -= 1
             _running.error = outer
-            if held is not None:
-                held.release()
+            if deferred is not None:
+                deferred.release()
 
     return run_guarded
 

@@ -41,7 +41,7 @@ def keep_parameter_identity() -> None:
     """Patches torch so that converting a module swaps only the values of its parameters. Call once per process."""
     module: Any = torch.nn.Module
     for method in ("_apply", "_load_from_state_dict"):
-        setattr(module, method, _noting(getattr(module, method)))
+        setattr(module, method, _mark_conversion(getattr(module, method)))
     utils: Any = torch.utils
     original = utils.swap_tensors
 
@@ -55,16 +55,16 @@ def keep_parameter_identity() -> None:
     utils.swap_tensors = swap_tensors
 
 
-def _noting(method: Any) -> Any:
+def _mark_conversion(method: Any) -> Any:
     @functools.wraps(method)
-    def noted(*arguments: Any, **keywords: Any) -> Any:
+    def converting(*arguments: Any, **keywords: Any) -> Any:
         _converting.depth += 1
         try:
             return method(*arguments, **keywords)
         finally:
             _converting.depth -= 1
 
-    return noted
+    return converting
 
 
 def _swap_values(parameter: Any, new: Any) -> None:
@@ -92,11 +92,11 @@ def assign_category(tensors: Iterable[Tensor | None], category: Category = Categ
         for tensor in tensors:
             if tensor is None or tensor.device.type != device.name or is_lazy(tensor):
                 continue
-            for part in _held(tensor):
-                _account(buffers.of(part), category)
+            for part in _storage_tensors(tensor):
+                _account(buffers.buffer_of(part), category)
 
 
-def _held(tensor: Any) -> Iterator[Tensor]:
+def _storage_tensors(tensor: Any) -> Iterator[Tensor]:
     """Yields the tensors that hold the storages: the tensor itself, or this rank's part of a distributed tensor."""
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
@@ -105,7 +105,7 @@ def _held(tensor: Any) -> Iterator[Tensor]:
     for name in wrapper.__tensor_flatten__()[0]:
         part = getattr(wrapper, name)
         if isinstance(part, Tensor):
-            yield from _held(part)
+            yield from _storage_tensors(part)
 
 
 def _account(buffer: Buffer, category: Category) -> None:
@@ -180,12 +180,12 @@ def _follow_data() -> None:
     get, set_, delete = data.__get__, data.__set__, data.__delete__  # type: ignore[attr-defined]
 
     def assign(self: Any, value: Tensor) -> None:
-        old = buffers.of(self) if self.device.type == device.name and not is_lazy(self) else None
+        old = buffers.buffer_of(self) if self.device.type == device.name and not is_lazy(self) else None
         set_(self, value)
         if value.device.type != device.name:
             return
         with buffers.lock:
-            new = buffers.of(value)
+            new = buffers.buffer_of(value)
             if old is new:
                 return
             if old is not None and old.is_alive:

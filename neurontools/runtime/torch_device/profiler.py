@@ -39,7 +39,7 @@ def open_window() -> InMemoryProfile:
     """Starts an in-memory profile of this process."""
     ring.is_eager = device.eager
     ring.watch(steps.steps_total)
-    window = InMemoryProfile(ring, worker.metadata, worker.living, worker.peaks)
+    window = InMemoryProfile(ring, worker.metadata, worker.live_blocks, worker.peaks)
     with buffers.lock:
         window.start()
     return window
@@ -76,7 +76,12 @@ def _wrap(kind: Any, name: str, replacement: Any) -> None:
 
 def _init(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
     """Adds columns for the device to the profiler's tables, unless the script sets `use_device`."""
-    if device.taken and len(arguments) < 3 and keywords.get("use_device") is None and keywords.get("use_kineto"):
+    if (
+        device.acquired_cores
+        and len(arguments) < 3
+        and keywords.get("use_device") is None
+        and keywords.get("use_kineto")
+    ):
         keywords["use_device"] = device.name
     original(self, *arguments, **keywords)
 
@@ -89,7 +94,7 @@ def _configure(original: Any, self: Any, *arguments: Any, **keywords: Any) -> No
 
 
 def _prepare_trace(original: Any, self: Any) -> None:
-    if device.taken and self not in _windows:
+    if device.acquired_cores and self not in _windows:
         _windows[self] = open_window()
     original(self)
 
@@ -125,9 +130,9 @@ def _parse_kineto_results(original: Any, self: Any, result: Any, *arguments: Any
     profile = _profiles.get(self)
     if profile is None or self.use_device != device.name:
         return events
-    made = _function_events(profile, result.trace_start_ns(), max((event.id for event in events), default=0))
-    _link(events, made, profile, result.trace_start_ns())
-    events += made
+    operators = _function_events(profile, result.trace_start_ns(), max((event.id for event in events), default=0))
+    _link(events, operators, profile, result.trace_start_ns())
+    events += operators
     events.sort(key=lambda event: [event.time_range.start, -event.time_range.end])
     return events
 
@@ -135,12 +140,12 @@ def _parse_kineto_results(original: Any, self: Any, result: Any, *arguments: Any
 def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]:
     """Returns the operators of all executions as function events of the device, with times relative to `start_ns`."""
     local = {core: index for index, core in enumerate(profile.metadata.cores)}
-    made = []
+    function_events = []
     for number, event in enumerate(profile.execution_events(), last_id + 1):
         if event.operator is None or event.core is None:
             continue
         engine = Engine.VECTOR if event.engine is None else event.engine
-        made.append(
+        function_events.append(
             FunctionEvent(
                 id=number,
                 name=event.name,
@@ -157,10 +162,10 @@ def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]
                 flops=event.flops or 0,
             )
         )
-    return made
+    return function_events
 
 
-def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -> None:
+def _link(events: list[Any], operators: list[Any], profile: Profile, start_ns: int) -> None:
     """Adds each operator's device time to the host call that recorded it.
 
     The n-th operator of a name belongs to the n-th call of this name. If there are more operators than calls, goes
@@ -177,7 +182,7 @@ def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -
         if position < len(windows) and windows[position][0] <= event.time_range.start:
             continue  # this event is a CPU kernel in an execution, not a call of the script
         calls[event.name].append(event)
-    for each in made:
+    for each in operators:
         waiting = calls.get(each.name.partition(".")[0])
         if waiting:
             call = waiting.popleft()
@@ -241,12 +246,12 @@ def _current_profile() -> Profile:
 
 def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
     """Returns the module torch.<name>.memory: memory history, snapshots, memory_summary, and the items of `others`."""
-    made = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
+    module = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
     for function in (_record_memory_history, _snapshot, _dump_snapshot, memory_summary):
-        setattr(made, function.__name__, function)
+        setattr(module, function.__name__, function)
     for key, value in others.items():
-        setattr(made, key, value)
-    return made
+        setattr(module, key, value)
+    return module
 
 
 def measure_input_wait() -> None:

@@ -213,7 +213,7 @@ def patch_storage_resize() -> None:
             )
         return self
 
-    def told(original: Any) -> Any:
+    def zero_if_freed(original: Any) -> Any:
         @functools.wraps(original)
         def size(self: Any) -> int:
             if _freed and self.device.type == device.name and _is_freed_at(self.data_ptr()):
@@ -225,7 +225,7 @@ def patch_storage_resize() -> None:
 
     kind.resize_ = resize_
     for name, original in sizes.items():
-        setattr(kind, name, told(original))
+        setattr(kind, name, zero_if_freed(original))
 
 
 def _is_freed_at(address: int) -> bool:

@@ -70,7 +70,7 @@ def synchronize(device_: Any = None) -> None:
 
 def manual_seed(seed: int) -> None:
     """Seeds the generators of all cores."""
-    for core in device.taken:  # cores that are acquired later start with torch's seed
+    for core in device.acquired_cores:  # cores that are acquired later start with torch's seed
         core.generator.manual_seed(seed)
 
 
@@ -224,9 +224,9 @@ class Stream:
 
     def record_event(self, event: Any = None) -> Any:
         """Records an event after all operators so far and returns the event. Creates it if `event` is None."""
-        made = Event(enable_timing=True) if event is None else event
-        made.record(self)
-        return made
+        new_event = Event(enable_timing=True) if event is None else event
+        new_event.record(self)
+        return new_event
 
     def __enter__(self) -> Stream:
         return self
@@ -319,11 +319,11 @@ def module(name: str) -> ModuleType:
         def __getattr__(self, attribute: str) -> Any:
             raise AttributeError(f"torch.{name}.{attribute} is not part of the simulated device")
 
-    made = DeviceModule(f"torch.{name}", __doc__)
+    module = DeviceModule(f"torch.{name}", __doc__)
     for key, value in globals().items():
         if callable(value) and key not in ("module", "Any", "Core", "ModuleType", "SimpleNamespace"):
-            setattr(made, key, value)
-    made.device = DeviceContext  # type: ignore[attr-defined]
-    made.device_of = DeviceOf  # type: ignore[attr-defined]
-    made._initialized = True  # type: ignore[attr-defined]  # torch.utils.checkpoint reads it before it saves RNG states
-    return made
+            setattr(module, key, value)
+    module.device = DeviceContext  # type: ignore[attr-defined]
+    module.device_of = DeviceOf  # type: ignore[attr-defined]
+    module._initialized = True  # type: ignore[attr-defined]  # torch.utils.checkpoint reads it before it saves RNG states
+    return module

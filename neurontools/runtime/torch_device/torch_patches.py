@@ -54,9 +54,9 @@ def _generators() -> None:
             where = torch.device(device_ if device is None else device)
             if where.type != _name():
                 return base(where)
-            made = super().__new__(cls)
-            made._where = torch.device(where.type, where.index or 0)
-            return made
+            generator = super().__new__(cls)
+            generator._where = torch.device(where.type, where.index or 0)
+            return generator
 
         def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
             """Does nothing: `__new__` has set all state."""
@@ -85,11 +85,11 @@ def _data_parallel() -> None:
             return
         torch.nn.Module.__init__(self)
         self.module, self.device_ids = module, []
-        if any(p.device.type == device.name for p in module.parameters()) and len(device.taken) > 1:
+        if any(p.device.type == device.name for p in module.parameters()) and len(device.acquired_cores) > 1:
             warn_once(
                 "DataParallel",
                 f"nn.DataParallel uses one NeuronCore of this process; use DistributedDataParallel with a process for "
-                f"each ({len(device.taken)} cores: neuron-run --nproc-per-node {len(device.taken)})",
+                f"each ({len(device.acquired_cores)} cores: neuron-run --nproc-per-node {len(device.acquired_cores)})",
             )
 
     kind.__init__ = init
@@ -268,8 +268,8 @@ _FORWARDED = (
 def patch_torch_accelerator() -> None:
     """Replaces functions of torch.accelerator that would fail on this device. Call once per process."""
     accelerator: Any = torch.accelerator
-    made: dict[str, Any] = {name: _forward(name) for name in _FORWARDED}
-    made |= {
+    functions: dict[str, Any] = {name: _forward(name) for name in _FORWARDED}
+    functions |= {
         "empty_cache": empty_cache,
         "empty_host_cache": empty_cache,
         "get_device_capability": get_device_capability,
@@ -279,7 +279,7 @@ def patch_torch_accelerator() -> None:
         "set_stream": lambda stream, /: torch_module.set_stream(stream),
     }
     memory = getattr(accelerator, "memory", None)
-    for name, function in made.items():
+    for name, function in functions.items():
         for place in (accelerator, memory):
             if hasattr(place, name):
                 setattr(place, name, function)
@@ -297,8 +297,8 @@ class _HookedLoader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Calls the original loader."""
-        made: ModuleType | None = self._original.create_module(spec)
-        return made
+        module: ModuleType | None = self._original.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Calls the original loader, then the patch."""

@@ -198,7 +198,7 @@ class Program:
         self.executions += 1
         self.samples.seconds += seconds
         if times_ns is not None:
-            self.samples.note(times_ns)
+            self.samples.add_times(times_ns)
 
 
 def program(*names: str) -> Program:
@@ -208,25 +208,25 @@ def program(*names: str) -> Program:
 def test_a_programs_time_is_shared_by_its_timed_executions() -> None:
     times, one = OperatorTimes(), program("mm", "add", "mm")
     one.execute(2.0)
-    assert [(o.name, o.seconds_total, o.executions_total) for o in times.so_far([one])] == [("", 2.0, 3)]
+    assert [(o.name, o.seconds_total, o.executions_total) for o in times.totals_by_operator([one])] == [("", 2.0, 3)]
     one.execute(4.0, (0, 60, 70, 100))
-    first = times.so_far([one])
+    first = times.totals_by_operator([one])
     assert [(o.name, o.seconds_total, o.executions_total) for o in first] == [
         ("mm", pytest.approx(3.6), 2),
         ("add", pytest.approx(0.4), 1),
         ("", 2.0, 3),
     ]
     one.execute(1.0, (0, 0, 100, 100))
-    later = {o.name: o.seconds_total for o in times.so_far([one])}
+    later = {o.name: o.seconds_total for o in times.totals_by_operator([one])}
     assert all(later[o.name] >= o.seconds_total for o in first), "counters only grow"
     assert sum(later.values()) == pytest.approx(7.0)
-    assert times.so_far([]) == times.so_far([one]), "what was unloaded stays counted"
+    assert times.totals_by_operator([]) == times.totals_by_operator([one]), "what was unloaded stays counted"
 
 
 def test_only_so_many_kinds_are_told_and_the_rest_together() -> None:
     times, many = OperatorTimes(), program(*(f"op{number}" for number in range(40)))
     many.execute(40.0, tuple(number * number for number in range(41)))
-    found = times.so_far([many])
+    found = times.totals_by_operator([many])
     assert len(found) == MOST_OPERATORS
     assert [o.name for o in found[:2]] == ["op39", "op38"]
     assert found[-1].name == ""
@@ -272,13 +272,13 @@ def graph(*shapes: str, operators: int = 1) -> str:
 
 def test_what_changed_is_the_first_input_that_differs() -> None:
     changes = GraphChanges()
-    changes.note(graph("float32[4,8]{8,1}", "float32[8]{1}"))
+    changes.add_graph(graph("float32[4,8]{8,1}", "float32[8]{1}"))
     assert list(changes.latest) == []
-    changes.note(graph("float32[5,8]{8,1}", "float32[8]{1}"))
-    changes.note(graph("float32[5,8]{1,5}", "float32[8]{1}"))
-    changes.note(graph("float32[5,8]{1,5}", "float32[8]{1}", "float32[8]{1}"))
-    changes.note(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3))
-    changes.note(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3))
+    changes.add_graph(graph("float32[5,8]{8,1}", "float32[8]{1}"))
+    changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}"))
+    changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", "float32[8]{1}"))
+    changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3))
+    changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3))
     assert list(changes.latest) == [
         "an input is float32[5,8] where it was float32[4,8]",
         "an input is float32[5,8]{1,5} where it was float32[5,8]{8,1}",

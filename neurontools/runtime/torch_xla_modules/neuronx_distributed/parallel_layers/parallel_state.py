@@ -21,7 +21,7 @@ class _State:
     def __init__(self, tensor_size: int, ranks: int) -> None:
         self.tensor: _Groups = [list(range(first, first + tensor_size)) for first in range(0, ranks, tensor_size)]
         self.data: _Groups = [list(range(first, ranks, tensor_size)) for first in range(tensor_size)]
-        self.made: dict[str, Any] = {}
+        self.by_name: dict[str, Any] = {}
 
 
 _state: _State | None = None
@@ -85,15 +85,15 @@ def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
     """Returns this rank's torch.distributed group, or with `as_list` all groups as lists of ranks for torch_xla."""
     if as_list:
         return groups
-    made = _groups().made
-    if kind not in made:
+    by_name = _groups().by_name
+    if kind not in by_name:
         if not dist.is_initialized():
             raise RuntimeError(
                 f"the {kind}-parallel group of torch.distributed needs init_process_group('xla') before; or use "
                 "as_list=True"
             )
-        made[kind] = dist.new_subgroups_by_enumeration(groups)[0]
-    return made[kind]
+        by_name[kind] = dist.new_subgroups_by_enumeration(groups)[0]
+    return by_name[kind]
 
 
 def get_tensor_model_parallel_group(as_list: bool = False) -> Any:

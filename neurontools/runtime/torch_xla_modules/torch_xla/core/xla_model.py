@@ -46,7 +46,7 @@ from ._collectives import send as send
 from ._collectives import xla_rendezvous as xla_rendezvous
 
 Closure = Callable[[], Any]
-_waiting: list[tuple[Closure, bool]] = []
+_step_closures: list[tuple[Closure, bool]] = []
 
 
 class _Background:
@@ -96,15 +96,15 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), ru
 
     With `run_async` a thread calls it, mark_step does not wait for it, and a later mark_step raises its error.
     """
-    _waiting.append((lambda: closure(*args), run_async))
+    _step_closures.append((lambda: closure(*args), run_async))
 
 
 def _run_step_closures() -> None:
     """Calls the closures that were added during the executed step."""
     _background.raise_error()
-    if not _waiting:
+    if not _step_closures:
         return
-    closures, _waiting[:] = list(_waiting), []
+    closures, _step_closures[:] = list(_step_closures), []
     for closure, is_async in closures:
         if is_async:
             _background.call(closure)
@@ -357,7 +357,7 @@ class RateTracker:
 
     def __init__(self, smooth_factor: float = 0.4) -> None:
         self._smooth_factor = smooth_factor
-        self._began_seconds = self._asked_seconds = time.monotonic()
+        self._began_seconds = self._rate_read_seconds = time.monotonic()
         self._before, self._count = 0.0, 0.0
         self._rate: float | None = None
 
@@ -368,13 +368,13 @@ class RateTracker:
     def rate(self) -> float:
         """Returns samples per second since the last call. `smooth_factor` is the weight of the previous result."""
         now = time.monotonic()
-        elapsed = now - self._asked_seconds
+        elapsed = now - self._rate_read_seconds
         if elapsed <= 0:
             return 0.0
         current = self._count / elapsed
-        kept = 0.0 if self._rate is None else self._smooth_factor
-        self._rate = kept * (self._rate or 0.0) + (1 - kept) * current
-        self._before, self._count, self._asked_seconds = self._before + self._count, 0.0, now
+        smoothing = 0.0 if self._rate is None else self._smooth_factor
+        self._rate = smoothing * (self._rate or 0.0) + (1 - smoothing) * current
+        self._before, self._count, self._rate_read_seconds = self._before + self._count, 0.0, now
         return self._rate
 
     def global_rate(self) -> float:

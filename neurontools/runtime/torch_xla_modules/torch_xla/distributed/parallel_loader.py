@@ -190,13 +190,13 @@ class ParallelLoader:
         thread that fetches batches ahead would set that attribute too early.
         """
         iterator = iter(self._cpu_loader)
-        made: _Batches | _BatchesInStep
+        batches: _Batches | _BatchesInStep
         if hasattr(self._cpu_loader, "end_of_dataloader"):
-            made = _BatchesInStep(iterator, device, self._batch_dim)
+            batches = _BatchesInStep(iterator, device, self._batch_dim)
         else:
-            made = _Batches(iterator, device, self._sizes, self._batch_dim)
-        self._open.append(made)
-        return made
+            batches = _Batches(iterator, device, self._sizes, self._batch_dim)
+        self._open.append(batches)
+        return batches
 
     def per_device_loader(self, device: Any) -> PerDeviceLoader:
         """Returns an iterator over the batches of one device."""

@@ -35,7 +35,7 @@ def spawn(
         return fn(int(os.environ.get("LOCAL_RANK", "0") or 0), *args)
     from neurontools.runtime.launch import device_registration
 
-    if not device_registration.give_back_cores():
+    if not device_registration.release_cores():
         raise RuntimeError(
             f"xmp.spawn: this process has tensors on its NeuronCores, which {count} workers can't share with it; call "
             f"it before anything is put on the device, or use neuron-run --nproc-per-node {count}"

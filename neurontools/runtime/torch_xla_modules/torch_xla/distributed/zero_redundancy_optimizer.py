@@ -161,7 +161,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 def _share_settings(source: list[Group], target: list[Group], *, only_missing: bool = False) -> None:
     """Copies settings, such as learning rates, between the parameter groups of the wrapper and of its optimizer."""
-    for given, taken in zip(source, target, strict=True):
+    for given, target_group in zip(source, target, strict=True):
         for name, value in given.items():
-            if name != "params" and not (only_missing and name in taken):
-                taken[name] = value
+            if name != "params" and not (only_missing and name in target_group):
+                target_group[name] = value

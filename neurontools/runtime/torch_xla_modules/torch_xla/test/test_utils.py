@@ -40,8 +40,8 @@ def print_test_update(device: Any, accuracy: float | None, epoch: int | None = N
     _print("Test", device, [f"{name}={value}" for name, value in values.items() if value is not None])
 
 
-def _print(what: str, device: Any, parts: _Texts) -> None:
-    print("|", what, f"Device={device}/{xm.get_ordinal()}", *parts, f"Time={now()}", flush=True)
+def _print(label: str, device: Any, parts: _Texts) -> None:
+    print("|", label, f"Device={device}/{xm.get_ordinal()}", *parts, f"Time={now()}", flush=True)
 
 
 def get_summary_writer(logdir: str | None) -> Any:

@@ -156,10 +156,10 @@ def regather_in_backward(wholes: dict[int, GatheredParameter]) -> Any:
         parameter = wholes.get(tensor.untyped_storage().data_ptr())
         return tensor if parameter is None else _SavedView(parameter, tensor)
 
-    def unpack(kept: Any) -> Tensor:
-        if isinstance(kept, _SavedView):
-            return kept.parameter.gather_for_backward().as_strided(*kept.layout)
-        value: Tensor = kept
+    def unpack(saved: Any) -> Tensor:
+        if isinstance(saved, _SavedView):
+            return saved.parameter.gather_for_backward().as_strided(*saved.layout)
+        value: Tensor = saved
         return value
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
@@ -255,15 +255,15 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
 
     def _shard_parameters(self, module: torch.nn.Module, keeps_rows: bool) -> None:
         """Shards the parameters that are not wrapped yet; a parameter of several modules stays tied."""
-        made: dict[int, GatheredParameter] = {}
+        parameters: dict[int, GatheredParameter] = {}
         for path, owner in module.named_modules():
             found = {}
             for name, parameter in list(owner._parameters.items()):
                 if parameter is None or hasattr(parameter, "_fsdp_shard_of"):
                     continue
-                gathered = made.get(id(parameter))
+                gathered = parameters.get(id(parameter))
                 if gathered is None:
-                    gathered = made[id(parameter)] = GatheredParameter(parameter, self._sharing, keeps_rows)
+                    gathered = parameters[id(parameter)] = GatheredParameter(parameter, self._sharing, keeps_rows)
                     whole_name = f"{path}.{name}" if path else name
                     shard_name = f"_fsdp_shard.{whole_name}".replace(".", _SEPARATOR)
                     self.register_parameter(shard_name, gathered.part)
@@ -275,7 +275,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
                 found[name] = gathered
             if found:
                 replace_with_gathered(owner, found)
-        self._gathered = list(made.values())
+        self._gathered = list(parameters.values())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         apply: Any = super()._apply
