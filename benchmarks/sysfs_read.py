@@ -31,12 +31,12 @@ def main() -> None:
     with SimulatedDriver(INSTANCE_TYPE, scenario="steady", interval_seconds=1.0) as driver:
         source = SysfsSource(driver.roots)
         source.refresh()
-        source.take_calls()
+        source.pop_call_count()
         looking = _cpu_ms(source.refresh)
-        looking_calls = source.take_calls() / ROUNDS
+        looking_calls = source.pop_call_count() / ROUNDS
         source.set_may_be_replaced(False)
         trusting = _cpu_ms(source.refresh)
-        trusting_calls = source.take_calls() / ROUNDS
+        trusting_calls = source.pop_call_count() / ROUNDS
         descriptors = source.descriptors()
         bare = _cpu_ms(lambda: [os.pread(descriptor, 64, 0) for descriptor in descriptors])
         source.set_may_be_replaced(True)

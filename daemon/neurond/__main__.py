@@ -28,9 +28,9 @@ def _run(arguments: list[str]) -> int:
         return _serve(settings)
     from neurond.startup.command_line import settings_from
 
-    made = settings_from(arguments)
-    if made is not None:
-        os.environ[_SETTINGS] = made.to_json()
+    daemon_settings = settings_from(arguments)
+    if daemon_settings is not None:
+        os.environ[_SETTINGS] = daemon_settings.to_json()
         # -P keeps Python from importing modules of the current directory.
         command = [sys.executable, *_interpreter_flags(), "-P", "-m", "neurond", *arguments]
         os.execv(sys.executable, command)  # noqa: S606

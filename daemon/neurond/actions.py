@@ -55,7 +55,7 @@ class FindingActions:
         self._first_pause_seconds = first_pause_seconds
         self._limit = HourlyTokenBucket(settings.most_per_hour, time.monotonic())
         self._host = socket.gethostname()
-        self._waiting: queue.Queue[_ActionEvent | None] = queue.Queue(_MOST_WAITING)
+        self._queue: queue.Queue[_ActionEvent | None] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
         self._runner = BoundedCommand()
         self._runs: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
@@ -71,14 +71,14 @@ class FindingActions:
         """Queues an action for each finding that the settings select."""
         for event, findings in (("begins", began), ("ends", ended)):
             for finding in findings if event in self._settings.events else ():
-                if self._settings.asked.includes(finding):
+                if self._settings.criteria.includes(finding):
                     self._enqueue(event, finding, snapshot)
 
     def close(self) -> None:
         """Kills the running command and drops the queued actions."""
         self._ending.set()
         with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait(None)
+            self._queue.put_nowait(None)
         self._runner.close()
         self._thread.join(_CLOSE_SECONDS)
 
@@ -100,7 +100,7 @@ class FindingActions:
             self._drop(action_event, "rate_limited", f"more than {self._settings.most_per_hour} an hour")
             return
         try:
-            self._waiting.put_nowait(action_event)
+            self._queue.put_nowait(action_event)
         except queue.Full:
             self._drop(action_event, "dropped", f"{_MOST_WAITING} are already queued")
 
@@ -112,7 +112,7 @@ class FindingActions:
         self._audit.record("action", time.time(), {"on": event.event, "key": event.key, **fields})
 
     def _work(self) -> None:
-        while (event := self._waiting.get()) is not None and not self._ending.is_set():
+        while (event := self._queue.get()) is not None and not self._ending.is_set():
             for action, command, environment in self._runs:
                 self._run_with_retries(action, command, environment, event)
 
@@ -145,7 +145,7 @@ def finding_key(finding: Finding) -> str:
 class ActionSettings:
     """The validated [actions] table of the configuration."""
 
-    asked: HealthCriteria  # which findings cause actions
+    criteria: HealthCriteria  # which findings cause actions
     events: frozenset[str]  # one or both of "begins" and "ends"
     command: tuple[str, ...] | None = None  # command to run: program and arguments, without a shell
     webhook: str | None = None  # URL to which findings are posted

@@ -277,7 +277,7 @@ class CoreAllocator:
 
     def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> CoreLease:
         """Gives a process the requested cores. If it raises Refusal, nothing changes."""
-        lease = self.known(token)
+        lease = self.find_lease(token)
         if any(other.count and other.pid == lease.pid for other in self._leases.values()):
             raise AlreadyAttached(f"PID {lease.pid} already holds cores; a process attaches once")
         lnc = self._checked_lnc(request.logical_neuroncore_config)
@@ -292,7 +292,7 @@ class CoreAllocator:
 
     def report(self, token: str, report: RuntimeReport) -> None:
         """Stores the report of a process. If it raises Refusal, nothing changes."""
-        lease = self.known(token)
+        lease = self.find_lease(token)
         if not lease.count:
             raise InvalidReport("this process holds no cores; call Attach before Report")
         for local_index, core in report.cores.items():
@@ -330,7 +330,7 @@ class CoreAllocator:
             report.last_execution_at_unix_seconds or base.last_execution_at_unix_seconds,
         )
 
-    def known(self, token: str) -> CoreLease:
+    def find_lease(self, token: str) -> CoreLease:
         """Returns the lease of this token. Raises UnknownToken if there is none."""
         try:
             return self._leases[token]
@@ -362,7 +362,7 @@ class CoreAllocator:
         busy = [index for index in range(first, last + 1) if self._holders(index, lnc)]
         if busy:
             text = cores_not_available(first, last, count - len(busy), lnc)
-            raise CoresInUse(f"{text}; {self._held_by(busy, lnc)}")
+            raise CoresInUse(f"{text}; {self._holders_text(busy, lnc)}")
         return first, count
 
     def _first_fit(self, count: int, lnc: int) -> int:
@@ -383,13 +383,13 @@ class CoreAllocator:
                     return index - count + 1
         text = core_count_not_available(count, free, lnc)
         apart = " (free ones are not contiguous)" if free >= count else ""
-        raise CoresInUse(f"{text}{apart}; {self._held_by(busy, lnc)}")
+        raise CoresInUse(f"{text}{apart}; {self._holders_text(busy, lnc)}")
 
     def _holders(self, logical_index: int, lnc: int) -> list[CoreLease]:
         owners = (self._owners[core] for core in self.shape.physical_cores(logical_index, lnc))
         return [owner for owner in owners if owner is not None]
 
-    def _held_by(self, logical_indices: list[int], lnc: int) -> str:
+    def _holders_text(self, logical_indices: list[int], lnc: int) -> str:
         pids = dict.fromkeys(owner.pid for index in logical_indices for owner in self._holders(index, lnc))
         listed = [str(pid) for pid in pids]
         more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
@@ -397,13 +397,13 @@ class CoreAllocator:
 
     def _check_memory(self, lease: CoreLease, cores: dict[int, CoreReport]) -> None:
         """Raises DeviceMemoryExhausted if the processes on an HBM stack together use more than its size."""
-        asked: dict[int, int] = {}
+        requested: dict[int, int] = {}
         for local_index in {*lease.cores, *cores}:
             core = cores.get(local_index) or lease.cores[local_index]
             physical = self.shape.physical_cores(lease.first + local_index, lease.lnc)[0]
             stack = self.shape.stack_of(physical)
-            asked[stack] = asked.get(stack, 0) + (core.memory.total_bytes or 0)
-        for stack, size_bytes in asked.items():
+            requested[stack] = requested.get(stack, 0) + (core.memory.total_bytes or 0)
+        for stack, size_bytes in requested.items():
             holders = [(holder, self.stack_bytes_of(holder, stack)) for holder in self.holders_of_stack(stack)]
             used_bytes = sum(held_bytes for holder, held_bytes in holders if holder is not lease)
             if size_bytes + used_bytes > self.shape.stack_bytes:

@@ -21,7 +21,7 @@ from neurontools.rpc import wire
 from neurontools.util.terminal import excerpt
 
 MAX_REPLY_BYTES = 16 * 2**20  # the largest reply that the kubelet's own clients accept
-_MAX_TROUBLE_CHARACTERS = 200
+_MAX_CAUSE_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
 
@@ -56,15 +56,15 @@ class KubeletWatcher:
         self._task: asyncio.Task[None] | None = None
         self._answered_at_seconds: float | None = None  # time of the last answer; None: expired, or no answer yet
         self._failures = 0
-        self._trouble = ""
+        self._problem = ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One warning if the kubelet does not answer properly; else empty."""
-        if not self._trouble:
+        if not self._problem:
             return ()
         shown = "pods are shown as last reported" if self._answered_at_seconds is not None else "pods may have no names"
-        return (f"the kubelet at unix:{self._socket} doesn't list its pods ({self._trouble}): {shown}",)
+        return (f"the kubelet at unix:{self._socket} doesn't list its pods ({self._problem}): {shown}",)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -87,10 +87,10 @@ class KubeletWatcher:
                 found = await self._ask()
             except Exception as error:
                 # A reply that causes an error must not end the task.
-                return self._failed(_cause(error))
-            return self._answered(found)
-        if self._answered_at_seconds is not None or self._trouble:
-            return self._failed("its socket is gone")
+                return self._handle_failure(_cause(error))
+            return self._handle_reply(found)
+        if self._answered_at_seconds is not None or self._problem:
+            return self._handle_failure("its socket is gone")
         return self._patience.interval_seconds
 
     async def _ask(self) -> tuple[PodAllocation, ...]:
@@ -101,21 +101,21 @@ class KubeletWatcher:
         # Parsing a megabyte takes 0.25 s, during which the event loop would be blocked.
         return await asyncio.to_thread(lambda: tuple(read_allocations(reply)))
 
-    def _answered(self, found: tuple[PodAllocation, ...]) -> float:
-        if self._trouble:
+    def _handle_reply(self, found: tuple[PodAllocation, ...]) -> float:
+        if self._problem:
             _log.info("the kubelet at unix:%s tells its pods again", self._socket)
-        self._answered_at_seconds, self._failures, self._trouble = time.monotonic(), 0, ""
+        self._answered_at_seconds, self._failures, self._problem = time.monotonic(), 0, ""
         self._on_allocations(found)
         return self._patience.interval_seconds
 
-    def _failed(self, trouble: str) -> float:
+    def _handle_failure(self, cause: str) -> float:
         answered = self._answered_at_seconds
         if answered is not None and time.monotonic() - answered >= self._patience.held_seconds:
             self._answered_at_seconds = None
             self._on_allocations(())
-        self._trouble = trouble
+        self._problem = cause
         if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
-            self._failures, self._trouble = 0, ""  # no kubelet runs on this host any more
+            self._failures, self._problem = 0, ""  # no kubelet runs on this host any more
             return self._patience.interval_seconds
         self._failures += 1
         pause = self._patience.first_retry_seconds * 2.0 ** min(self._failures - 1, 30)
@@ -124,8 +124,8 @@ class KubeletWatcher:
 
 def _cause(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
-        return excerpt(f"{error.code().name}: {error.details()}", _MAX_TROUBLE_CHARACTERS)
-    return excerpt(f"its reply is garbled: {error}", _MAX_TROUBLE_CHARACTERS)
+        return excerpt(f"{error.code().name}: {error.details()}", _MAX_CAUSE_CHARACTERS)
+    return excerpt(f"its reply is garbled: {error}", _MAX_CAUSE_CHARACTERS)
 
 
 MAX_NAME_CHARACTERS = 253  # longest name of a pod
@@ -166,7 +166,7 @@ def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
     for pod in _messages(wire.decode(reply), _POD_RESOURCES):
         name, namespace = _text(pod, _POD_NAME), _text(pod, _POD_NAMESPACE)
         for container in _messages(pod, _POD_CONTAINERS):
-            devices, cores = _given(container)
+            devices, cores = _granted_indices(container)
             if devices or cores:
                 names = (name, namespace, _text(container, _CONTAINER_NAME))
                 if not all(map(name_of_kubernetes, names)):
@@ -174,7 +174,7 @@ def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
                 yield PodAllocation(*names, tuple(sorted(devices)), tuple(sorted(cores)))
 
 
-def _given(container: _Fields) -> tuple[set[int], set[int]]:
+def _granted_indices(container: _Fields) -> tuple[set[int], set[int]]:
     """Returns the indices of the devices, and of the logical cores, that the kubelet gave to a container."""
     devices: set[int] = set()
     cores: set[int] = set()
@@ -245,18 +245,18 @@ class ProcessAttributor:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
-        self._known: dict[_Key, tuple[int, Attribution]] = {}
+        self._cache: dict[_Key, tuple[int, Attribution]] = {}
         self.allocations: tuple[PodAllocation, ...] = ()
 
-    def take_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
+    def set_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
         """Stores the kubelet's allocations for later snapshots."""
         self.allocations = allocations
 
     def attribute(self, snapshot: Snapshot) -> Snapshot:
         """Returns the snapshot with the attribution of its processes and the kubelet's allocations."""
         keys = {_key(process) for process in snapshot.processes}
-        for gone in self._known.keys() - keys:
-            del self._known[gone]
+        for gone in self._cache.keys() - keys:
+            del self._cache[gone]
         processes = tuple(self._attributed(process, snapshot) for process in snapshot.processes)
         if processes == snapshot.processes and not self.allocations:
             return snapshot
@@ -265,25 +265,25 @@ class ProcessAttributor:
     def _attributed(self, process: Process, snapshot: Snapshot) -> Process:
         if process.synthetic:
             return process
-        found = self._of(process)
+        found = self._read_cached(process)
         if self.allocations:
             found = _with_pod(found, process, self.allocations, snapshot.instance.logical_neuroncore_config)
         return process if found == _NOTHING else replace(process, attribution=found, job=_job(process, found))
 
-    def _of(self, process: Process) -> Attribution:
+    def _read_cached(self, process: Process) -> Attribution:
         """Returns the attribution of a process by its cgroup and environment.
 
         Reads them up to three times, because a launcher may move a process to the job's cgroup after its start.
         """
         key = _key(process)
-        looks, found = self._known.get(key, (0, _NOTHING))
-        if looks < _LOOKS:
+        read_count, found = self._cache.get(key, (0, _NOTHING))
+        if read_count < _MOST_READS:
             found = read_attribution(self._proc / str(process.pid))
-            self._known[key] = (looks + 1, found)
+            self._cache[key] = (read_count + 1, found)
         return found
 
 
-_LOOKS = 3
+_MOST_READS = 3
 
 
 def _key(process: Process) -> _Key:
@@ -388,8 +388,8 @@ _VARIABLES = frozenset(
 def _pod_group(read_environment: Mapping[str, str]) -> str | None:
     """Returns the common name of a job's pods, from the first variable of _POD_GROUPS that is set."""
     for variable in _POD_GROUPS:
-        if told := read_environment.get(variable.decode("ascii")):
-            return name_of_kubernetes(told.partition(".")[0])
+        if group := read_environment.get(variable.decode("ascii")):
+            return name_of_kubernetes(group.partition(".")[0])
     return None
 
 

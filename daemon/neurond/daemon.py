@@ -112,7 +112,7 @@ class Daemon:
         files_each = raise_file_limit() // (1 if self._settings.listen is None else 2)
         peers = PeerLimiter(limits_for(files_each), time.monotonic)
         proxy = ConnectionProxy(peers)
-        calls = OpenCalls(peers, proxy.who)
+        calls = OpenCalls(peers, proxy.find_peer)
         attach_socket = AttachSocket(
             self._allocator, peers, self._clock, publisher.accounts.end, self._faults, self._audit
         )

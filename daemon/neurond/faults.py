@@ -59,16 +59,16 @@ class FaultEffects:
 class FaultInjector:
     """Holds the injected faults of a host until they are healed. Belongs to the event loop's thread.
 
-    `tells_health`: whether the simulated driver reports unhealthy components. `lost_devices`: the devices that current
-    faults remove.
+    `reports_health`: whether the simulated driver reports unhealthy components. `lost_devices`: the devices that
+    current faults remove.
     """
 
-    def __init__(self, allocator: CoreAllocator, effects: FaultEffects, *, tells_health: bool = True) -> None:
+    def __init__(self, allocator: CoreAllocator, effects: FaultEffects, *, reports_health: bool = True) -> None:
         self.effects = effects
-        self._tells_health = tells_health
+        self._reports_health = reports_health
         self.lost_devices: frozenset[int] = frozenset()
         self._allocator = allocator
-        self._held: dict[int, ActiveFault] = {}
+        self._active: dict[int, ActiveFault] = {}
         self._last_number = 0
         self._traces = FaultCounters()
         self._shown: tuple[InjectedFault, ...] = ()
@@ -83,7 +83,7 @@ class FaultInjector:
     @property
     def next_seconds(self) -> float | None:
         """When the next delay or duration of any fault ends (CLOCK_MONOTONIC); None if no delay or duration runs."""
-        return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
+        return min((at for fault in self._active.values() if (at := fault.next_seconds) is not None), default=None)
 
     def inject(
         self, requests: Sequence[FaultRequest], by_uid: int | None = None, by_pid: int | None = None
@@ -92,18 +92,18 @@ class FaultInjector:
 
         `by_uid` and `by_pid` identify the user and process that request the faults.
         """
-        if len(self._held) + len(requests) > MOST_FAULTS:
-            raise TooMany(f"this host has {len(self._held)} faults, and {MOST_FAULTS} is the limit; heal some first")
+        if len(self._active) + len(requests) > MOST_FAULTS:
+            raise TooMany(f"this host has {len(self._active)} faults, and {MOST_FAULTS} is the limit; heal some first")
         placed = [(request, *self._locate(request)) for request in requests]
-        made = []
+        injected = []
         for request, devices, cores in placed:
             self._last_number += 1
             fault = ActiveFault(self._last_number, request, devices, cores, self.effects.now(), by_uid, by_pid)
-            self._held[fault.number] = fault
-            made.append(fault)
+            self._active[fault.number] = fault
+            injected.append(fault)
         self.advance()
         self._publish_change()
-        numbers = {fault.number for fault in made}
+        numbers = {fault.number for fault in injected}
         return tuple(fault for fault in self._shown if fault.number in numbers)
 
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
@@ -111,10 +111,10 @@ class FaultInjector:
 
         If a number is unknown, raises NoSuchFault and removes none.
         """
-        missing = sorted(set(numbers) - self._held.keys())
+        missing = sorted(set(numbers) - self._active.keys())
         if missing:
             raise NoSuchFault(f"there is no fault {missing[0]}; neuron-fault list shows the faults")
-        healed = [self._held.pop(number) for number in sorted(set(numbers) or self._held)]
+        healed = [self._active.pop(number) for number in sorted(set(numbers) or self._active)]
         for fault in healed:
             self._traces.forget(fault.number)
             self._send_end(fault)
@@ -127,7 +127,7 @@ class FaultInjector:
     def advance(self) -> None:
         """Begins and ends the faults whose delay or duration is over, and informs the affected processes."""
         now_seconds, has_changed = self.effects.now(), False
-        for fault in sorted(self._held.values(), key=lambda fault: fault.due_seconds):
+        for fault in sorted(self._active.values(), key=lambda fault: fault.due_seconds):
             was_armed, had_begun = fault.is_armed, fault.began_seconds is not None
             if not fault.advance(now_seconds):
                 continue
@@ -144,8 +144,8 @@ class FaultInjector:
 
     def send_active_faults(self, token: str) -> None:
         """Sends a newly attached process the faults that affect its cores."""
-        lease = self._allocator.known(token)
-        for fault in self._held.values():
+        lease = self._allocator.find_lease(token)
+        for fault in self._active.values():
             if fault.is_armed and fault.ended_seconds is None:
                 self._send_fault(fault, lease)
 
@@ -155,29 +155,29 @@ class FaultInjector:
 
     def handle_line(self, token: str, line: bytes) -> None:
         """Handles a line that an attached process sends about a fault. Ignores invalid lines."""
-        said = _PROCESS_LINE.fullmatch(line)
+        match = _PROCESS_LINE.fullmatch(line)
         try:
-            lease = self._allocator.known(token)
+            lease = self._allocator.find_lease(token)
         except UnknownToken:
             return
-        fault = self._held.get(int(said[2])) if said is not None else None
-        if said is None or fault is None:
+        fault = self._active.get(int(match[2])) if match is not None else None
+        if match is None or fault is None:
             return
-        if said[1] == b"armed":
+        if match[1] == b"armed":
             self._unarmed.discard((token, fault.number))
             self.effects.on_acknowledged()
             return
-        local = int(said[3] or b"0")
+        local = int(match[3] or b"0")
         if local not in self._affected_cores(fault, lease):
             return
         core_index = lease.physical_cores()[local * lease.lnc]
-        if said[1] == b"met":
+        if match[1] == b"met":
             self._record_execution(fault, token)
         else:
             self._record_report(fault, core_index, *self._position(lease, local))
         self._publish_change()
 
-    def is_known_to_all(self, numbers: Collection[int]) -> bool:
+    def is_acknowledged(self, numbers: Collection[int]) -> bool:
         """Whether every affected process has acknowledged these faults."""
         return not any(number in numbers for _, number in self._unarmed)
 
@@ -195,8 +195,8 @@ class FaultInjector:
 
     def loses_reports(self, token: str) -> bool:
         """Whether a fault discards the reports of this process."""
-        losing = [fault for fault in self._held.values() if fault.kind.loses_reports and fault.holds]
-        return bool(losing) and any(self._cores_on(fault, self._allocator.known(token)) for fault in losing)
+        losing = [fault for fault in self._active.values() if fault.kind.loses_reports and fault.holds]
+        return bool(losing) and any(self._cores_on(fault, self._allocator.find_lease(token)) for fault in losing)
 
     def _locate(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
         """Returns the targeted devices and physical cores. Raises NoTarget if the host can't have the fault there."""
@@ -205,7 +205,7 @@ class FaultInjector:
             if self.effects.lose_host is None:
                 raise NoTarget("this host can't be lost: it is not part of a simulated fleet; see neuron-fleet-sim")
             return (), frozenset()
-        if request.definition.takes_part and not self._tells_health:
+        if request.definition.takes_part and not self._reports_health:
             raise NoTarget("the driver of these devices reports no component health; simulate trn2.48xlarge or later")
         if request.device_index is not None:
             if request.device_index >= shape.device_count:
@@ -275,7 +275,7 @@ class FaultInjector:
             fault.request
             if fault.request.after_seconds is None
             else replace(fault.request, after_seconds=max(0.0, fault.due_seconds - now_seconds))
-            for fault in self._held.values()
+            for fault in self._active.values()
             if fault.began_seconds is None and fault.ended_seconds is None
         )
 
@@ -303,14 +303,14 @@ class FaultInjector:
     def _publish_change(self) -> None:
         offset_seconds = self.effects.unix_at(0.0)
         before = {fault.number: fault for fault in self._shown}
-        now = [fault.to_model(offset_seconds) for fault in self._held.values()]
+        now = [fault.to_model(offset_seconds) for fault in self._active.values()]
         self._shown = tuple(old if (old := before.get(fault.number)) == fault else fault for fault in now)
         self._health = (
-            {index: ReportedHealth(parts) for index, parts in self._unhealthy()} if self._tells_health else {}
+            {index: ReportedHealth(parts) for index, parts in self._unhealthy()} if self._reports_health else {}
         )
         self.lost_devices = frozenset(
             index
-            for fault in self._held.values()
+            for fault in self._active.values()
             if fault.holds and fault.kind.loses_device
             for index in fault.device_indices
         )
@@ -318,7 +318,7 @@ class FaultInjector:
 
     def _unhealthy(self) -> Iterator[tuple[int, tuple[str, ...]]]:
         parts: dict[int, list[str]] = {}
-        for fault in self._held.values():
+        for fault in self._active.values():
             component = fault.request.part or fault.kind.component
             if fault.holds and component is not None:
                 for index in fault.device_indices:
@@ -404,7 +404,7 @@ class ActiveFault:
         `cores` has, for each affected core, its local index, its device, and its NeuronCore index on that device.
         """
         request = self.request
-        told = {
+        fields = {
             "number": self.number,
             "kind": self.kind.name,
             "cores": cores,
@@ -413,7 +413,7 @@ class ActiveFault:
             "amount": request.effective_amount,
             "seed": request.seed,
         }
-        return f"fault {json.dumps(told, separators=(',', ':'))}\n".encode()
+        return f"fault {json.dumps(fields, separators=(',', ':'))}\n".encode()
 
     def to_model(self, unix_minus_monotonic_seconds: float) -> InjectedFault:
         """Returns the fault as snapshots show it."""

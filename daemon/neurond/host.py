@@ -50,7 +50,7 @@ def open_host(
     faults = FaultInjector(
         allocator,
         FaultEffects(time.monotonic, (clock or SteadyClock()).at),
-        tells_health=instance_type.family.generation >= FIRST_WITH_HEALTH,
+        reports_health=instance_type.family.generation >= FIRST_WITH_HEALTH,
     )
     source = SimulatedSource(instance_type, allocator, load.ecc if load else None, place, faults)
     return WatchedHost(source, allocator, load, faults)

@@ -56,7 +56,7 @@ class SnapshotPublisher:
         self._kernel_log = open_kernel_log(settings)
         self._finding_log = FindingLogger()
         self._finding_diff = FindingDiff()
-        self._kubelet = KubeletWatcher(self._attributor.take_allocations, settings.pod_resources_socket)
+        self._kubelet = KubeletWatcher(self._attributor.set_allocations, settings.pod_resources_socket)
         self._actions = _finding_actions(settings, audit)
         self.accounts = ProcessAccounts(partial(is_alive, proc_root))
         self.ended = EndedLog(time.time(), open_state_file(settings.state_directory, group, "what ended", EndedFile))

@@ -23,7 +23,7 @@ class DaemonPages:
     """Serves the pages, and renders them only while a browser requests them. Belongs to the event loop's thread."""
 
     def __init__(self, settings: Settings, store: SnapshotStore, access: HttpAccess) -> None:
-        self._gallery = RenderCache()
+        self._render_cache = RenderCache()
 
         def view(hiding: PrivacyFilter) -> HostView:
             feed = partial(StoreFeed, store, settings.interval_seconds, hiding)
@@ -32,7 +32,7 @@ class DaemonPages:
         shown = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
         host = SingleHostRouter({Role.SUMMARY: view(PrivacyFilter()), Role.FULL: view(shown)})
         guard = RequestGuard(HostCheck(settings.metrics_hosts or ()))
-        self._pages = WebPages(self._gallery, host, guard, BrowserSessions(access))
+        self._pages = WebPages(self._render_cache, host, guard, BrowserSessions(access))
 
     @property
     def page(self) -> HttpPage:
@@ -41,11 +41,11 @@ class DaemonPages:
 
     def observe(self) -> None:
         """Notifies the pages of a new snapshot."""
-        self._gallery.news()
+        self._render_cache.news()
 
     def close(self) -> None:
         """Stops rendering."""
-        self._gallery.close()
+        self._render_cache.close()
 
 
 _MOST_BYTES = 8 * 2**20
@@ -96,7 +96,7 @@ class StoreFeed(Feed):
         packed = list(self._store.packed_history(0, 0, before_sequence=newest.sequence, newest_first=True))
         for message in packed:
             await asyncio.sleep(_REST_SECONDS)
-            made = maker.make(message)
-            if not made or self.timeline.is_full:
+            page = maker.make(message)
+            if not page or self.timeline.is_full:
                 break
-            self._older.append(made)
+            self._older.append(page)

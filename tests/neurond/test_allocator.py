@@ -124,7 +124,7 @@ def test_a_process_attaches_once_and_observers_of_it_are_no_reason_against() -> 
 
 def test_an_unknown_token_and_one_of_an_observer() -> None:
     host = CoreAllocator(TRN1)
-    for call in (lambda: host.attach("?", ALL), lambda: host.report("?", report_of({})), lambda: host.known("?")):
+    for call in (lambda: host.attach("?", ALL), lambda: host.report("?", report_of({})), lambda: host.find_lease("?")):
         with pytest.raises(UnknownToken, match="connect to the attach socket"):
             call()
     with pytest.raises(InvalidReport, match="holds no cores; call Attach before Report"):
@@ -149,7 +149,7 @@ def test_what_a_process_brings_and_asks_for_is_kept() -> None:
 
 def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> None:
     host = ledger_of(TRN1, CoreRequest(0, 2))
-    holding = host.known("a")
+    holding = host.find_lease("a")
     for index in (-1, 2):
         with pytest.raises(InvalidReport, match=f"core {index} is not one of the 2 cores of this process"):
             host.report("a", report_of({0: tensors(1), index: tensors(1)}))
@@ -229,14 +229,14 @@ def test_what_a_process_counted_before_the_ledger_is_no_count_of_the_core() -> N
     for executions, flop in ((500, 7001), (510, 7012)):
         core = CoreReport(50.0 + executions, flop, executions)
         host.report("old", RuntimeReport(200.0, {0: core}, counted_since_seconds=99.0))
-    first, second = (host.counters_of(index, host.known("old")) for index in (2, 3))
+    first, second = (host.counters_of(index, host.find_lease("old")) for index in (2, 3))
     assert (first.busy_seconds_total, first.executions_total) == (10.0, 10)
     assert (first.flop_total, second.flop_total) == (6, 5)
     host.leave("old")
     assert host.counters[2].executions_total == 10, "they stay the core's"
     host.attach(entered(host, "as old as the ledger"), CoreRequest(4, 1))
     host.report("as old as the ledger", RuntimeReport(200.0, {0: CoreReport(1.0, 7, 3)}, counted_since_seconds=100.0))
-    assert host.counters_of(8, host.known("as old as the ledger")).executions_total == 3
+    assert host.counters_of(8, host.find_lease("as old as the ledger")).executions_total == 3
 
 
 def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
@@ -263,14 +263,14 @@ def test_cores_that_a_report_leaves_out_keep_what_they_had_and_count_on_their_st
         host.report("a", report_of({2: tensors(101)}))
     host.report("a", report_of({2: tensors(100)}))
     host.report("a", report_of({1: tensors(7)}))
-    assert [host.known("a").memory_of(index).tensors_bytes for index in range(4)] == [600, 7, 100, None]
-    assert host.known("a").peak_device_memory_bytes == 1000
+    assert [host.find_lease("a").memory_of(index).tensors_bytes for index in range(4)] == [600, 7, 100, None]
+    assert host.find_lease("a").peak_device_memory_bytes == 1000
 
 
 def test_memory_that_is_not_told_takes_no_room() -> None:
     host = ledger_of(TRN1, CoreRequest(0, 1), CoreRequest(1, 1))
     host.report("a", report_of({0: CoreReport(memory=model.DeviceMemory(*[None] * 11))}))
-    assert host.stack_bytes_of(host.known("a"), 0) == 0
+    assert host.stack_bytes_of(host.find_lease("a"), 0) == 0
     host.report("b", report_of({0: tensors(TRN1.stack_bytes)}))
 
 
@@ -285,7 +285,7 @@ def test_out_of_memory_tells_who_holds_the_stack() -> None:
     assert "of which 400 B are free" in headline
     assert titles.split() == ["PID", "NEURONCORES", "BYTES", "SIZE"]
     assert [row.split()[:3] for row in rows] == [["11", "0-0", "600"], ["12", "1-1", "400"], ["12", "asks", "for"]]
-    assert host.known("b").memory_of(1).tensors_bytes == 400, "what was accepted stays"
+    assert host.find_lease("b").memory_of(1).tensors_bytes == 400, "what was accepted stays"
 
 
 requests = st.builds(
@@ -347,7 +347,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.state() == before
         else:
             assert token in self.attached
-            assert all(self.ledger.known(token).cores[local] is core for local, core in cores.items())
+            assert all(self.ledger.find_lease(token).cores[local] is core for local, core in cores.items())
 
     @rule(token=consumes(tokens))
     def leave(self, token: str) -> None:

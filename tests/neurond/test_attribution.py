@@ -154,7 +154,7 @@ def attribute(tmp_path: Path) -> Attribute:
         (directory / "cgroup").write_text(f"0::{cgroup}\n")
         (directory / "environ").write_text("".join(f"{name}={value}\0" for name, value in environment.items()))
         attributions = ProcessAttributor(str(tmp_path))
-        attributions.take_allocations(allocations)
+        attributions.set_allocations(allocations)
         found = attributions.attribute(replace(HOST, processes=(replace(process, synthetic=False, job=job), *others)))
         assert found.pod_allocations == allocations
         assert found.processes[1].attribution is None, "an invented process is in no pod"

@@ -43,10 +43,10 @@ def _files(directory: Path, count: int) -> list[str]:
 def test_files_are_opened_once_and_read_in_place(tmp_path: Path) -> None:
     files = CounterFiles(str(tmp_path), _files(tmp_path, 5), _Budget(100), may_be_replaced=False)
     assert files.read() == [0, 1, 2, 3, 4]
-    files.take_calls()
+    files.pop_call_count()
     (tmp_path / "f2").write_text("22\n")  # in place, as the driver does
     assert files.read() == [0, 1, 22, 3, 4]
-    assert files.take_calls() == 5  # one pread a file
+    assert files.pop_call_count() == 5  # one pread a file
     files.close()
 
 

@@ -330,7 +330,7 @@ def test_healing_takes_the_traces_away(host: Host) -> None:
 
 def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:
     token, other = host.attach("a", 2), host.attach("b", 3)
-    pid = host.ledger.known(token).pid
+    pid = host.ledger.find_lease(token).pid
     number = host.inject("execution-unit-lost", pid=pid)
     assert (len(host.told_to(token)), host.told_to(other)) == (1, [])
     assert host.faults.shown[0].device_indices == (1,)
@@ -376,7 +376,7 @@ def test_the_driver_says_which_part_is_unhealthy_where_it_tells_health(host: Hos
     assert told is not None
     assert told.unhealthy_components == ("hbm", "link_intraserver")
     assert host.faults.reported_health(1) is None
-    silent = FaultInjector(CoreAllocator(TRN1), host.faults.effects, tells_health=False)
+    silent = FaultInjector(CoreAllocator(TRN1), host.faults.effects, reports_health=False)
     with pytest.raises(NoTarget, match="reports no component health"):
         silent.inject([FaultRequest("part-unhealthy", device_index=0)])
     silent.inject([FaultRequest("link-down", device_index=0)])

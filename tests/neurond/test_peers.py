@@ -46,7 +46,7 @@ def test_a_process_and_a_user_have_their_share() -> None:
     with pytest.raises(LimitReached, match=r"^user 1000 has 16 history readers"):
         peers.take(B, ResourceKind.HISTORY)
     peers.take(OTHER, ResourceKind.HISTORY)
-    peers.give_back(A, ResourceKind.HISTORY)
+    peers.release(A, ResourceKind.HISTORY)
     peers.take(B, ResourceKind.HISTORY)
 
 
@@ -70,7 +70,7 @@ def test_processes_that_are_gone_take_no_memory() -> None:
     try:
         for pid in range(1, 5_000):
             peers.take(PeerCredentials(pid, 1000), ResourceKind.CALL)
-            peers.give_back(PeerCredentials(pid, 1000), ResourceKind.CALL)
+            peers.release(PeerCredentials(pid, 1000), ResourceKind.CALL)
             clock.seconds += 1
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
@@ -84,7 +84,7 @@ def test_frames_are_weighed_however_they_are_cut() -> None:
     sent += request(3, "ListHistory") + frame(3, 0, 3, bytes(4))
     for piece in (1, 7, 9, 10, 64, 4096):
         weight = RequestCost()
-        work = sum(weight.weigh(memoryview(sent[start : start + piece])) for start in range(0, len(sent), piece))
+        work = sum(weight.cost_of(memoryview(sent[start : start + piece])) for start in range(0, len(sent), piece))
         assert work == pytest.approx(2 * CALL_COST + 15 * FRAME_COST + len(sent) * BYTE_COST)
 
 

@@ -495,14 +495,14 @@ def test_whatever_is_taken_can_be_shown(data: st.DataObject) -> None:
         host.attach(token, CoreRequest(0, 2))
         for _ in range(2):
             message = pb.Report.FromString(data.draw(reports | reports.map(mended)).SerializeToString())
-            before = host.known(token).report
+            before = host.find_lease(token).report
             try:
                 report = read_report(message, 2, now_seconds=1e12)
                 host.report(token, report)
             except Refusal:
-                assert host.known(token).report is before
+                assert host.find_lease(token).report is before
             else:
-                assert host.known(token).report is report
+                assert host.find_lease(token).report is report
             store.put(sampler.sample())
         host.leave(token)
         store.put(sampler.sample(whole=False))

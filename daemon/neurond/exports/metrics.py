@@ -68,14 +68,14 @@ class DaemonMetrics:
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
         """Returns the metrics as Prometheus or OpenMetrics text, rendered once per snapshot."""
         snapshot = self._store.latest.snapshot
-        known = self._texts.get(openmetrics)
-        if known is None or known[0] != snapshot.sequence:
+        cached = self._texts.get(openmetrics)
+        if cached is None or cached[0] != snapshot.sequence:
             started = time.perf_counter()
             text = self._expositions[openmetrics].document(self._families(snapshot))
-            known = self._texts[openmetrics] = (snapshot.sequence, text)
+            cached = self._texts[openmetrics] = (snapshot.sequence, text)
             self._duration_seconds = time.perf_counter() - started
         self._scrapes += 1
-        return known[1]
+        return cached[1]
 
     def _families(self, snapshot: Snapshot) -> Iterator[MetricFamily]:
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)

@@ -122,7 +122,7 @@ class OtlpSender:
             ("hw.errors", "{error}", "ECC events", True, _errors),
             ("hw.status", "1", "1 for the state that the device is in", False, self._status),
             ("neurontools.neuroncore.utilization", "1", "Share of time in executions", False, _core_utilization),
-            ("neurontools.neuroncore.held", "1", "1 while a process holds the core", False, _core_held),
+            ("neurontools.neuroncore.held", "1", "1 while a process holds the core", False, _core_in_use),
             ("neurontools.neuroncore.flops", "{operation}/s", "Floating point operations", False, _core_flops),
             (
                 "neurontools.process.executions",
@@ -149,7 +149,7 @@ class OtlpSender:
 class _OncePerOutage(logging.Filter):
     """Shortens the SDK's messages about an unreachable collector, and logs at most one every ten minutes."""
 
-    _told_at_seconds: float | None = None  # time of the last message, shared by all loggers
+    _logged_at_seconds: float | None = None  # time of the last message, shared by all loggers
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -159,9 +159,9 @@ class _OncePerOutage(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         now = time.monotonic()
-        if _OncePerOutage._told_at_seconds is not None and now - _OncePerOutage._told_at_seconds < _SILENCE_SECONDS:
+        if _OncePerOutage._logged_at_seconds is not None and now - _OncePerOutage._logged_at_seconds < _SILENCE_SECONDS:
             return False
-        _OncePerOutage._told_at_seconds = now
+        _OncePerOutage._logged_at_seconds = now
         cause = " ".join(record.getMessage().split())
         record.msg, record.args, record.exc_info = "metrics can't be sent to %s: %s", (self._url, cause[:300]), None
         return True
@@ -210,13 +210,13 @@ def _labels(snapshot: Snapshot, device: Device) -> dict[str, str | int]:
 
 def _device_utilization(snapshot: Snapshot) -> Iterator[Reading]:
     for device in snapshot.devices:
-        known = [
+        ratios = [
             core.utilization_ratio
             for core in snapshot.cores
             if core.device_index == device.index and core.utilization_ratio is not None
         ]
-        if known:
-            yield sum(known) / len(known), {**_labels(snapshot, device), "hw.gpu.task": "general"}
+        if ratios:
+            yield sum(ratios) / len(ratios), {**_labels(snapshot, device), "hw.gpu.task": "general"}
 
 
 def _used_bytes(device: Device) -> int | None:
@@ -257,7 +257,7 @@ def _core_utilization(snapshot: Snapshot) -> Iterator[Reading]:
             yield core.utilization_ratio, core_attributes(core.index, core.device_index)
 
 
-def _core_held(snapshot: Snapshot) -> Iterator[Reading]:
+def _core_in_use(snapshot: Snapshot) -> Iterator[Reading]:
     for core in logical_cores(snapshot):
         if core.is_free is not None:
             yield int(not core.is_free), core_attributes(core.index, core.device_index)

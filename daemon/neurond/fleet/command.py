@@ -35,7 +35,7 @@ EXIT_CODES = (
     (130, "interrupted"),
 )
 _HOSTS_OF_A_SECOND = 10  # snapshots per second by default; these take a fifth of a CPU core
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -47,14 +47,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    made = _Parser(
+    parser = _Parser(
         prog="neuron-fleet-sim",
         description="Serves many simulated Neuron hosts from few processes, each with a socket of its own.",
         epilog=exit_code_text(EXIT_CODES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--hosts", metavar="N", type=int, default=16, help=f"number of hosts, up to {MOST_HOSTS}; default: 16")
     add("--mix", default=USUAL_MIX, help="instance types: TYPE[/SCENARIO][=SHARE], comma-separated; default: a mix")
     add("--directory", metavar="DIR", help="directory for sockets and the hostfile; default: a temporary directory")
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     add("--metrics-from", metavar="PORT", type=int, help="serve metrics on 127.0.0.1, starting at this port")
     add("--ready-fd", metavar="FD", type=int, help="write the directory to this file descriptor once all hosts serve")
     add("--while-fd", metavar="FD", type=int, help="also end when the other end of this pipe is closed")
-    return made
+    return parser
 
 
 def main() -> None:
@@ -158,14 +158,14 @@ def _removed(directory: Directory, name: str) -> None:
 
 def _wait(processes: FleetProcesses, while_fd: int | None) -> None:
     """Waits until a signal interrupts it or `while_fd` is closed. Reports each host whose process ended, once."""
-    told: set[str] = set()
+    reported: set[str] = set()
     watched = [] if while_fd is None else [while_fd]
     while True:
-        if select.select(watched, [], [], _LOOK_SECONDS)[0] and not os.read(watched[0], 1):
+        if select.select(watched, [], [], _POLL_SECONDS)[0] and not os.read(watched[0], 1):
             return
-        gone = [name for name in processes.ended() if name not in told]
+        gone = [name for name in processes.ended() if name not in reported]
         if gone:
-            told.update(gone)
+            reported.update(gone)
             write_stderr(
                 f"neuron-fleet-sim: no longer served, their process has ended: {', '.join(gone[:8])}"
                 + (f" and {len(gone) - 8} more" if len(gone) > 8 else "")
@@ -269,7 +269,7 @@ def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
 def _nodes(kinds: list[HostMixEntry]) -> list[str | None]:
     """Returns the UltraServer node of each host as NAME:INDEX; None for types that no UltraServer has."""
     nodes: list[str | None] = []
-    made = 0
+    ultraserver_count = 0
     filling: dict[str, tuple[str, int]] = {}  # by instance type: the incomplete UltraServer, its next node
     for kind in kinds:
         ultraserver = catalog.load(kind.instance_type).ultraserver
@@ -277,8 +277,8 @@ def _nodes(kinds: list[HostMixEntry]) -> list[str | None]:
             nodes.append(None)
             continue
         if kind.instance_type not in filling:
-            made += 1
-            filling[kind.instance_type] = f"us-{made}", 0
+            ultraserver_count += 1
+            filling[kind.instance_type] = f"us-{ultraserver_count}", 0
         name, index = filling.pop(kind.instance_type)
         nodes.append(f"{name}:{index}")
         if index + 1 < ultraserver.node_count:
@@ -312,9 +312,9 @@ class FleetProcesses:
                     self._children.append(_started(share))
             for child in self._children:
                 assert child.stdout is not None  # noqa: S101 - Popen made a pipe
-                said = child.stdout.readline().decode("utf-8", "replace").strip()
-                if said != "ready":
-                    raise UserError(said or f"a process of the fleet ended with code {child.wait()}", EXIT_FAILURE)
+                line = child.stdout.readline().decode("utf-8", "replace").strip()
+                if line != "ready":
+                    raise UserError(line or f"a process of the fleet ended with code {child.wait()}", EXIT_FAILURE)
         except BaseException:
             self._end()
             raise

@@ -78,7 +78,7 @@ async def _serve(all_settings: list[Settings]) -> int:
 
 
 # Delay before the host is lost, so that the client that injected the fault receives its reply.
-_LAST_WORDS_SECONDS = 0.2
+_EXIT_FLUSH_SECONDS = 0.2
 
 
 class LosableHost:
@@ -105,13 +105,13 @@ class LosableHost:
     def _lost(self, gone: asyncio.Event) -> Callable[[float | None, tuple[FaultRequest, ...]], None]:
         def lose(for_seconds: float | None, to_come: tuple[FaultRequest, ...]) -> None:
             self._for_seconds = for_seconds
-            self._faults = tuple(_later(fault, for_seconds or 0.0) for fault in to_come)
-            asyncio.get_running_loop().call_later(_LAST_WORDS_SECONDS, gone.set)
+            self._faults = tuple(_reduce_delay(fault, for_seconds or 0.0) for fault in to_come)
+            asyncio.get_running_loop().call_later(_EXIT_FLUSH_SECONDS, gone.set)
 
         return lose
 
 
-def _later(fault: FaultRequest, seconds: float) -> FaultRequest:
+def _reduce_delay(fault: FaultRequest, seconds: float) -> FaultRequest:
     """Returns the request with its delay reduced by the time for which the host is lost."""
     if fault.after_seconds is None:
         return fault

@@ -37,16 +37,16 @@ class ProcessAccounts:
         self._attached: dict[int, Process] = {}  # attached processes of the latest snapshot, by PID
         self._found: dict[int, DriverAccount] = {}
         # Accounts that wait for an exit status, by token.
-        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()
+        self._pending: OrderedDict[str, EndedProcess] = OrderedDict()
         # Exit statuses that wait for an account, by token.
         self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()
         self._finished: list[EndedProcess] = []
 
     def end(self, token: str, outcome: ProcessOutcome) -> None:
         """Records how an attached process ended."""
-        ended = self._waiting.pop(token, None)
+        ended = self._pending.pop(token, None)
         if ended is not None:
-            self._finished.append(_with(ended, outcome))
+            self._finished.append(_with_outcome(ended, outcome))
         else:
             self._outcomes[token] = outcome
             if len(self._outcomes) > _MOST_WAITING:
@@ -71,19 +71,19 @@ class ProcessAccounts:
         began = counted_since_unix_seconds(process, snapshot)
         if began is None:
             began = snapshot.taken_at_unix_seconds
-        seen = self._attached.get(process.pid)
-        if seen is not None and seen.attached_at_unix_seconds == process.attached_at_unix_seconds:
-            process = _completed(process, seen)
+        attached = self._attached.get(process.pid)
+        if attached is not None and attached.attached_at_unix_seconds == process.attached_at_unix_seconds:
+            process = _completed(process, attached)
         ended = _ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
         outcome = self._outcomes.pop(departure.token, None)
         if process.synthetic:
             outcome = ProcessOutcome()
         if outcome is not None:
-            self._finished.append(_with(ended, outcome))
+            self._finished.append(_with_outcome(ended, outcome))
             return
-        self._waiting[departure.token] = ended
-        if len(self._waiting) > _MOST_WAITING:
-            self._finished.append(self._waiting.popitem(last=False)[1])
+        self._pending[departure.token] = ended
+        if len(self._pending) > _MOST_WAITING:
+            self._finished.append(self._pending.popitem(last=False)[1])
 
     def _follow_found(self, snapshot: Snapshot, peak_flops: float | None) -> None:
         now = {
@@ -105,21 +105,21 @@ class ProcessAccounts:
                 snapshot.taken_at_unix_seconds,
                 peak_flops,
             )
-            self._finished.append(_with(ended, ProcessOutcome(lives_on=self._is_alive(account.process))))
+            self._finished.append(_with_outcome(ended, ProcessOutcome(lives_on=self._is_alive(account.process))))
         for pid, process in now.items():
-            known = self._found.get(pid)
-            if known is None:
-                known = self._found[pid] = DriverAccount(process, snapshot.taken_at_unix_seconds)
-            known.observe(process, snapshot)
+            driver_account = self._found.get(pid)
+            if driver_account is None:
+                driver_account = self._found[pid] = DriverAccount(process, snapshot.taken_at_unix_seconds)
+            driver_account.observe(process, snapshot)
 
 
-def _completed(last: Process, seen: Process) -> Process:
+def _completed(last: Process, latest: Process) -> Process:
     """Returns the last state of a process, completed with user, command and job from a snapshot."""
     return replace(
         last,
-        user=last.user if last.user is not None else seen.user,
-        command=last.command or seen.command,
-        job=seen.job or last.job,
+        user=last.user if last.user is not None else latest.user,
+        command=last.command or latest.command,
+        job=latest.job or last.job,
     )
 
 
@@ -158,7 +158,7 @@ def _ended(
     )
 
 
-def _with(ended: EndedProcess, outcome: ProcessOutcome) -> EndedProcess:
+def _with_outcome(ended: EndedProcess, outcome: ProcessOutcome) -> EndedProcess:
     return replace(ended, exit_status=outcome.exit_status, lives_on=outcome.lives_on)
 
 

@@ -60,13 +60,18 @@ class LineFile:
     """
 
     def __init__(
-        self, path: str, name: str, what: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES
+        self,
+        path: str,
+        name: str,
+        description: str,
+        group_id: int | None = None,
+        most_file_bytes: int = MOST_FILE_BYTES,
     ) -> None:
         self._name, self._older_name = f"{name}.jsonl", f"{name}.1.jsonl"
-        self._what = what
+        self._description = description
         self._group_id = group_id
         self._most_file_bytes = most_file_bytes
-        self._tell_trouble = RateLimitedLogger(_log, logging.WARNING)
+        self._log_problem = RateLimitedLogger(_log, logging.WARNING)
         self._directory = Directory.open(path, make_mode=0o700)
         self._file = -1
         try:
@@ -75,11 +80,11 @@ class LineFile:
             older = b""
             with contextlib.suppress(FileNotFoundError):
                 older = self._directory.read(self._older_name, self._most_bytes) or b""
-            self.content = older[: older.rfind(b"\n") + 1] + self._mended()
+            self.content = older[: older.rfind(b"\n") + 1] + self._read_complete_lines()
         except BaseException:
-            self._let_go()
+            self._close_files()
             raise
-        self._waiting: queue.Queue[Callable[[], bytes] | None] = queue.Queue(_MOST_WAITING)
+        self._queue: queue.Queue[Callable[[], bytes] | None] = queue.Queue(_MOST_WAITING)
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._thread.start()
 
@@ -90,17 +95,17 @@ class LineFile:
         ValueError that `line` raises.
         """
         try:
-            self._waiting.put_nowait(line)
+            self._queue.put_nowait(line)
         except queue.Full:
-            self._tell_trouble("%s: the disk does not answer; %s is not kept", self._directory.path, self._what)
+            self._log_problem("%s: the disk does not answer; %s is not kept", self._directory.path, self._description)
 
     def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
         """Writes the queued lines and closes the files. Waits at most `wait_seconds` for a disk that hangs."""
         with contextlib.suppress(queue.Full):
-            self._waiting.put_nowait(None)
+            self._queue.put_nowait(None)
         self._thread.join(wait_seconds)
         if not self._thread.is_alive():
-            self._let_go()
+            self._close_files()
 
     @property
     def _most_bytes(self) -> int:
@@ -129,7 +134,7 @@ class LineFile:
             raise
         return descriptor
 
-    def _mended(self) -> bytes:
+    def _read_complete_lines(self) -> bytes:
         """Removes an incomplete last line from the file; empties a too large file. Returns the remaining lines."""
         content = b""
         if os.fstat(self._file).st_size <= self._most_bytes:
@@ -139,18 +144,18 @@ class LineFile:
         return content[:whole]
 
     def _work(self) -> None:
-        while (line := self._waiting.get()) is not None:
+        while (line := self._queue.get()) is not None:
             try:
                 self._write(line())
             except ValueError as error:
-                self._tell_trouble("%s is not kept: %s", self._what, error)
+                self._log_problem("%s is not kept: %s", self._description, error)
             except OSError as error:
-                self._tell_trouble("%s: %s is not kept: %s", self._directory.path, self._what, error.strerror)
+                self._log_problem("%s: %s is not kept: %s", self._directory.path, self._description, error.strerror)
 
     def _write(self, line: bytes) -> None:
         size = os.fstat(self._file).st_size
         if size + len(line) > self._most_file_bytes:
-            self._turn_over()
+            self._rotate()
             size = 0
         try:
             if os.pwrite(self._file, line, size) < len(line):
@@ -159,7 +164,7 @@ class LineFile:
             os.ftruncate(self._file, size)
             raise
 
-    def _turn_over(self) -> None:
+    def _rotate(self) -> None:
         """Rotates the log: renames the current file over the older one, and opens a new current file."""
         descriptor = self._directory.descriptor
         os.rename(self._name, self._older_name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
@@ -167,7 +172,7 @@ class LineFile:
         os.close(before)
         self._file = self._opened()
 
-    def _let_go(self) -> None:
+    def _close_files(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -185,7 +190,7 @@ def open_audit_file(path: str, group: int | None) -> LineFile:
 
 
 def open_state_file(
-    directory: str | None, group: int | None, what: str, opened: Callable[[str, int | None], T]
+    directory: str | None, group: int | None, description: str, opened: Callable[[str, int | None], T]
 ) -> T | None:
     """Opens a state file with `opened(directory, group)`.
 
@@ -196,12 +201,12 @@ def open_state_file(
     try:
         return opened(directory, group)
     except BlockingIOError:
-        _log.warning("%s: another daemon keeps %s there; this one keeps it in memory", directory, what)
+        _log.warning("%s: another daemon keeps %s there; this one keeps it in memory", directory, description)
     except OSError as error:
         _log.warning(
             "%s: %s is kept only in memory: %s%s",
             directory,
-            what,
+            description,
             f"{error.filename} " if isinstance(error, NotTrusted) else "",
             error.strerror,
         )
@@ -225,10 +230,10 @@ def decode_ended(line: bytes) -> EndedProcess:
     Unknown keys of later versions are ignored.
     """
     try:
-        told = json.loads(line, parse_constant=_refuse)
-        if not isinstance(told, dict):
+        document = json.loads(line, parse_constant=_refuse)
+        if not isinstance(document, dict):
             raise ValueError("no object")
-        values: dict[str, Any] = {name: value for name, value in told.items() if name in _NAMES}
+        values: dict[str, Any] = {name: value for name, value in document.items() if name in _NAMES}
         for name, kind in (("executions", ExecutionCounters), ("errors", ErrorCounters)):
             if values.get(name) is not None:
                 values[name] = kind(**values[name])
@@ -360,10 +365,10 @@ class AuditLog:
         }
         for key, process in (now | left).items():
             if key not in self._attached:
-                self.record("attached", at_unix_seconds, _who(process))
+                self.record("attached", at_unix_seconds, _process_fields(process))
         for key, process in (self._attached | left).items():
             if key not in now:
-                self.record("released", at_unix_seconds, _who(process))
+                self.record("released", at_unix_seconds, _process_fields(process))
         self._attached = now
 
     def record_faults(self, snapshot: Snapshot) -> None:
@@ -379,15 +384,15 @@ class AuditLog:
         for fault in faults:
             self._fault(fault, at_unix_seconds)
             by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
-            self.record("fault_healed", at_unix_seconds, _what(fault) | by)
+            self.record("fault_healed", at_unix_seconds, _fault_fields(fault) | by)
             self._faults.pop(fault.number, None)
 
     def _fault(self, fault: InjectedFault, at_unix_seconds: float) -> None:
         before = self._faults.get(fault.number)
         if before is None:
-            self.record("fault_injected", fault.injected_at_unix_seconds, _what(fault))
+            self.record("fault_injected", fault.injected_at_unix_seconds, _fault_fields(fault))
         if fault.state is not (FaultState.WAITING if before is None else before.state):
-            self.record(_STATES[fault.state], at_unix_seconds, _what(fault))
+            self.record(_STATES[fault.state], at_unix_seconds, _fault_fields(fault))
 
     def record_profile_request(self, by_pid: int, by_uid: int, pid: int) -> None:
         """Records that a process was allowed to profile another process."""
@@ -399,7 +404,7 @@ class AuditLog:
             self._file.close()
 
 
-def _who(process: Process) -> dict[str, object]:
+def _process_fields(process: Process) -> dict[str, object]:
     return {
         "pid": process.pid,
         "uid": process.uid,
@@ -409,7 +414,7 @@ def _who(process: Process) -> dict[str, object]:
     }
 
 
-def _what(fault: InjectedFault) -> dict[str, object]:
+def _fault_fields(fault: InjectedFault) -> dict[str, object]:
     return {
         "number": fault.number,
         "kind": fault.kind,

@@ -33,7 +33,7 @@ class ConnectionProxy:
         self._server = ProxiedServer[PeerCredentials](peers)
         self._goaway = GoawaySender()
         self._accepting: Acceptor | None = None
-        self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
+        self._delayed: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
         self._checked_seconds: dict[int, float] = {}  # time of the last check for closed clients, by UID
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
@@ -41,48 +41,48 @@ class ConnectionProxy:
         self._server.open(inner_path)
         self._accepting = Acceptor(listener, self._accept, name="the API", refuse=_refuse)
 
-    def who(self, peer_name: str) -> PeerCredentials | None:
+    def find_peer(self, peer_name: str) -> PeerCredentials | None:
         """Returns the client that has this peer name in grpcio, or None if its connection has ended."""
-        return self._server.who(peer_name)
+        return self._server.find_peer(peer_name)
 
     def close(self) -> None:
         """Stops accepting and closes all connections."""
         if self._accepting is not None:
             self._accepting.close()
-        for connection, (waiting, _) in self._waiting.items():
+        for connection, (waiting, _) in self._delayed.items():
             waiting.cancel()
             connection.close()
-        self._waiting.clear()
+        self._delayed.clear()
         self._server.close()
         self._goaway.close()
 
     def _accept(self, connection: socket.socket, _address: object) -> None:
         try:
-            who = read_peer_credentials(connection)
+            peer = read_peer_credentials(connection)
         except OSError:
             connection.close()
             return
-        wait_seconds = self._peers.spend(who, CONNECTION_WORK)
+        wait_seconds = self._peers.spend(peer, CONNECTION_WORK)
         try:
-            self._count_connection(who)
+            self._count_connection(peer)
         except LimitReached as limit:
             self._goaway.refuse(connection, str(limit))
             return
         if wait_seconds > 0:
             loop = asyncio.get_running_loop()
-            waiting = loop.call_later(wait_seconds, self._connect_delayed, connection, who)
-            self._waiting[connection] = waiting, who
+            waiting = loop.call_later(wait_seconds, self._connect_delayed, connection, peer)
+            self._delayed[connection] = waiting, peer
         else:
-            self._connect(connection, who)
+            self._connect(connection, peer)
 
-    def _count_connection(self, who: PeerCredentials) -> None:
+    def _count_connection(self, peer: PeerCredentials) -> None:
         """Counts a connection. If a limit is reached, first closes connections of the user whose clients hung up."""
         try:
-            self._peers.take(who, ResourceKind.CONNECTION)
+            self._peers.take(peer, ResourceKind.CONNECTION)
         except LimitReached:
-            if not self._close_abandoned(who.uid):
+            if not self._close_abandoned(peer.uid):
                 raise
-            self._peers.take(who, ResourceKind.CONNECTION)
+            self._peers.take(peer, ResourceKind.CONNECTION)
 
     def _close_abandoned(self, uid: int) -> int:
         """Closes those of a user's connections whose clients have hung up. Returns how many it closed."""
@@ -90,33 +90,33 @@ class ConnectionProxy:
         if now_seconds - self._checked_seconds.get(uid, 0.0) < _CHECK_EVERY_SECONDS:
             return 0
         self._checked_seconds[uid] = now_seconds
-        relays = [relay for relay, who in self._server.relays() if who.uid == uid]
-        waiting = [connection for connection, (_, who) in self._waiting.items() if who.uid == uid]
+        relays = [relay for relay, peer in self._server.relays() if peer.uid == uid]
+        waiting = [connection for connection, (_, peer) in self._delayed.items() if peer.uid == uid]
         gone = closed_by_peer([*(relay.client for relay in relays), *waiting])
         for relay in relays:
             if relay.client in gone:
                 relay.close()
         for connection in waiting:
             if connection in gone:
-                handle, who = self._waiting.pop(connection)
+                handle, peer = self._delayed.pop(connection)
                 handle.cancel()
                 connection.close()
-                self._peers.give_back(who, ResourceKind.CONNECTION)
+                self._peers.release(peer, ResourceKind.CONNECTION)
         return len(gone)
 
-    def _connect_delayed(self, connection: socket.socket, who: PeerCredentials) -> None:
-        del self._waiting[connection]
+    def _connect_delayed(self, connection: socket.socket, peer: PeerCredentials) -> None:
+        del self._delayed[connection]
         if is_closed_by_peer(connection):
             connection.close()
-            self._peers.give_back(who, ResourceKind.CONNECTION)
+            self._peers.release(peer, ResourceKind.CONNECTION)
         else:
-            self._connect(connection, who)
+            self._connect(connection, peer)
 
-    def _connect(self, client: socket.socket, who: PeerCredentials) -> None:
+    def _connect(self, client: socket.socket, peer: PeerCredentials) -> None:
         try:
-            self._server.connect(client, who, Relay)
+            self._server.connect(client, peer, Relay)
         except OSError as error:
-            self._peers.give_back(who, ResourceKind.CONNECTION)
+            self._peers.release(peer, ResourceKind.CONNECTION)
             self._goaway.refuse(client, f"the daemon can take no more connections now: {error.strerror}")
 
 
@@ -163,7 +163,7 @@ class GoawaySender:
 
 
 # The buffer for reads from clients is small, so that one read can't exceed the client's rate limit by much.
-_weighed = memoryview(bytearray(2**13))
+_receive_buffer = memoryview(bytearray(2**13))
 _answered = memoryview(bytearray(2**16))
 
 
@@ -174,10 +174,21 @@ class Relay:
     `on_end` is called once, after both ends are closed. Each direction buffers the data of at most one read.
     """
 
-    _piece: ClassVar = _weighed  # the buffer for reads from the client
-    _not_now: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
+    _piece: ClassVar = _receive_buffer  # the buffer for reads from the client
+    _would_block: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
 
-    __slots__ = ("_client", "_down", "_is_open", "_loop", "_on_end", "_rest", "_server", "_spend", "_up", "_weight")
+    __slots__ = (
+        "_client",
+        "_is_open",
+        "_loop",
+        "_on_end",
+        "_pause",
+        "_server",
+        "_spend",
+        "_to_client",
+        "_to_server",
+        "_weight",
+    )
 
     def __init__(
         self,
@@ -191,9 +202,9 @@ class Relay:
         self._spend = spend
         self._on_end = on_end
         self._weight = RequestCost()
-        self._up = b""  # data that waits to be sent to the server
-        self._down = b""  # data that waits to be sent to the client
-        self._rest: asyncio.TimerHandle | None = None
+        self._to_server = b""  # data that waits to be sent to the server
+        self._to_client = b""  # data that waits to be sent to the client
+        self._pause: asyncio.TimerHandle | None = None
         self._is_open = True
         self._loop = asyncio.get_running_loop()
         # A large send buffer would hold old data for a slow client.
@@ -206,8 +217,8 @@ class Relay:
         if not self._is_open:
             return
         self._is_open = False
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
         for end in (self._client, self._server):
             self._loop.remove_reader(end.fileno())
             self._loop.remove_writer(end.fileno())
@@ -222,31 +233,31 @@ class Relay:
         data = self._received(self._client, self._piece)
         if not data:
             return
-        wait_seconds = self._spend(self._weight.weigh(data))
-        self._up = self._sent(self._server, data)
+        wait_seconds = self._spend(self._weight.cost_of(data))
+        self._to_server = self._sent(self._server, data)
         if not self._is_open:
             return
-        if self._up:
+        if self._to_server:
             self._loop.add_writer(self._server.fileno(), self._write_server)
         if wait_seconds > 0:
-            self._rest = self._loop.call_later(wait_seconds, self._rested)
-        if self._up or wait_seconds > 0:
+            self._pause = self._loop.call_later(wait_seconds, self._end_pause)
+        if self._to_server or wait_seconds > 0:
             self._loop.remove_reader(self._client.fileno())
 
-    def _rested(self) -> None:
-        self._rest = None
+    def _end_pause(self) -> None:
+        self._pause = None
         if is_closed_by_peer(self._client):  # the client is gone, so drop its pending requests
             self.close()
         else:
             self._read_client_again()
 
     def _read_client_again(self) -> None:
-        if self._rest is None and not self._up:
+        if self._pause is None and not self._to_server:
             self._loop.add_reader(self._client.fileno(), self._read_client)
 
     def _write_server(self) -> None:
-        self._up = self._sent(self._server, memoryview(self._up))
-        if self._is_open and not self._up:
+        self._to_server = self._sent(self._server, memoryview(self._to_server))
+        if self._is_open and not self._to_server:
             self._loop.remove_writer(self._server.fileno())
             self._read_client_again()
 
@@ -254,14 +265,14 @@ class Relay:
         data = self._received(self._server, _answered)
         if not data:
             return
-        self._down = self._sent(self._client, data)
-        if self._down:
+        self._to_client = self._sent(self._client, data)
+        if self._to_client:
             self._loop.remove_reader(self._server.fileno())
             self._loop.add_writer(self._client.fileno(), self._write_client)
 
     def _write_client(self) -> None:
-        self._down = self._sent(self._client, memoryview(self._down))
-        if self._is_open and not self._down:
+        self._to_client = self._sent(self._client, memoryview(self._to_client))
+        if self._is_open and not self._to_client:
             self._loop.remove_writer(self._client.fileno())
             self._loop.add_reader(self._server.fileno(), self._read_server)
 
@@ -272,7 +283,7 @@ class Relay:
         """
         try:
             size = end.recv_into(piece)
-        except self._not_now:
+        except self._would_block:
             return piece[:0]
         except OSError:
             size = 0
@@ -284,7 +295,7 @@ class Relay:
         """Sends as much data as the socket takes, and returns the unsent data. Closes the relay on an error."""
         try:
             return bytes(data[end.send(data) :])
-        except self._not_now:
+        except self._would_block:
             return bytes(data)
         except OSError:
             self.close()
@@ -326,7 +337,7 @@ class ProxiedServer(Generic[P]):
         self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         Path(path).unlink()
 
-    def who(self, peer_name: str) -> P | None:
+    def find_peer(self, peer_name: str) -> P | None:
         """Returns the client that has this peer name in grpcio; None if it is unknown."""
         return self._names.get(peer_name)
 
@@ -334,7 +345,7 @@ class ProxiedServer(Generic[P]):
         """Returns the open relays with their clients."""
         return [(relay, self._names[name]) for relay, name in self._relays.items()]
 
-    def connect(self, client: socket.socket, who: P, kind: type[R]) -> R:
+    def connect(self, client: socket.socket, peer: P, kind: type[R]) -> R:
         """Connects to the server and relays a client to it. The client's limits count the connection until it ends.
 
         Raises OSError if it can't connect. In that case the client's socket stays open and counted.
@@ -349,8 +360,8 @@ class ProxiedServer(Generic[P]):
                 server.close()
             raise
         name = f"unix-abstract:{server.getsockname()[1:].decode('ascii')}"
-        self._names[name] = who
-        relay = kind(client, server, partial(self._peers.spend, who), self._ended)
+        self._names[name] = peer
+        relay = kind(client, server, partial(self._peers.spend, peer), self._ended)
         self._relays[relay] = name
         return relay
 
@@ -363,8 +374,8 @@ class ProxiedServer(Generic[P]):
             self._descriptor = -1
 
     def _ended(self, relay: Relay) -> None:
-        who = self._names.pop(self._relays.pop(relay))
-        self._peers.give_back(who, ResourceKind.CONNECTION)
+        peer = self._names.pop(self._relays.pop(relay))
+        self._peers.release(peer, ResourceKind.CONNECTION)
 
 
 _PREFACE_BYTES = 24
@@ -387,7 +398,7 @@ class RequestCost:
         self._header = b""
         self._skip = _PREFACE_BYTES
 
-    def weigh(self, data: memoryview) -> float:
+    def cost_of(self, data: memoryview) -> float:
         """Returns the cost of the client's next bytes. One call costs 1."""
         size = len(data)
         work = size * BYTE_COST

@@ -131,7 +131,7 @@ class _Account:
         """Returns the seconds until the refilled bucket is out of debt."""
         return max(-self.left / self.pace.per_second - (now_seconds - self.at_seconds), 0.0)
 
-    def is_forgotten(self, now_seconds: float) -> bool:
+    def is_idle(self, now_seconds: float) -> bool:
         """Whether the account can be dropped: nothing is open and the bucket is full, as in a new account."""
         if any(self.open.values()):
             return False
@@ -149,10 +149,10 @@ class PeerLimiter:
         self._until_sweep = _SWEEP_EVERY
         self.closed_total = 0
 
-    def take(self, who: Peer, kind: ResourceKind) -> None:
+    def take(self, peer: Peer, kind: ResourceKind) -> None:
         """Counts one more open resource of a peer. Raises LimitReached if a limit is reached."""
         most = self.limits.open[kind]
-        accounts = list(self._accounts_of(who))
+        accounts = list(self._accounts_of(peer))
         for account in accounts:
             allowed = most.by_user if account.pace is self.limits.user_pace else most.by_process
             if account.open[kind] >= allowed:
@@ -167,28 +167,28 @@ class PeerLimiter:
             account.open[kind] += 1
         self._together[kind] += 1
 
-    def give_back(self, who: Peer, kind: ResourceKind) -> None:
-        for account in self._accounts_of(who):
+    def release(self, peer: Peer, kind: ResourceKind) -> None:
+        for account in self._accounts_of(peer):
             account.open[kind] -= 1
         self._together[kind] -= 1
         self.closed_total += 1
 
-    def spend(self, who: Peer, work: float) -> float:
+    def spend(self, peer: Peer, work: float) -> float:
         """Charges a peer for work, and returns how many seconds it has to wait before its next request.
 
         While the account of the process is in debt, the account of its user is not charged.
         """
         now_seconds = self._clock()
         wait_seconds = 0.0
-        for account in self._accounts_of(who):
+        for account in self._accounts_of(peer):
             is_waiting = wait_seconds > 0
             wait_seconds = max(wait_seconds, account.wait_seconds(now_seconds))
             if not is_waiting:
                 wait_seconds = max(wait_seconds, account.spend(work, now_seconds))
         return wait_seconds
 
-    def _accounts_of(self, who: Peer) -> Iterator[_Account]:
-        one, many = who.accounts
+    def _accounts_of(self, peer: Peer) -> Iterator[_Account]:
+        one, many = peer.accounts
         if one is not None:
             yield self._account(one, self.limits.process_pace)
         yield self._account(many, self.limits.user_pace)
@@ -200,7 +200,7 @@ class PeerLimiter:
             self._until_sweep -= 1
             if self._until_sweep <= 0:
                 self._until_sweep = max(_SWEEP_EVERY, len(self._accounts))
-                forgotten = [old for old, each in self._accounts.items() if each.is_forgotten(now_seconds)]
+                forgotten = [old for old, each in self._accounts.items() if each.is_idle(now_seconds)]
                 for old in forgotten:
                     del self._accounts[old]
             account = self._accounts[key] = _Account(f"{key[0]} {key[1]}", pace, now_seconds)

@@ -123,16 +123,16 @@ class AttachSocket:
 
     def _forward_profile_request(self, asker: _Attached, line: bytes) -> None:
         """Forwards a profile request with its socket to the target process. Sends the requester the outcome."""
-        descriptor = asker.take_descriptor()
+        descriptor = asker.pop_descriptor()
         try:
             pid, options = parse_profile_request(line)
-            forward_profile_request(pid, options, asker.who, descriptor, self._attached.values(), self._allocator)
+            forward_profile_request(pid, options, asker.peer, descriptor, self._attached.values(), self._allocator)
         except (ProfileRefused, OSError) as error:
             reason = error.reason if isinstance(error, ProfileRefused) else profile_protocol.UNABLE
             asker.send_line(profile_protocol.refusal_of(reason, str(error)))
         else:
             asker.send_line(profile_protocol.PASSED + b"\n")
-            self._audit.record_profile_request(asker.pid, asker.who.uid, pid)
+            self._audit.record_profile_request(asker.pid, asker.peer.uid, pid)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -191,10 +191,10 @@ class _Attached:
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self.who, self.pid, self._pidfd = _admit(connection, peers)
+        self.peer, self.pid, self._pidfd = _admit(connection, peers)
         self.token = secrets.token_hex(16)
         self._is_open = True
-        allocator.enter(self.token, self.pid, self.who.uid, now_unix_seconds)
+        allocator.enter(self.token, self.pid, self.peer.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self._on_process_end)
@@ -210,7 +210,7 @@ class _Attached:
         except OSError:
             return False
 
-    def take_descriptor(self) -> int | None:
+    def pop_descriptor(self) -> int | None:
         """Returns the latest file descriptor that the process sent, if any. The caller has to close it."""
         descriptor, self._descriptor = self._descriptor, None
         return descriptor
@@ -220,15 +220,15 @@ class _Attached:
         if not self._is_open:
             return
         token, self._is_open = self.token, False
-        held_cores = self._allocator.known(token).count > 0
+        held_cores = self._allocator.find_lease(token).count > 0
         self._allocator.leave(token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
         self._keep_descriptor(None)
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
-        self._peers.give_back(self.who, ResourceKind.ATTACHMENT)
-        self._on_end(_Detached(token, self.pid, self.who.uid, self._pidfd, held_cores))
+        self._peers.release(self.peer, ResourceKind.ATTACHMENT)
+        self._on_end(_Detached(token, self.pid, self.peer.uid, self._pidfd, held_cores))
 
     def _on_process_end(self) -> None:
         """Reads the last lines of the ended process, then closes the connection."""
@@ -270,20 +270,20 @@ def _admit(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentia
     Raises _Refused at a limit, or if the process can't be identified or watched.
     """
     try:
-        who = read_peer_credentials(connection)
+        peer = read_peer_credentials(connection)
     except OSError as error:
         raise _Refused(f"the kernel gives no credentials of this process: {error.strerror}") from None
-    if who.pid is None:
+    if peer.pid is None:
         raise _Refused("the kernel gives no PID for this process: it is in a PID namespace that the daemon can't see")
     try:
-        peers.take(who, ResourceKind.ATTACHMENT)
+        peers.take(peer, ResourceKind.ATTACHMENT)
     except LimitReached as limit:
         raise _Refused(str(limit)) from None
     try:
-        return who, who.pid, open_pidfd(connection, who.pid)
+        return peer, peer.pid, open_pidfd(connection, peer.pid)
     except OSError as error:  # the process has already ended, or the daemon is out of file descriptors
-        peers.give_back(who, ResourceKind.ATTACHMENT)
-        raise _Refused(f"PID {who.pid} can't be watched: {error.strerror}") from None
+        peers.release(peer, ResourceKind.ATTACHMENT)
+        raise _Refused(f"PID {peer.pid} can't be watched: {error.strerror}") from None
 
 
 def _refuse(connection: socket.socket, reason: str) -> None:
@@ -302,11 +302,11 @@ class ExitWatch:
     Owns `pidfd`, which is -1 if there is no pidfd.
     """
 
-    def __init__(self, pidfd: int, pid: int, uid: int, on_known: Callable[[ProcessOutcome], None]) -> None:
+    def __init__(self, pidfd: int, pid: int, uid: int, on_outcome: Callable[[ProcessOutcome], None]) -> None:
         self._pidfd = pidfd
         self._pid = pid
         self._uid = uid
-        self._on_known = on_known
+        self._on_outcome = on_outcome
         self._delays = iter(_CHECK_AFTER_SECONDS)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -339,7 +339,7 @@ class ExitWatch:
     def _report(self, outcome: ProcessOutcome) -> None:
         self.close()
         self.is_done = True
-        self._on_known(outcome)
+        self._on_outcome(outcome)
 
 
 class ProfileRefused(Exception):
@@ -355,7 +355,7 @@ class ProfileTarget(Protocol):
 
     token: str
     pid: int
-    who: PeerCredentials
+    peer: PeerCredentials
     can_be_profiled: bool
 
     def send_line(self, line: bytes, descriptor: int | None = None) -> bool:
@@ -391,13 +391,13 @@ def forward_profile_request(
             UNKNOWN,
             f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows the PIDs that do",
         )
-    if asker.uid not in (target.who.uid, 0):
+    if asker.uid not in (target.peer.uid, 0):
         raise ProfileRefused(
             DENIED,
-            f"PID {pid} belongs to user {target.who.uid}, you are user {asker.uid}; use that account, or root",
+            f"PID {pid} belongs to user {target.peer.uid}, you are user {asker.uid}; use that account, or root",
         )
     if not target.can_be_profiled:
-        version = allocator.known(target.token).runtime_version or "unknown"
+        version = allocator.find_lease(target.token).runtime_version or "unknown"
         raise ProfileRefused(
             UNABLE,
             f"the runtime of PID {pid} (version {version}) takes no profiles on request; start the script with "
@@ -409,6 +409,6 @@ def forward_profile_request(
 
 def _holds_cores(allocator: CoreAllocator, token: str) -> bool:
     try:
-        return allocator.known(token).count > 0
+        return allocator.find_lease(token).count > 0
     except UnknownToken:
         return False

@@ -210,7 +210,7 @@ _OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", 
 class FaultService:
     """Injects and heals faults at the request of the daemon's user or root.
 
-    `faults` is None on a host with real devices. `who` returns the peer of a call.
+    `faults` is None on a host with real devices. `peer_of_call` returns the peer of a call.
     """
 
     def __init__(self, faults: FaultInjector | None) -> None:
@@ -218,44 +218,44 @@ class FaultService:
         self._armed = asyncio.Event()
         if faults is not None:
             faults.effects.on_acknowledged = self._armed.set
-        self.who: Callable[[Context], PeerCredentials | None] = lambda _context: None
+        self.peer_of_call: Callable[[Context], PeerCredentials | None] = lambda _context: None
 
     async def inject_faults(self, request: neuron_pb2.InjectFaultsRequest, context: Context) -> bytes:
         """Injects all requested faults or none. Waits up to a second until the affected processes acknowledge them."""
-        faults, who = await self._admitted(context)
+        faults, peer = await self._admitted(context)
         if len(request.faults) > MOST_REQUESTS:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MOST_REQUESTS} faults at once")
         try:
-            injected = faults.inject([_read(asked) for asked in request.faults], who.uid, who.pid)
+            injected = faults.inject([_read(each) for each in request.faults], peer.uid, peer.pid)
         except ImpossibleFault as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except NoTarget as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         except TooMany as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        await self._all_know(faults, {fault.number for fault in injected})
+        await self._wait_until_acknowledged(faults, {fault.number for fault in injected})
         return neuron_pb2.InjectFaultsResponse(faults=map(to_message, injected)).SerializeToString()
 
     async def heal_faults(self, request: neuron_pb2.HealFaultsRequest, context: Context) -> bytes:
         """Heals the faults with the requested numbers (no numbers: all faults). Returns how many it healed."""
-        faults, who = await self._admitted(context)
+        faults, peer = await self._admitted(context)
         try:
-            healed = faults.heal(request.numbers, who.uid, who.pid)
+            healed = faults.heal(request.numbers, peer.uid, peer.pid)
         except NoSuchFault as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         return neuron_pb2.HealFaultsResponse(healed=healed).SerializeToString()
 
-    async def _all_know(self, faults: FaultInjector, numbers: set[int]) -> None:
+    async def _wait_until_acknowledged(self, faults: FaultInjector, numbers: set[int]) -> None:
         """Waits until the affected processes have acknowledged these faults, at most `_PATIENCE_SECONDS`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                while not faults.is_known_to_all(numbers):
+                while not faults.is_acknowledged(numbers):
                     self._armed.clear()
                     await self._armed.wait()
 
     async def _admitted(self, context: Context) -> tuple[FaultInjector, PeerCredentials]:
-        who = self.who(context)
-        if who is None or who.uid not in (os.geteuid(), 0):
+        peer = self.peer_of_call(context)
+        if peer is None or peer.uid not in (os.geteuid(), 0):
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
                 "only the user of the daemon may inject and heal faults; use that account",
@@ -265,15 +265,15 @@ class FaultService:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "its devices are not simulated, so they can't have faults; start neurond --simulate TYPE",
             )
-        return self._faults, who
+        return self._faults, peer
 
 
-def _read(asked: neuron_pb2.FaultRequest) -> FaultRequest:
+def _read(request: neuron_pb2.FaultRequest) -> FaultRequest:
     """Parses a fault request. Raises ImpossibleFault if it is invalid."""
-    if len(asked.kind) > _LONGEST_NAME or len(asked.part) > _LONGEST_NAME:
+    if len(request.kind) > _LONGEST_NAME or len(request.part) > _LONGEST_NAME:
         raise ImpossibleFault(f"a name is longer than {_LONGEST_NAME} characters")
-    given = {name: getattr(asked, name) for name in _OPTIONAL if asked.HasField(name)}  # type: ignore[arg-type]
-    target = asked.WhichOneof("target")
+    given = {name: getattr(request, name) for name in _OPTIONAL if request.HasField(name)}  # type: ignore[arg-type]
+    target = request.WhichOneof("target")
     if target is not None:
-        given[target] = getattr(asked, target)
-    return FaultRequest(kind=asked.kind, seed=asked.seed, **given)
+        given[target] = getattr(request, target)
+    return FaultRequest(kind=request.kind, seed=request.seed, **given)

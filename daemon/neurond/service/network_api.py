@@ -48,7 +48,7 @@ _IDLE_MILLISECONDS = 300_000  # a connection without a call is closed after this
 _REFUSALS_KEPT_PER_HOUR = 120
 
 _log = logging.getLogger(__name__)
-_tell = RateLimitedLogger(_log, logging.WARNING)
+_limited_log = RateLimitedLogger(_log, logging.WARNING)
 
 Keep = Callable[[str, float, Mapping[str, object]], None]
 """Takes an event, its Unix time and its fields."""
@@ -66,10 +66,10 @@ class NetworkApi:
             raise ValueError("there is no certificate, or no address")
         self._address = settings.listen
         self._keep = keep
-        self._kept = HourlyTokenBucket(_REFUSALS_KEPT_PER_HOUR, time.monotonic())
+        self._refusal_budget = HourlyTokenBucket(_REFUSALS_KEPT_PER_HOUR, time.monotonic())
         peers = PeerLimiter(network_limits(most_files), time.monotonic)
         self.proxy = TlsConnectionProxy(peers, tls, allowed_subjects(settings), self._on_refused)
-        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.proxy.who)
+        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.proxy.find_peer)
         self._server = new_server(
             ("grpc.max_receive_message_length", _MOST_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
@@ -105,11 +105,15 @@ class NetworkApi:
         self.proxy.close()
         await self._server.stop(patience_seconds)
 
-    def _on_refused(self, who: Mapping[str, object]) -> None:
+    def _on_refused(self, refusal: Mapping[str, object]) -> None:
         """Logs and records a refused client, both at a limited rate."""
-        _tell("the API over TLS refused %s: %s", " ".join(str(who[key]) for key in who if key != "why"), who["why"])
-        if self._kept.try_take(time.monotonic()):
-            self._keep("network_refused", time.time(), who)
+        _limited_log(
+            "the API over TLS refused %s: %s",
+            " ".join(str(refusal[key]) for key in refusal if key != "why"),
+            refusal["why"],
+        )
+        if self._refusal_budget.try_take(time.monotonic()):
+            self._keep("network_refused", time.time(), refusal)
 
 
 class _LocalOnlyServices(grpc.GenericRpcHandler):
@@ -169,10 +173,10 @@ class TlsConnectionProxy:
         self._server = ProxiedServer[NetworkPeer](peers)
         self._goaway = GoawaySender()
         self._acceptors: list[Acceptor] = []
-        self._waiting = ConnectionLimiter(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
-        self._turnstile = RateLimiter(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
+        self._handshakes = ConnectionLimiter(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
+        self._rate_limiter = RateLimiter(HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looked_seconds = time.monotonic()
+        self._checked_seconds = time.monotonic()
         self.outcomes: Counter[ConnectionOutcome] = Counter(dict.fromkeys(ConnectionOutcome, 0))
 
     @property
@@ -186,13 +190,13 @@ class TlsConnectionProxy:
         for listener in listeners:
             self._acceptors.append(Acceptor(listener, self._accept, name="the API over TLS"))
 
-    def who(self, peer_name: str) -> NetworkPeer | None:
+    def find_peer(self, peer_name: str) -> NetworkPeer | None:
         """Returns the client for grpcio's peer name, or None if the connection has ended."""
-        return self._server.who(peer_name)
+        return self._server.find_peer(peer_name)
 
     def renew(self) -> None:
         """Loads changed certificate files. When the client CA changed, all clients have to reconnect."""
-        self._looked_seconds = time.monotonic()
+        self._checked_seconds = time.monotonic()
         authorities = self._tls.authorities
         if self._tls.renew() and self._tls.authorities != authorities:
             for relay, _ in self._server.relays():
@@ -201,8 +205,8 @@ class TlsConnectionProxy:
     def allow(self, allowed_subjects: Subjects) -> None:
         """Applies new roles of certificate names, and closes the connections of clients whose role has changed."""
         self._subjects = allowed_subjects
-        for relay, who in self._server.relays():
-            if allowed_subjects.known([who.name]) != (who.name, who.role):
+        for relay, peer in self._server.relays():
+            if allowed_subjects.known([peer.name]) != (peer.name, peer.role):
                 relay.close()
 
     def close(self) -> None:
@@ -215,7 +219,7 @@ class TlsConnectionProxy:
         self._goaway.close()
 
     def _accept(self, connection: socket.socket, address: Any) -> None:
-        if time.monotonic() - self._looked_seconds >= _RENEW_SECONDS:
+        if time.monotonic() - self._checked_seconds >= _RENEW_SECONDS:
             self.renew()
         task: asyncio.Task[None] | None = None
 
@@ -223,7 +227,7 @@ class TlsConnectionProxy:
             if task is not None:
                 task.cancel()
 
-        place = self._waiting.enter(client_key(address[0]), make_room)
+        place = self._handshakes.enter(client_key(address[0]), make_room)
         if place is None:  # can't happen: every connection in a handshake can be evicted
             connection.close()
             return
@@ -261,7 +265,7 @@ class TlsConnectionProxy:
             await readable(connection)
             if not connection.recv(1, socket.MSG_PEEK):
                 raise ConnectionResetError
-            await self._turnstile.turn(address)
+            await self._rate_limiter.turn(address)
             secured = self._tls.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             closing.callback(secured.close)
             try:
@@ -269,9 +273,9 @@ class TlsConnectionProxy:
             except ssl.SSLError as error:
                 closing.pop_all()
                 self._goaway.close_later(secured)  # leaves the client time to read the TLS alert
-                why = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
+                cause = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
                 if "CERTIFICATE" in (error.reason or ""):
-                    raise _Refused(why) from None
+                    raise _Refused(cause) from None
                 raise
             closing.pop_all()
             return secured
@@ -280,24 +284,24 @@ class TlsConnectionProxy:
         """Relays a client with a verified certificate if its name is allowed and no limit is reached."""
         certificate = secured.getpeercert() or {}
         names = subject_names(certificate)
-        known = self._subjects.known(names)
-        if known is None:
+        identity = self._subjects.known(names)
+        if identity is None:
             shown = excerpt(", ".join(names), _LONGEST_TEXT) or "it has none"
             self._on_refused({"address": address, "names": shown, "why": "no name is allowed"})
             self._goaway.refuse(
                 secured, f"no name of your certificate may read here ({shown}); add it to tls.summary or tls.full"
             )
             return ConnectionOutcome.NOT_ALLOWED
-        who = NetworkPeer(address, *known)
+        peer = NetworkPeer(address, *identity)
         try:
-            self._peers.take(who, ResourceKind.CONNECTION)
+            self._peers.take(peer, ResourceKind.CONNECTION)
         except LimitReached as limit:
             self._goaway.refuse(secured, str(limit))
             return ConnectionOutcome.AT_LIMIT
         try:
-            relay = self._server.connect(secured, who, TlsRelay)
+            relay = self._server.connect(secured, peer, TlsRelay)
         except OSError as error:
-            self._peers.give_back(who, ResourceKind.CONNECTION)
+            self._peers.release(peer, ResourceKind.CONNECTION)
             self._goaway.refuse(secured, f"the daemon can take no more connections now: {error.strerror}")
             return ConnectionOutcome.AT_LIMIT
         relay.end_after(ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time())
@@ -328,14 +332,15 @@ def _set_tcp_options(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _DEAD_MILLISECONDS)
 
 
-_weighed = memoryview(bytearray(2**14))  # a whole TLS record: the selector can't see data left in OpenSSL's buffer
+# A whole TLS record: the selector can't see data left in OpenSSL's buffer.
+_receive_buffer = memoryview(bytearray(2**14))
 
 
 class TlsRelay(Relay):
     """A relay whose client is an `ssl.SSLSocket` after its handshake."""
 
-    _piece: ClassVar = _weighed
-    _not_now: ClassVar = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+    _piece: ClassVar = _receive_buffer
+    _would_block: ClassVar = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
     __slots__ = ("_end",)
 

@@ -63,14 +63,14 @@ class RuntimeService:
 
     def __init__(
         self,
-        ledger_: CoreAllocator,
+        allocator: CoreAllocator,
         instance_type: str,
         ticks: TickSchedule,
         clock: SteadyClock,
         faults: FaultInjector | None = None,
     ) -> None:
         self._faults = faults
-        self._allocator = ledger_
+        self._allocator = allocator
         self._instance_type = instance_type
         self._ticks = ticks
         self._clock = clock
@@ -86,7 +86,7 @@ class RuntimeService:
     async def report(self, request: neuron_pb2.ReportRequest, context: Context) -> bytes:
         """Stores a report of the calling process, unless an injected fault loses its reports."""
         try:
-            core_count = self._allocator.known(request.token).count
+            core_count = self._allocator.find_lease(request.token).count
             report = read_report(request.report, core_count, time.monotonic(), self._clock)
             if self._faults is None or not self._faults.loses_reports(request.token):
                 self._allocator.report(request.token, report)
@@ -173,9 +173,9 @@ def read_report(
         measured_at_seconds=measured_at_seconds,
         cores=cores,
         models=_models(message.models, core_count, clock_moved_seconds),
-        host_memory=_bounded(from_message(model.HostMemory, message.host_memory), "host_memory"),
-        executions=_bounded(from_message(model.ExecutionCounters, message.executions), "executions"),
-        errors=_bounded(from_message(model.ErrorCounters, message.errors), "errors"),
+        host_memory=_checked_counts(from_message(model.HostMemory, message.host_memory), "host_memory"),
+        executions=_checked_counts(from_message(model.ExecutionCounters, message.executions), "executions"),
+        errors=_checked_counts(from_message(model.ErrorCounters, message.errors), "errors"),
         total_latency_histogram=_histogram(message.total_latency_histogram, "total_latency_histogram"),
         device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
         training=_training(message.training, measured_at_seconds) if message.HasField("training") else None,
@@ -209,7 +209,7 @@ def _core(message: neuron_pb2.ReportedCore, clock_moved_seconds: float) -> CoreR
         busy_seconds_total=_seconds(message.busy_seconds_total, f"{where} busy_seconds_total"),
         flop_total=_count(message.flop_total, f"{where} flop_total"),
         executions_total=_count(message.executions_total, f"{where} executions_total"),
-        memory=_bounded(from_message(model.DeviceMemory, message.memory), f"{where} memory"),
+        memory=_checked_counts(from_message(model.DeviceMemory, message.memory), f"{where} memory"),
         execution_started_at_unix_seconds=_moment(message, "execution_started_at_unix_seconds", clock_moved_seconds),
         last_execution_at_unix_seconds=_moment(message, "last_execution_at_unix_seconds", clock_moved_seconds),
     )
@@ -234,8 +234,8 @@ def _models(
         for subgraph in loaded.subgraphs:
             if subgraph.neuroncore_index >= core_count:
                 raise InvalidReport(f"{where} lies on core {subgraph.neuroncore_index}, the process holds {core_count}")
-            _bounded(subgraph.device_memory, where)
-            _bounded(subgraph.host_memory, where)
+            _checked_counts(subgraph.device_memory, where)
+            _checked_counts(subgraph.host_memory, where)
         _count(loaded.executions_total, where)
         last_at = _moment(message, "last_execution_at_unix_seconds", clock_moved_seconds)
         if loaded.busy_seconds_total is not None:
@@ -307,7 +307,7 @@ def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAd
     return tuple(from_message(model.ScriptAdvice, message) for message in messages)
 
 
-def _bounded(part: Any, name: str) -> Any:
+def _checked_counts(part: Any, name: str) -> Any:
     """Returns `part` unchanged, or raises InvalidReport if one of its counts or their sum is out of range."""
     total = 0
     for field in part.__slots__:

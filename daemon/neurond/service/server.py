@@ -29,11 +29,11 @@ P = TypeVar("P", bound=Peer)
 
 
 class OpenCalls(Generic[P]):
-    """Tracks the open calls of a server. `who` returns the peer for grpcio's peer name; None after a disconnect."""
+    """Tracks the open calls of a server. `find_peer` maps grpcio's peer name to the peer; None after a disconnect."""
 
-    def __init__(self, peers: PeerLimiter, who: Callable[[str], P | None]) -> None:
+    def __init__(self, peers: PeerLimiter, find_peer: Callable[[str], P | None]) -> None:
         self._peers = peers
-        self._who = who
+        self._find_peer = find_peer
         self._is_ending = False
         self._streams: set[asyncio.Task[Any]] = set()
 
@@ -44,33 +44,33 @@ class OpenCalls(Generic[P]):
         """
         if self._is_ending:
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
-        who = self._who(context.peer())
-        if who is None:
+        peer = self._find_peer(context.peer())
+        if peer is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
-        if needs is Role.FULL and who.role is not Role.FULL:
+        if needs is Role.FULL and peer.role is not Role.FULL:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"this shows commands and users, which needs the role {needs}; your certificate has {who.role}",
+                f"this shows commands and users, which needs the role {needs}; your certificate has {peer.role}",
             )
         for kind in kinds:
             try:
-                self._peers.take(who, kind)
+                self._peers.take(peer, kind)
             except LimitReached as limit:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(limit))
-            on_done: Any = partial(self._ended, who, kind)  # no function satisfies the callback type in grpcio's stubs
+            on_done: Any = partial(self._ended, peer, kind)  # no function satisfies the callback type in grpcio's stubs
             context.add_done_callback(on_done)
 
-    def who(self, context: Context) -> P | None:
+    def peer_of_call(self, context: Context) -> P | None:
         """Returns the peer of a call, or None if the connection has ended."""
-        return self._who(context.peer())
+        return self._find_peer(context.peer())
 
     def spend(self, context: Context) -> float:
         """Charges a peer for another request in an open call. Returns how many seconds the request has to wait."""
-        who = self._who(context.peer())
-        return 0.0 if who is None else self._peers.spend(who, CALL_COST)
+        peer = self._find_peer(context.peer())
+        return 0.0 if peer is None else self._peers.spend(peer, CALL_COST)
 
-    def _ended(self, who: P, kind: ResourceKind, _context: Context) -> None:
-        self._peers.give_back(who, kind)
+    def _ended(self, peer: P, kind: ResourceKind, _context: Context) -> None:
+        self._peers.release(peer, kind)
 
     async def stream(self, context: Context, replies: Coroutine[Any, Any, None]) -> None:
         """Sends the replies of a streaming call. Aborts the call when the daemon ends."""
@@ -121,8 +121,8 @@ def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str
     """Returns the handlers of MonitorService. All roles may call methods that show neither commands nor users."""
 
     def watch_host_summary(request: Any, context: Any) -> Any:
-        who = calls.who(context)
-        return monitor.watch_host_summary(request, context, Role.SUMMARY if who is None else who.role)
+        peer = calls.peer_of_call(context)
+        return monitor.watch_host_summary(request, context, Role.SUMMARY if peer is None else peer.role)
 
     return {
         "GetSnapshot": unary_handler(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
@@ -200,7 +200,7 @@ def build_server(
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     """Creates the gRPC server of the daemon's Unix socket, without a port. Returns it and its health service."""
     server = new_server()
-    faults.who = calls.who
+    faults.peer_of_call = calls.peer_of_call
     methods = {
         "MonitorService": monitor_handlers(monitor, calls),
         "RuntimeService": {

@@ -62,7 +62,7 @@ class SocketFiles:
                 for path in self._sockets:
                     _remove_stale(self._directory, path)
         except UserError:
-            self._let_go()
+            self._release_lock()
             raise
 
     def listen(self, path: str) -> socket.socket:
@@ -104,9 +104,9 @@ class SocketFiles:
             for path in self._sockets:
                 with contextlib.suppress(OSError):
                     self._directory.remove(os.path.basename(path))  # noqa: PTH119
-        self._let_go()
+        self._release_lock()
 
-    def _let_go(self) -> None:
+    def _release_lock(self) -> None:
         """Removes the lock file if this daemon has locked it, and closes the directory."""
         if self._lock >= 0:
             if self._directory is not None:

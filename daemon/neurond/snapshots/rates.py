@@ -52,7 +52,7 @@ class RateCalculator:
         self._processes = {process.pid: process for process in processes}
         self._shares.forget_others(self._processes.keys())
         self._steps.forget_others(self._processes.keys())
-        self._measured = {pid: kept for pid, kept in self._measured.items() if pid in self._processes}
+        self._measured = {pid: measured for pid, measured in self._measured.items() if pid in self._processes}
         return derived
 
     def _process(self, now: Process, snapshot: Snapshot, processes_read: bool) -> Process:
@@ -241,17 +241,17 @@ _SPANS = 2
 
 
 @dataclass(slots=True)
-class _Past:
+class _StepHistory:
     began: Process  # state of the process when the current span of steps began
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
-    told: RecentSteps | None = None
+    recent: RecentSteps | None = None
 
 
 class RecentStepsByProcess:
     """Summarizes the latest steps of each rank from its reports. `derive` must get every report, in order."""
 
     def __init__(self) -> None:
-        self._past: dict[int, _Past] = {}
+        self._past: dict[int, _StepHistory] = {}
 
     def derive(self, now: Process) -> RecentSteps | None:
         """Returns a summary of the latest steps. None if they are too few or the process reports no wait times."""
@@ -260,15 +260,15 @@ class RecentStepsByProcess:
             return None
         past = self._past.get(now.pid)
         if past is None or not counters_continue(past.began, now):
-            self._past[now.pid] = _Past(now)
+            self._past[now.pid] = _StepHistory(now)
             return None
         before = past.began.training
         steps = counters.steps_total - (before.steps_total if before is not None else 0)
         if before is not None and steps >= LEAST_STEPS:
             past.spans.append((steps, _part_seconds(before, counters)))
             past.began = now
-            past.told = _told(past.spans)
-        return past.told
+            past.recent = _summarize(past.spans)
+        return past.recent
 
     def forget_others(self, pids: Set[int]) -> None:
         """Forgets all processes except `pids`."""
@@ -283,7 +283,7 @@ def _part_seconds(before: TrainingCounters, now: TrainingCounters) -> tuple[floa
     )
 
 
-def _told(spans: deque[tuple[int, tuple[float, ...]]]) -> RecentSteps | None:
+def _summarize(spans: deque[tuple[int, tuple[float, ...]]]) -> RecentSteps | None:
     if len(spans) < _SPANS:
         return None
     steps = sum(count for count, _ in spans)

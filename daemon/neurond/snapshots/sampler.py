@@ -119,8 +119,8 @@ class Sampler:
         """
         records: dict[int, Process] = {}
         for lease in self._allocator.leases:
-            known = records.get(lease.pid)
-            if known is not None and (known.core_indices or not lease.count):
+            attached = records.get(lease.pid)
+            if attached is not None and (attached.core_indices or not lease.count):
                 continue
             if self._load and lease.synthetic:
                 facts = self._load.facts(lease)
@@ -184,15 +184,15 @@ def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> Neur
 
 def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
     """Removes cores that leases give to other processes from a process that the source found."""
-    kept = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
-    if kept == process.core_indices:
+    own_indices = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
+    if own_indices == process.core_indices:
         return process
     lnc = process.logical_neuroncore_config
     return replace(
         process,
-        core_indices=kept,
-        neuroncore_indices=tuple(dict.fromkeys(core // lnc for core in kept)),
-        inferred_fields=process.inferred_fields if kept else (),
+        core_indices=own_indices,
+        neuroncore_indices=tuple(dict.fromkeys(core // lnc for core in own_indices)),
+        inferred_fields=process.inferred_fields if own_indices else (),
     )
 
 

@@ -142,7 +142,7 @@ class SourceRefresher:
 
     def __init__(self, source: DeviceSource) -> None:
         self._source = source
-        self._asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = queue.SimpleQueue()
         self._pending: asyncio.Future[None] | None = None
         self._pending_since = 0.0
         self._failure = ""
@@ -167,12 +167,12 @@ class SourceRefresher:
             loop = asyncio.get_running_loop()
             self._pending = loop.create_future()
             self._pending_since = time.monotonic()
-            self._asked.put((loop, self._pending))
+            self._requests.put((loop, self._pending))
         await asyncio.wait({self._pending}, timeout=patience_seconds)
 
     def _work(self) -> None:
         while True:
-            loop, future = self._asked.get()
+            loop, future = self._requests.get()
             try:
                 self._source.refresh()
                 self._failure = ""

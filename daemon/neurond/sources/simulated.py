@@ -158,8 +158,8 @@ class SimulatedSource:
             ecc, health = with_ecc(ecc, self._faults.ecc(device.index)), self._faults.reported_health(device.index)
         first = device.index * self._shape.stacks_per_device
         used_bytes = [used.get(first + stack.index, 0) for stack in device.hbm_stacks]
-        is_used_so = used_bytes == [stack.used_bytes for stack in device.hbm_stacks]
-        if ecc == device.ecc and is_used_so and health == device.reported_health:
+        is_unchanged = used_bytes == [stack.used_bytes for stack in device.hbm_stacks]
+        if ecc == device.ecc and is_unchanged and health == device.reported_health:
             return device
         stacks = tuple(
             replace(stack, used_bytes=size_bytes)
@@ -263,7 +263,7 @@ class SimulatedRank:
             runtime_memory_bytes=min(RUNTIME_MEMORY_BYTES, self.hbm_share_bytes // 64),
         )
 
-    def hold_tensors(self, ratio: float) -> None:
+    def set_tensors_ratio(self, ratio: float) -> None:
         """Sets the share of the rank's HBM that its tensors take."""
         self.memory = replace(self.memory, tensors_bytes=int(ratio * self.hbm_share_bytes))
 
@@ -281,10 +281,10 @@ class SimulatedRank:
         self._owed_executions += busy_seconds / latency_seconds
         while self._owed_executions >= 1:
             self._owed_executions -= 1
-            taken_seconds = latency_seconds * self.random.gauss(1.0, 0.03)
-            bucket = execution.bucket_index(taken_seconds)
+            duration_seconds = latency_seconds * self.random.gauss(1.0, 0.03)
+            bucket = execution.bucket_index(duration_seconds)
             self.latency_counts[bucket] = self.latency_counts.get(bucket, 0) + 1
-            self.latency_seconds += max(0.0, taken_seconds)
+            self.latency_seconds += max(0.0, duration_seconds)
             self.executions += 1
             self.last_execution_seconds = now_seconds
 
@@ -346,7 +346,7 @@ class Scenario:
 def _steady(rank: SimulatedRank, now_seconds: float) -> None:
     if now_seconds == 0:
         rank.load_model(0.12)
-        rank.hold_tensors(0.35)
+        rank.set_tensors_ratio(0.35)
     utilization = 0.9 + 0.05 * sin(now_seconds / 7 + rank.index) + rank.random.uniform(-0.02, 0.02)
     rank.execute(now_seconds, STEP_SECONDS, utilization, _LATENCY_SECONDS)
 
@@ -360,7 +360,7 @@ def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
     if now_seconds < 15:
         return
     progress = min(1.0, (now_seconds - 15) / 45)
-    rank.hold_tensors(0.1 + 0.3 * progress)
+    rank.set_tensors_ratio(0.1 + 0.3 * progress)
     utilization = 0.05 + 0.87 * progress + rank.random.uniform(-0.02, 0.02)
     rank.execute(now_seconds, STEP_SECONDS, max(0.0, utilization), _LATENCY_SECONDS * (3 - 2 * progress))
 
@@ -369,7 +369,7 @@ def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
     """Lets tensors grow by 1 % of the HBM per second until allocations fail. Counts the failures."""
     _steady(rank, now_seconds)
     wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
-    rank.hold_tensors(min(wanted_ratio, most_ratio))
+    rank.set_tensors_ratio(min(wanted_ratio, most_ratio))
     if wanted_ratio > most_ratio and now_seconds % 1 == 0:
         rank.errors = replace(rank.errors, runtime_total=rank.errors.runtime_total + 1)
 

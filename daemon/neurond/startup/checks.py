@@ -135,10 +135,10 @@ def _check_load(settings: Settings) -> None:
     if settings.simulate is None or settings.load_neuroncores is None:
         return
     shape = simulated_shape(catalog.load(settings.simulate), settings.lnc)
-    there = shape.logical_core_count(shape.default_lnc)
-    if settings.load_neuroncores > there:
+    core_count = shape.logical_core_count(shape.default_lnc)
+    if settings.load_neuroncores > core_count:
         raise UserError(
-            f"--load-neuroncores: {settings.load_neuroncores} is more than the {there} NeuronCores of "
-            f"{settings.simulate}; give 1 to {there}",
+            f"--load-neuroncores: {settings.load_neuroncores} is more than the {core_count} NeuronCores of "
+            f"{settings.simulate}; give 1 to {core_count}",
             EXIT_USAGE,
         )

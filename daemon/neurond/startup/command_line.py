@@ -48,14 +48,14 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of all flags. `--help` and the manual page show the same flags."""
     scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()).replace("%", "%%")
-    made = _Parser(
+    parser = _Parser(
         prog="neurond",
         description="Serves the state of the Neuron devices of this host, or of a simulated instance, over gRPC.",
         epilog=exit_code_text(EXIT_CODES),
         formatter_class=_Formatter,
         allow_abbrev=False,
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--simulate", metavar="TYPE", help="simulate an instance of this type, such as trn1.32xlarge")
     add(
         "--ultraserver",
@@ -123,7 +123,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ready-fd", metavar="FD", type=int, help="write a line to this file descriptor when the daemon is ready")
     add("--exit-with-parent", action="store_true", help="end when the process that started the daemon ends")
     add("--version", action="store_true", help="print the version and exit")
-    return made
+    return parser
 
 
 def settings_from(arguments: Sequence[str]) -> Settings | None:

@@ -91,7 +91,7 @@ def _swap() -> dict[str, int]:
 
 RDMA_READ_SECONDS = 5.0
 _MOST_PORTS = 64
-_LOOK_SECONDS = 60.0  # interval of the search for RDMA devices on a host without any
+_SEARCH_SECONDS = 60.0  # interval of the search for RDMA devices on a host without any
 _OLD_SECONDS = 3 * RDMA_READ_SECONDS
 _MAX_NAME_CHARACTERS = 64
 
@@ -115,14 +115,14 @@ class RdmaReader:
     def __init__(self, sys: str = "/sys") -> None:
         self._directory = f"{sys}/class/infiniband"
         self._latest: tuple[float, tuple[RdmaPort, ...]] = (0.0, ())
-        self._looked_at_seconds = -_LOOK_SECONDS
+        self._searched_at_seconds = -_SEARCH_SECONDS
         self._thread: threading.Thread | None = None
 
     def read(self, now_seconds: float) -> tuple[RdmaPort, ...]:
         """Returns the latest RDMA ports, sorted; () if they are older than 15 s. `now_seconds` is CLOCK_MONOTONIC."""
         if self._thread is None:
-            if now_seconds - self._looked_at_seconds >= _LOOK_SECONDS:
-                self._looked_at_seconds = now_seconds
+            if now_seconds - self._searched_at_seconds >= _SEARCH_SECONDS:
+                self._searched_at_seconds = now_seconds
                 if port_paths(self._directory):
                     self._thread = threading.Thread(target=self._work, name="rdma", daemon=True)
                     self._thread.start()
@@ -275,9 +275,9 @@ class _CounterFile:
         return found
 
     def _hardware(self, names: dict[bytes, _Pair]) -> frozenset[bytes]:
-        known = {name: name.decode("ascii", "replace") for name in names}
-        safe = {name for name, text in known.items() if "/" not in text and text not in ("", ".", "..", "lo")}
-        found = frozenset(name for name in safe if (self._directory / known[name] / "device").exists())
+        decoded = {name: name.decode("ascii", "replace") for name in names}
+        safe = {name for name, text in decoded.items() if "/" not in text and text not in ("", ".", "..", "lo")}
+        found = frozenset(name for name in safe if (self._directory / decoded[name] / "device").exists())
         return found or (frozenset(safe) if self._is_all_without else found)
 
 

@@ -41,7 +41,7 @@ class KernelLogReader:
         self._file = -1
         self._is_device = False
         self._identity: tuple[int, int] | None = None
-        self._rest = b""
+        self._incomplete_line = b""
         self._waits_ticks = 0
 
     @property
@@ -56,7 +56,7 @@ class KernelLogReader:
         try:
             lines = self._device_lines() if self._is_device else self._file_lines()
         except OSError as error:
-            self._tell(error.strerror or "it can't be read")
+            self._warn_once(error.strerror or "it can't be read")
             self.close()
             return []
         found = []
@@ -71,7 +71,7 @@ class KernelLogReader:
         """Closes the kernel log. The next `read` opens it again."""
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._rest = -1, b""
+        self._file, self._incomplete_line = -1, b""
 
     def _open(self) -> bool:
         if self._waits_ticks > 0:
@@ -85,7 +85,7 @@ class KernelLogReader:
                 self.close()
                 raise OSError(22, "neither a file, nor a FIFO, nor a device of the kernel's log")
         except OSError as error:
-            self._tell(error.strerror or "it can't be opened")
+            self._warn_once(error.strerror or "it can't be opened")
             self._waits_ticks = _RETRY_TICKS
             return False
         self._is_device = stat.S_ISCHR(status.st_mode)
@@ -93,7 +93,7 @@ class KernelLogReader:
         self._has_warned = False
         return True
 
-    def _tell(self, cause: str) -> None:
+    def _warn_once(self, cause: str) -> None:
         if self._is_named and not self._has_warned:
             _log.warning("%s: the kernel log is not read: %s", self.path, cause)
             self._has_warned = True
@@ -119,8 +119,8 @@ class KernelLogReader:
             if not data:
                 self._follow()
                 return []
-            lines = (self._rest + data).split(b"\n")
-            self._rest = lines.pop()[:_LONGEST_RECORD_BYTES]
+            lines = (self._incomplete_line + data).split(b"\n")
+            self._incomplete_line = lines.pop()[:_LONGEST_RECORD_BYTES]
             return [line for line in lines if len(line) <= _LONGEST_RECORD_BYTES]
         return []
 
@@ -131,11 +131,11 @@ class KernelLogReader:
             return
         if os.lseek(self._file, 0, os.SEEK_CUR) > status.st_size:
             os.lseek(self._file, 0, os.SEEK_SET)
-            self._rest = b""
+            self._incomplete_line = b""
             return
         with contextlib.suppress(OSError):
-            there = Path(self.path).stat()
-            if (there.st_dev, there.st_ino) != self._identity:
+            path_status = Path(self.path).stat()
+            if (path_status.st_dev, path_status.st_ino) != self._identity:
                 self.close()
 
 

@@ -74,13 +74,13 @@ class ProcessTable:
 
     def _check(self, pid: int) -> None:
         self._checked_at_unix_seconds[pid] = self._clock.now()
-        known, process = self._facts.get(pid), self._processes.get(pid)
-        if known is None or process is None:  # a new process, or one that was unreadable the last time
+        facts, process = self._facts.get(pid), self._processes.get(pid)
+        if facts is None or process is None:  # a new process, or one that was unreadable the last time
             self._facts[pid] = self._identified(pid)
             return
         with contextlib.suppress(*_UNREADABLE):  # without free file descriptors, keep the cached facts
             if process.is_running():
-                self._facts[pid] = self._measured(process, known)
+                self._facts[pid] = self._measured(process, facts)
             elif psutil.pid_exists(pid):  # another process has got the same PID
                 self._facts[pid] = self._identified(pid)
 
@@ -196,22 +196,22 @@ class JobReader:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
-        self._known: dict[int, tuple[float | None, int, Job | None]] = {}
+        self._jobs: dict[int, tuple[float | None, int, Job | None]] = {}
 
     def forget_others(self, pids: Iterable[int]) -> None:
         """Forgets all processes except `pids`."""
-        for gone in self._known.keys() - set(pids):
-            del self._known[gone]
+        for gone in self._jobs.keys() - set(pids):
+            del self._jobs[gone]
 
     def job_of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
         """Returns the job of the process that has this PID and was first seen at this time; None if unknown."""
-        known = self._known.get(pid)
-        if known is None or known[0] != seen_at_unix_seconds:
-            known = seen_at_unix_seconds, 0, None
-        seen_at, reads, job = known
+        cached = self._jobs.get(pid)
+        if cached is None or cached[0] != seen_at_unix_seconds:
+            cached = seen_at_unix_seconds, 0, None
+        seen_at, reads, job = cached
         if reads < _READS:
             job = self._read(pid)
-            self._known[pid] = seen_at, reads + 1, job
+            self._jobs[pid] = seen_at, reads + 1, job
         return job
 
     def _read(self, pid: int) -> Job | None:
@@ -307,12 +307,12 @@ def parse_launch(environment: Mapping[bytes, bytes], boot_id: str) -> Launch:
     first = None
     if _TORCHRUN in environment and rank is not None and local_rank is not None and local_rank <= rank:
         first = rank - local_rank
-    told = Launch(rank, world_size, first, None if first is None else here)
+    launch = Launch(rank, world_size, first, None if first is None else here)
     is_of_one_host = world_size is not None and here is not None and world_size <= here
     if rank is None or is_of_one_host or world_size == 1:
-        return told
+        return launch
     run, name = _run(environment, boot_id)
-    return replace(told, run=run, name=name)
+    return replace(launch, run=run, name=name)
 
 
 def run_id(*parts: str) -> str:
@@ -326,9 +326,9 @@ def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, .
     store = f"{address}:{port}" if address and port else ""
     if _TORCHRUN in environment and store:
         # Many runs have the ID "none" or a reused ID, so the store's address is part of the identity.
-        told = _one_line_value(environment, _TORCHRUN)
-        name = f"torchrun at {store}" if told in ("", _NO_ID) else f"torchrun {told}"
-        return ("torchrun", told, store, _place(store, boot_id)), _cut(name)
+        run = _one_line_value(environment, _TORCHRUN)
+        name = f"torchrun at {store}" if run in ("", _NO_ID) else f"torchrun {run}"
+        return ("torchrun", run, store, _place(store, boot_id)), _cut(name)
     if any(variable in environment for variable in _MPI):
         return ("MPI", *(_one_line_value(environment, variable) for variable in _MPI)), None
     if b"SLURM_PROCID" in environment and _one_line_value(environment, b"SLURM_JOB_ID"):

@@ -75,11 +75,11 @@ class EccRule:
         for device in context.snapshot.devices:
             before = context.devices.get(device.index)
             past = None if before is None else before.ecc
-            known = self._found.get(device.index)
-            if known is None or known[0] is not device.ecc or known[1] is not past:
-                known = device.ecc, past, tuple(_ecc(device, past, context))
-            found[device.index] = known
-            yield from known[2]
+            cached = self._found.get(device.index)
+            if cached is None or cached[0] is not device.ecc or cached[1] is not past:
+                cached = device.ecc, past, tuple(_ecc(device, past, context))
+            found[device.index] = cached
+            yield from cached[2]
         self._found = found
 
 
@@ -192,8 +192,8 @@ _COMPONENTS = {
 def unhealthy_components(context: RuleContext) -> Iterator[Finding]:
     """Reports components that the driver calls unhealthy. A bad link is a warning: the device itself still works."""
     for device in context.snapshot.devices:
-        told = device.reported_health
-        for component in told.unhealthy_components if told is not None else ():
+        reported = device.reported_health
+        for component in reported.unhealthy_components if reported is not None else ():
             is_link = component.startswith(_LINKS)
             yield Finding(
                 FindingKind.UNHEALTHY_COMPONENT,
@@ -306,7 +306,7 @@ def device_resets(context: RuleContext) -> Iterator[Finding]:
         )
 
 
-_MOST_KEPT = 256
+_MOST_ENTRIES = 256
 _MOST_NAME_CHARACTERS = 40
 _DRIVER_EVENTS = {
     DriverEvent.DMA_TIMEOUT: (
@@ -326,7 +326,7 @@ _Key = tuple[str, int | None, int | None]  # error name, device index, core inde
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _ErrorEntry:
     """The finding of a kernel log line. `lasts`: it holds until the driver is reloaded, not only in the window."""
 
     at_seconds: float  # time of the latest such line (CLOCK_MONOTONIC)
@@ -338,7 +338,7 @@ class KernelErrorRule:
     """Reports errors from the kernel log. Call it with every tick's snapshot and the records since the last tick."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Key, _Kept] = {}
+        self._entries: dict[_Key, _ErrorEntry] = {}
         self._before: Snapshot | None = None
 
     def update(self, snapshot: Snapshot, records: Iterable[KernelRecord], window_seconds: float) -> Iterator[Finding]:
@@ -348,11 +348,11 @@ class KernelErrorRule:
         self._before = snapshot
         self._forget_healed(snapshot)
         oldest = snapshot.taken_at_seconds - window_seconds
-        for key, kept in [*self._kept.items()]:
-            if not kept.lasts and kept.at_seconds < oldest:
-                del self._kept[key]
-        for kept in self._kept.values():
-            yield kept.finding
+        for key, entry in [*self._entries.items()]:
+            if not entry.lasts and entry.at_seconds < oldest:
+                del self._entries[key]
+        for entry in self._entries.values():
+            yield entry.finding
 
     def _handle_record(self, record: KernelRecord, snapshot: Snapshot) -> None:
         at_seconds = min(record.microseconds / 1e6, snapshot.taken_at_seconds)
@@ -360,19 +360,21 @@ class KernelErrorRule:
         if error is not None:
             part = excerpt(error.name, _MOST_NAME_CHARACTERS)
             key = part, error.device_index, error.core_index
-            self._keep(key, _Kept(at_seconds, self._hardware_finding(error, part, at_seconds, snapshot), lasts=True))
+            self._store(
+                key, _ErrorEntry(at_seconds, self._hardware_finding(error, part, at_seconds, snapshot), lasts=True)
+            )
             return
         line = parse_driver_line(record.text)
         if line is None:
             return
         if line.told is DriverEvent.STARTED:
-            self._kept.clear()
+            self._entries.clear()
             return
         if line.told is DriverEvent.RESET_DONE:  # a reset recovers from an aborted DMA transfer
             for key in [
-                key for key in self._kept if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
+                key for key in self._entries if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
             ]:
-                del self._kept[key]
+                del self._entries[key]
         severity, reason, action = _DRIVER_EVENTS[line.told]
         finding = Finding(
             FindingKind.WAS_RESET if line.told is DriverEvent.RESET_DONE else FindingKind.KERNEL_ERROR,
@@ -383,22 +385,22 @@ class KernelErrorRule:
             () if line.device_index is None else (line.device_index,),
             part=str(line.told),
         )
-        self._keep((str(line.told), line.device_index, None), _Kept(at_seconds, finding, lasts=False))
+        self._store((str(line.told), line.device_index, None), _ErrorEntry(at_seconds, finding, lasts=False))
 
     def _forget_healed(self, snapshot: Snapshot) -> None:
         """Removes the findings of healed faults: on a simulated host, no driver is reloaded to end them."""
-        for key, kept in [*self._kept.items()]:
-            if kept.finding.injected and not _is_injected(kept.finding.device_indices, snapshot):
-                del self._kept[key]
+        for key, entry in [*self._entries.items()]:
+            if entry.finding.injected and not _is_injected(entry.finding.device_indices, snapshot):
+                del self._entries[key]
 
-    def _keep(self, key: _Key, kept: _Kept) -> None:
+    def _store(self, key: _Key, entry: _ErrorEntry) -> None:
         """Stores a finding. A repeated line does not replace the finding of its key, but extends its time."""
-        before = self._kept.get(key)
+        before = self._entries.get(key)
         if before is not None:
-            kept = _Kept(kept.at_seconds, before.finding, kept.lasts)
-        elif len(self._kept) >= _MOST_KEPT:
+            entry = _ErrorEntry(entry.at_seconds, before.finding, entry.lasts)
+        elif len(self._entries) >= _MOST_ENTRIES:
             return
-        self._kept[key] = kept
+        self._entries[key] = entry
 
     def _hardware_finding(self, error: HardwareError, part: str, at_seconds: float, snapshot: Snapshot) -> Finding:
         core = self._core(error, snapshot)

@@ -29,7 +29,7 @@ class RuleContext:
     devices: dict[int, Device] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     cores_before: dict[int, NeuronCore] = field(default_factory=dict)
-    met: dict[int, Process] = field(default_factory=dict)
+    first_seen: dict[int, Process] = field(default_factory=dict)
 
     def errors_before(self, process: Process) -> ErrorCounters | None:
         """Returns a process's errors at the beginning of the window: NO_ERRORS if it started later, None if unknown."""
@@ -39,7 +39,7 @@ class RuleContext:
             return NO_ERRORS if before is None else before.errors
         if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
             return NO_ERRORS
-        before = before or self.met.get(process.pid)
+        before = before or self.first_seen.get(process.pid)
         return None if before is None else before.errors
 
 

@@ -48,13 +48,13 @@ def stragglers(context: RuleContext) -> Iterator[Finding]:
 
 def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: float) -> Finding:
     found = next(process for process in ranks if process.pid == slow.rank.pid)
-    who = f"PID {found.pid}" if slow.rank.rank is None else f"rank {slow.rank.rank}, PID {found.pid}"
+    laggard = f"PID {found.pid}" if slow.rank.rank is None else f"rank {slow.rank.rank}, PID {found.pid}"
     share = next(text for ratio, text in _SHARES if slow.gain_ratio >= ratio)
     longer = f", which takes longer in {slow.part}" if slow.part is not None else ""
     return Finding(
         FindingKind.SLOW_RANK,
         Severity.NOTICE,
-        f"the ranks of {job} wait for {who}{longer}: without it each step would be at least {share} shorter",
+        f"the ranks of {job} wait for {laggard}{longer}: without it each step would be at least {share} shorter",
         _ACTIONS.get(slow.part, _ACTIONS[None]).format(pid=found.pid),
         at_unix_seconds,
         found.device_indices,
@@ -123,8 +123,8 @@ def _last_step_seconds(ranks: Sequence[Process]) -> float | None:
     steps = [
         rank.training.last_step_at_seconds if rank.training is not None and rank.reporting else None for rank in ranks
     ]
-    known = [at for at in steps if at is not None]
-    return max(known) if len(known) == len(ranks) else None
+    known_steps = [at for at in steps if at is not None]
+    return max(known_steps) if len(known_steps) == len(ranks) else None
 
 
 def _is_at_work(rank: Process, context: RuleContext, limit: float) -> bool:
@@ -170,8 +170,8 @@ def _collective_stall(found: StalledCollective, context: RuleContext) -> StallCa
 
 
 def _step_stall(ranks: Sequence[Process]) -> StallCause:
-    who = f"no rank of {_job(ranks)} makes" if len(ranks) > 1 else f"{_name(ranks[0])}, of {_job(ranks)} makes no"
-    text = f"{who} a step any more, and none is in a collective" if len(ranks) > 1 else f"{who} step any more"
+    subject = f"no rank of {_job(ranks)} makes" if len(ranks) > 1 else f"{_name(ranks[0])}, of {_job(ranks)} makes no"
+    text = f"{subject} a step any more, and none is in a collective" if len(ranks) > 1 else f"{subject} step any more"
     return text, Severity.WARNING, ranks[0], ranks
 
 
@@ -294,7 +294,7 @@ def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
         verb = "executes" if len(waiting_only) == 1 else "execute"
         stuck_count = _process_count(stuck_by)
         reason = f"{stuck_count} are in one execution and wait for {_named(waiting_only)}, which {verb} nothing"
-        return _of_stuck(group, absent, stuck, reason, waiting_only[0])
+        return _stuck_finding(group, absent, stuck, reason, waiting_only[0])
     if waiting_only:
         verb = "waits" if len(waiting_only) == 1 else "wait"
         reason = f"{_process_count(waiting_only)} {verb} for {_named(stuck_by)}, in one execution"
@@ -303,10 +303,10 @@ def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
     else:
         one = stuck_by[0]
         reason = f"{_cores(stuck)}: one execution of {_named([one])} runs and does not finish"
-    return _of_stuck(group, stuck, stuck, reason, stuck_by[0])
+    return _stuck_finding(group, stuck, stuck, reason, stuck_by[0])
 
 
-def _of_stuck(group: _Group, cause: list[_Core], stuck: list[_Core], reason: str, first: Process) -> Finding:
+def _stuck_finding(group: _Group, cause: list[_Core], stuck: list[_Core], reason: str, first: Process) -> Finding:
     pids = tuple(sorted(group.processes))
     job = f"job ({group.job})" if group.job is not None else "job"
     return Finding(
@@ -328,13 +328,13 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
     holders = _processes(idle)
     pid = holders[0].pid
     is_alone = len(holders) == 1
-    who = f"PID {pid}" if is_alone else f"{len(holders)} processes of {group.job}"
+    holder_text = f"PID {pid}" if is_alone else f"{len(holders)} processes of {group.job}"
     verb = "is" if len({core.neuroncore_index for core in idle}) == 1 else "are"
     what = "core" if verb == "is" else "cores"
     return Finding(
         FindingKind.IDLE,
         Severity.NOTICE,
-        f"{_cores(idle)} {verb} held by {who} and idle",
+        f"{_cores(idle)} {verb} held by {holder_text} and idle",
         f"end {f'PID {pid}' if is_alone else group.job} if its work is done, so that others can use the {what}",
         min(core.since_unix_seconds for core in idle),
         _devices(idle),

@@ -47,7 +47,7 @@ def process_errors(context: RuleContext) -> Iterator[Finding]:
             grown = getattr(process.errors, f"{name}_total") - getattr(before, f"{name}_total")
             if process.core_indices and limit is not None and grown >= limit:
                 reason = f"PID {process.pid}: {at_least_text(grown, f'{name} error')} in the last minutes"
-                yield _of_process(process, kind, severity, reason, action, context.snapshot.taken_at_unix_seconds)
+                yield _process_finding(process, kind, severity, reason, action, context.snapshot.taken_at_unix_seconds)
 
 
 def silent_processes(context: RuleContext) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
         else:
             continue
         if silent_seconds >= limit:
-            yield _of_process(
+            yield _process_finding(
                 process,
                 FindingKind.STALE_REPORT,
                 Severity.WARNING,
@@ -76,7 +76,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
             )
 
 
-def _of_process(
+def _process_finding(
     process: Process, kind: FindingKind, severity: Severity, reason: str, action: str, began_at_unix_seconds: float
 ) -> Finding:
     return Finding(
@@ -170,13 +170,13 @@ class LatencyRule:
         """Yields the current findings about latencies."""
         limits, snapshot = context.limits, context.snapshot
         limit = limits.latency_growth_ratio
-        seen = {}
+        last = {}
         for process in snapshot.processes if limit is not None else ():
             before = context.processes.get(process.pid)
             key = process_identity(process)
             if limit is None or before is None or not process.core_indices:
                 continue
-            seen[key] = process
+            last[key] = process
             is_known = self._rises.is_known(key)
             medians = _medians(before, process, 0.0 if is_known else limit, limits.latency_executions)
             since = self._rises.holds_since(
@@ -190,8 +190,8 @@ class LatencyRule:
                 yield _latency_finding(process, self._stable_medians(key, medians, limit), since)
             else:
                 self._shown.pop(key, None)
-        self._rises.forget_others(seen)
-        self._shown = {key: shown for key, shown in self._shown.items() if key in seen}
+        self._rises.forget_others(last)
+        self._shown = {key: shown for key, shown in self._shown.items() if key in last}
 
     def _stable_medians(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
         """Returns the median latencies shown before, unless they changed much.
@@ -252,9 +252,9 @@ def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds:
     )
 
 
-_ENOUGH = 2  # a core is reported after failing for this many consecutive processes
+_MIN_PROCESSES = 2  # a core is reported after failing for this many consecutive processes
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
-_FURTHER = ("timeout_total",)  # a timeout may have other causes, so it counts only after a failure
+_CONFIRMING_COUNTERS = ("timeout_total",)  # a timeout may have other causes, so it counts only after a failure
 
 
 @dataclass(slots=True)
@@ -266,11 +266,11 @@ class _Past:
     failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # Unix time of the failure
 
     def record_outcome(
-        self, who: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool
+        self, process: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool
     ) -> None:
         """Records whether a process's work on the core failed."""
-        if has_failed and who is not None:
-            self.failed_for.setdefault(who, at_unix_seconds)
+        if has_failed and process is not None:
+            self.failed_for.setdefault(process, at_unix_seconds)
         elif has_worked:
             self.failed_for.clear()
 
@@ -300,10 +300,12 @@ class FailingCoreRule:
         for core in snapshot.cores:
             past = self._cores.setdefault(core.index, _Past(core))
             owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
-            who = process_identity(owner) if owner is not None else None
+            owner_identity = process_identity(owner) if owner is not None else None
             # Before version 2.30, the driver updates the counters only after the process has ended.
-            blamed = who or past.owner
-            has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
+            blamed = owner_identity or past.owner
+            has_failed, has_worked = (
+                outcomes.get(owner_identity, (False, False)) if owner_identity is not None else (False, False)
+            )
             if core.status is not None and core.status is not past.core.status:
                 failures, timeouts, successes = _grown(past.core, core)
                 has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
@@ -313,8 +315,8 @@ class FailingCoreRule:
             if growth(past.core.reset_requests_total, core.reset_requests_total):
                 has_worked, has_failed = True, False
             past.record_outcome(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
-            past.core, past.owner = core, who
-            if len(past.failed_for) >= _ENOUGH:
+            past.core, past.owner = core, owner_identity
+            if len(past.failed_for) >= _MIN_PROCESSES:
                 failing.setdefault(core.device_index, []).append((core, past.failed_for))
         for device_index, cores in failing.items():
             yield _failing_cores_finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
@@ -362,7 +364,7 @@ def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
         return 0, 0, 0
     failures, timeouts, successes = (
         sum(growth(getattr(old, name), getattr(new, name)) for name in names)
-        for names in (_HARDWARE, _FURTHER, ("success_total",))
+        for names in (_HARDWARE, _CONFIRMING_COUNTERS, ("success_total",))
     )
     return failures, timeouts, successes
 

@@ -57,7 +57,7 @@ class RuleEvaluator:
         self._failing_cores = FailingCoreRule()
         self._orphans = OrphanedPodRule()
         self._kernel_errors = KernelErrorRule()
-        self._known: dict[tuple[object, ...], Finding] = {}
+        self._findings: dict[tuple[object, ...], Finding] = {}
         self._keys: dict[int, tuple[object, ...]] = {}  # Finding.identity of each known finding, by id(finding)
         self._health: Health | None = None
 
@@ -75,7 +75,7 @@ class RuleEvaluator:
         limits = self._limits
         found = build_rule_context(snapshot, self._anchors, limits)
         self._health = self._reuse_unchanged(
-            device_indices=_judged(snapshot),
+            device_indices=_evaluated_devices(snapshot),
             unknown_device_indices=_unknown(snapshot),
             findings=self._with_begin_times(
                 mark_injected(
@@ -98,11 +98,11 @@ class RuleEvaluator:
         """Adds the findings of the last tick to a snapshot between two ticks, except those about ended processes."""
         if self._health is None:
             return self.evaluate(snapshot)
-        there = {process.pid for process in snapshot.processes}
-        kept = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in there)
-        if len(kept) == len(self._health.findings):
+        pids = {process.pid for process in snapshot.processes}
+        findings = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in pids)
+        if len(findings) == len(self._health.findings):
             return replace(snapshot, health=self._health)
-        return replace(snapshot, health=replace(self._health, findings=kept))
+        return replace(snapshot, health=replace(self._health, findings=findings))
 
     def _reuse_unchanged(
         self,
@@ -124,19 +124,19 @@ class RuleEvaluator:
 
     def _with_begin_times(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Returns the findings, the most severe first, each with the time when it began."""
-        known: dict[tuple[object, ...], Finding] = {}
+        by_key: dict[tuple[object, ...], Finding] = {}
         for finding in found:
             key = self._keys.get(id(finding)) or finding.identity
-            before = self._known.get(key)
+            before = self._findings.get(key)
             if before is finding or before is None or finding.began_at_unix_seconds < before.began_at_unix_seconds:
-                known[key] = finding
+                by_key[key] = finding
             elif _content(before) == _content(finding):
-                known[key] = before
+                by_key[key] = before
             else:
-                known[key] = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)
-        self._known = known
-        self._keys = {id(finding): key for key, finding in known.items()}
-        return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
+                by_key[key] = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)
+        self._findings = by_key
+        self._keys = {id(finding): key for key, finding in by_key.items()}
+        return tuple(sorted(by_key.values(), key=lambda finding: -finding.severity))
 
 
 _content = attrgetter(
@@ -144,10 +144,10 @@ _content = attrgetter(
 )
 
 
-def _judged(snapshot: Snapshot) -> tuple[int, ...]:
+def _evaluated_devices(snapshot: Snapshot) -> tuple[int, ...]:
     """Returns the indices of the devices that exist or should exist."""
-    there = {device.index for device in snapshot.devices}
-    return tuple(sorted(there.union(snapshot.instance.expected_device_indices)))
+    indices = {device.index for device in snapshot.devices}
+    return tuple(sorted(indices.union(snapshot.instance.expected_device_indices)))
 
 
 def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
@@ -180,24 +180,24 @@ class FindingLogger:
     def log_new(self, snapshot: Snapshot) -> None:
         """Logs the findings and warnings that no snapshot of the last ten minutes had."""
         now_seconds = snapshot.taken_at_seconds
-        seen = self._seen_at_seconds
+        logged_at = self._seen_at_seconds
         new = []
         for warning in snapshot.warnings:
             key = strip_durations(warning)
-            if key not in seen:
+            if key not in logged_at:
                 new.append(warning)
-            seen[key] = now_seconds
+            logged_at[key] = now_seconds
         for finding in snapshot.health.findings if snapshot.health is not None else ():
             if finding.severity > Severity.NOTICE:
-                if finding.identity not in seen:
+                if finding.identity not in logged_at:
                     new.append(_line(finding))
-                seen[finding.identity] = now_seconds
+                logged_at[finding.identity] = now_seconds
         for line in new[:_MOST_LINES]:
             _log.warning("%s", line)
         if len(new) > _MOST_LINES:
             _log.warning("and %d more; neuron-ls --health shows all", len(new) - _MOST_LINES)
         old = now_seconds - _FORGOTTEN_SECONDS
-        self._seen_at_seconds = {key: at for key, at in seen.items() if at > old}
+        self._seen_at_seconds = {key: at for key, at in logged_at.items() if at > old}
 
 
 def _line(finding: Finding) -> str:
@@ -211,16 +211,16 @@ class FindingDiff:
 
     def __init__(self) -> None:
         self._health: Health | None = None
-        self._known: dict[tuple[object, ...], Finding] = {}
+        self._findings: dict[tuple[object, ...], Finding] = {}
 
     def update(self, health: Health | None) -> tuple[list[Finding], list[Finding]]:
         """Returns the findings that began, and the last state of those that ended."""
         if health is self._health:
             return [], []
         now = {finding.identity: finding for finding in health.findings} if health is not None else {}
-        began = [finding for identity, finding in now.items() if identity not in self._known]
-        ended = [finding for identity, finding in self._known.items() if identity not in now]
-        self._health, self._known = health, now
+        began = [finding for identity, finding in now.items() if identity not in self._findings]
+        ended = [finding for identity, finding in self._findings.items() if identity not in now]
+        self._health, self._findings = health, now
         return began, ended
 
 
@@ -257,7 +257,7 @@ def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Findi
         else:
             alike.setdefault((finding.kind, job), []).append(finding)
     for (_, job), findings in alike.items():
-        yield findings[0] if len(findings) == 1 else _one(findings, job)
+        yield findings[0] if len(findings) == 1 else _merge(findings, job)
 
 
 def _jobs(snapshot: Snapshot) -> dict[int, str]:
@@ -266,7 +266,7 @@ def _jobs(snapshot: Snapshot) -> dict[int, str]:
     return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
 
 
-def _one(findings: list[Finding], job: str) -> Finding:
+def _merge(findings: list[Finding], job: str) -> Finding:
     first = findings[0]
     more = len(findings) - 1
     return replace(

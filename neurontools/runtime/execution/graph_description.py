@@ -183,7 +183,9 @@ class GraphChanges:
             else:
                 self.latest.append("a constant in it has changed, or other results of it are needed later")
         elif self._earlier_graphs:
-            self.latest.append(f"it has {len(operators)} operators, the one before has {len(self._earlier_graphs[-1].operators)}")
+            self.latest.append(
+                f"it has {len(operators)} operators, the one before has {len(self._earlier_graphs[-1].operators)}"
+            )
         self._earlier_graphs.append(new)
 
 

@@ -335,9 +335,7 @@ class OperatorSignature:
             if position < len(arguments) and isinstance(arguments[position], (int, float, complex)):
                 raise NumberForTensor(position)
         template = _Template(operator)
-        self.arguments = [
-            template.make_slot(a, position in operator.lifted_positions) for position, a in enumerate(arguments)
-        ]
+        self.arguments = [template.make_slot(a, n in operator.lifted_positions) for n, a in enumerate(arguments)]
         self.keywords = {name: template.make_slot(a, name in operator.lifted_names) for name, a in keywords.items()}
         self.tensor_count = template.tensor_count
         self.scalar_count = len(template.scalars)

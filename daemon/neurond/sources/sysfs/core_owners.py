@@ -81,8 +81,8 @@ def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) ->
         if not of or process.runtime_version is None or any(users[index] > 1 for index in process.device_indices):
             return process
         sums = memory_categories(sum_host_memory(of))
-        kept = {name: size for name, size in sums.items() if name in _RUNTIME_HOST_MEMORY}
-        return replace(process, host_memory=replace(process.host_memory, **kept))
+        sizes = {name: size for name, size in sums.items() if name in _RUNTIME_HOST_MEMORY}
+        return replace(process, host_memory=replace(process.host_memory, **sizes))
 
     return tuple(map(with_sum, processes))
 
@@ -118,18 +118,18 @@ class CounterAttribution:
         return tuple(attributed)
 
     def _attribute_process(self, process: Process, cores: Mapping[int, NeuronCore]) -> Process:
-        held = [cores[index] for index in process.core_indices if index in cores]
-        known = {core.index: core.status for core in held if core.status is not None}
-        if not known:
+        own_cores = [cores[index] for index in process.core_indices if index in cores]
+        status_by_core = {core.index: core.status for core in own_cores if core.status is not None}
+        if not status_by_core:
             return process
         baseline = self._baselines[process.pid]
         lnc = process.logical_neuroncore_config
         executions = dict.fromkeys(_OUTCOMES, 0)
         errors = dict.fromkeys(_ERRORS, 0)
         logical: dict[int, list[StatusCounters]] = {}
-        for core, counters in known.items():
+        for core, counters in status_by_core.items():
             start = baseline.setdefault(core, counters)
-            logical.setdefault(core // lnc, []).append(_since(start, counters))
+            logical.setdefault(core // lnc, []).append(_growth(start, counters))
         for parts in logical.values():
             # All physical cores of a logical core run the same executions, so take the maximum, not the sum.
             for field, names in _OUTCOMES.items():
@@ -138,16 +138,16 @@ class CounterAttribution:
                 errors[field] += max(_sum(part, names) for part in parts)
         return replace(
             process,
-            executions=ExecutionCounters(**executions) if _are_known(known.values(), _OUTCOMES) else None,
-            errors=ErrorCounters(**errors) if _are_known(known.values(), _ERRORS) else None,
-            measured_at_seconds=max(core.measured_at_seconds or 0.0 for core in held),
+            executions=ExecutionCounters(**executions) if _have_counters(status_by_core.values(), _OUTCOMES) else None,
+            errors=ErrorCounters(**errors) if _have_counters(status_by_core.values(), _ERRORS) else None,
+            measured_at_seconds=max(core.measured_at_seconds or 0.0 for core in own_cores),
         )
 
 
 _STATUS_FIELDS = tuple(field.name for field in fields(StatusCounters))
 
 
-def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
+def _growth(start: StatusCounters, now: StatusCounters) -> StatusCounters:
     """Returns the growth of each counter since `start`. A counter that was reset counts from 0."""
     grown = {}
     for name in _STATUS_FIELDS:
@@ -156,7 +156,7 @@ def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
     return StatusCounters(**grown)
 
 
-def _are_known(cores: Iterable[StatusCounters], counters: Mapping[str, tuple[str, ...]]) -> bool:
+def _have_counters(cores: Iterable[StatusCounters], counters: Mapping[str, tuple[str, ...]]) -> bool:
     """Returns whether the driver has all these counters for all these cores. A missing counter is not 0."""
     return all(getattr(core, name) is not None for core in cores for names in counters.values() for name in names)
 
@@ -176,7 +176,7 @@ class FoundProcesses:
         self._roots = roots
         self._gil_yield = gil_yield
         self._tracker = OwnerTracker(OwnerScan(roots, directories), gil_yield)
-        self._known: dict[int, FoundProcess] = {}
+        self._processes: dict[int, FoundProcess] = {}
         self._rounds: dict[int, int] = {}
         self._boot = read_boot_time(roots.proc)
         self._is_first = True
@@ -196,14 +196,14 @@ class FoundProcesses:
         self._tracker.refresh(whole=self._is_first)
         self._is_first = False
         owners = self._tracker.owners
-        self._known = {pid: known for pid, known in self._known.items() if any(pid == own.pid for own in owners)}
-        self._rounds = {pid: self._rounds[pid] for pid in self._known}
+        self._processes = {pid: each for pid, each in self._processes.items() if any(pid == own.pid for own in owners)}
+        self._rounds = {pid: self._rounds[pid] for pid in self._processes}
         found = []
         for devices in owners:
             process = self._process(devices)
             times = process.times()
             if times is None:  # the process has ended; a new process may have its PID
-                del self._known[process.pid]
+                del self._processes[process.pid]
                 process = self._process(devices)
                 times = process.times()
                 if times is None:
@@ -225,9 +225,9 @@ class FoundProcesses:
         )
 
     def _process(self, devices: OpenDevices) -> FoundProcess:
-        process = self._known.get(devices.pid)
+        process = self._processes.get(devices.pid)
         if process is None:
-            process = self._known[devices.pid] = FoundProcess(self._roots.proc, devices.pid)
+            process = self._processes[devices.pid] = FoundProcess(self._roots.proc, devices.pid)
             self._rounds[devices.pid] = 0
         elif not process.uses_runtime and self._rounds[devices.pid] < _UNDECIDED_ROUNDS:
             self._rounds[devices.pid] += 1

@@ -136,7 +136,7 @@ class DeviceReader:
         )
         self._before: list[tuple[tuple[int | None, ...], CoreReading] | None] = [None] * len(cores)
         self._moved_at: list[float | None] = [None] * len(cores)
-        self.went_back: list[str] = []
+        self.decreased_counters: list[str] = []
 
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
@@ -166,7 +166,7 @@ class DeviceReader:
 
     def read_cores(self) -> list[CoreReading]:
         """Reads the counters of all cores, in logical order. Reuses the objects of unchanged counters."""
-        self.went_back = []
+        self.decreased_counters = []
         readings = []
         for position, files in enumerate(self._cores):
             values = files.read()
@@ -180,7 +180,7 @@ class DeviceReader:
                 reading = replace(old, measured_at_seconds=at_seconds)
             else:
                 if before is not None:
-                    self._note_went_back(position, before[0], raw)
+                    self._record_decreases(position, before[0], raw)
                 reading = _core_reading(raw, at_seconds)
             self._before[position] = (raw, reading)
             readings.append(reading)
@@ -205,12 +205,12 @@ class DeviceReader:
         moved_at = self._moved_at[position]
         return at if moved_at is None or at - moved_at >= _PATIENCE_SECONDS else before[1].measured_at_seconds
 
-    def _note_went_back(self, position: int, before: tuple[int | None, ...], now: tuple[int | None, ...]) -> None:
+    def _record_decreases(self, position: int, before: tuple[int | None, ...], now: tuple[int | None, ...]) -> None:
         for slot in range(_MEMORY_COUNT, len(_CORE_PATHS)):
             old, new = before[slot], now[slot]
             if old is not None and new is not None and new < old:
                 name = _CORE_PATHS[slot].split("/")[2]
-                self.went_back.append(f"neuron{self.directory.index} core {position} {name}")
+                self.decreased_counters.append(f"neuron{self.directory.index} core {position} {name}")
 
 
 def _core_reading(raw: tuple[int | None, ...], at_seconds: float) -> CoreReading:
@@ -254,7 +254,7 @@ _RESERVED_DESCRIPTORS = 512
 # Calls of `read` that skip a missing file before the next attempt to open it.
 _RETRY_READS = 16
 
-_CLOSED, _NOT_KEPT = -1, -2
+_CLOSED, _OPENED_PER_READ = -1, -2
 _MISSING = os.strerror(errno.ENOENT)
 
 
@@ -327,7 +327,7 @@ class CounterFiles:
         return values
 
     @property
-    def kept(self) -> list[int]:
+    def open_descriptors(self) -> list[int]:
         """The descriptors of the open counter files."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
@@ -336,7 +336,7 @@ class CounterFiles:
         """Whether a file was missing at the latest read."""
         return _MISSING in self.problems
 
-    def take_calls(self) -> int:
+    def pop_call_count(self) -> int:
         """Returns the number of system calls since the previous call of this method."""
         calls, self.calls = self.calls, 0
         return calls
@@ -367,7 +367,7 @@ class CounterFiles:
         else:
             os.close(descriptor)
             self.calls += 1
-            self._descriptors[position] = _NOT_KEPT
+            self._descriptors[position] = _OPENED_PER_READ
 
     def _store(self, position: int, raw: bytes) -> None:
         self._raw[position] = raw
@@ -472,7 +472,7 @@ class TreeLayout:
         self._layouts = FileLocator()
         self._rounds = _FIRST_ROUNDS
         self._rounds_left = _FIRST_ROUNDS
-        self._warned_of: tuple[tuple[str, FileLocations], ...] = ()
+        self._warned_locations: tuple[tuple[str, FileLocations], ...] = ()
         self._warnings: list[str] | None = None
 
     def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
@@ -497,8 +497,8 @@ class TreeLayout:
 
         Logs the change from an unknown to the known layout.
         """
-        if self._warnings is None or found != self._warned_of:
-            self._warned_of = found
+        if self._warnings is None or found != self._warned_locations:
+            self._warned_locations = found
             before, self._warnings = self._warnings, self._build_warnings(found)
             if self._warnings != before and not self._warnings:  # the warnings are logged with the snapshot
                 _log.info("the tree of %s has the known layout", self._driver)
@@ -513,41 +513,43 @@ class TreeLayout:
         moved: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
         ambiguous: dict[str, list[str]] = {}
-        senseless: list[str] = []
+        unrecognized: list[str] = []
         is_cut = False
         for name, places in found:
             moved.update({f"{name}/{path}": f"{name}/{place}" for path, place in places.moved.items()})
             if places.is_senseless:
-                senseless.append(name)
+                unrecognized.append(name)
             else:
                 if self._version is not None:
                     missing.update({f"{name}/{path}": [] for path in places.missing})
                 ambiguous.update({f"{name}/{path}": [] for path in places.ambiguous})
             is_cut = is_cut or places.is_cut
-        told = []
-        if senseless:
+        texts = []
+        if unrecognized:
             count = len(self._device_files) + len(self._core_files)
-            told.append(
+            texts.append(
                 f"the tree of {driver} has an unknown layout: none of the {count} known files is below "
-                f"{_some(senseless)}; memory, counters and health are unknown; update neurontools"
+                f"{_count_text(unrecognized)}; memory, counters and health are unknown; update neurontools"
             )
         if moved:
             path, place = next(iter(moved.items()))
-            told.append(
+            texts.append(
                 f"the tree of {driver} has another layout than this version knows: {len(moved)} files are in other "
                 f"places and were found by their names ({path} is {excerpt(place, _MAX_PATH_CHARACTERS)}); "
                 "update neurontools"
             )
         if missing:
-            told.append(f"{_some(list(missing))} not in the tree of {driver}: their values are unknown")
+            texts.append(f"{_count_text(list(missing))} not in the tree of {driver}: their values are unknown")
         if ambiguous:
-            told.append(f"{_some(list(ambiguous))} in several places in the tree of {driver}: their values are unknown")
+            texts.append(
+                f"{_count_text(list(ambiguous))} in several places in the tree of {driver}: their values are unknown"
+            )
         if is_cut:
-            told.append("the tree below the devices is too large: not all of it was searched for missing files")
-        return told
+            texts.append("the tree below the devices is too large: not all of it was searched for missing files")
+        return texts
 
 
-def _some(names: list[str]) -> str:
+def _count_text(names: list[str]) -> str:
     """Formats names, such as "NAME and 2 more". Adds "is" or "are" if the names are paths."""
     if len(names) == 1:
         return f"{names[0]} is" if "/" in names[0] else names[0]

@@ -66,10 +66,10 @@ class SysfsSource:
         self._layout = TreeLayout(inventory.driver_version, inventory.architecture.family.generation)
         self._readers = {directory.index: self._reader(directory) for directory in inventory.directories}
         self._first = {directory.index for directory in inventory.directories}
-        self._went_back: dict[str, None] = {}
+        self._decreased: dict[str, None] = {}
         self._rounds = 0
         self.metadata = MetadataService() if use_metadata_service else None
-        self._is_told = False
+        self._has_metadata = False
         self._reading = DeviceReading(inventory.devices, (), tuple(inventory.warnings))
 
     def read(self) -> DeviceReading:
@@ -93,9 +93,11 @@ class SysfsSource:
         cores: list[NeuronCore] = []
         devices: list[Device] = []
         for device in self._inventory.devices:
-            made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates)
-            cores += made
-            devices.append(self._device(device, made))
+            device_cores = self._cores(
+                device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates
+            )
+            cores += device_cores
+            devices.append(self._device(device, device_cores))
             self._gil_yield.step()
         self._time_in_use.forget({core.index for core in cores})
         credited = with_host_memory(self._credited(processes, cores), devices)
@@ -105,13 +107,18 @@ class SysfsSource:
         for reader in self._readers.values():
             reader.close()
 
-    def take_calls(self) -> int:
+    def pop_call_count(self) -> int:
         """Returns the number of system calls since the previous call of this method, for benchmarks."""
-        return sum(files.take_calls() for reader in self._readers.values() for _, files in reader.files)
+        return sum(files.pop_call_count() for reader in self._readers.values() for _, files in reader.files)
 
     def descriptors(self) -> list[int]:
         """Returns the descriptors of the open counter files, for benchmarks."""
-        return [number for reader in self._readers.values() for _, files in reader.files for number in files.kept]
+        return [
+            number
+            for reader in self._readers.values()
+            for _, files in reader.files
+            for number in files.open_descriptors
+        ]
 
     def set_may_be_replaced(self, value: bool) -> None:
         """Sets whether counter files may be replaced by new files, whatever their file system is."""
@@ -160,10 +167,12 @@ class SysfsSource:
             inventory = Inventory(self._roots, present, lnc=self._lnc) if present else None
         except UserError:
             inventory = None  # unreadable devices count as vanished
-        kept = {directory.index: _identity(directory) for directory in (inventory.directories if inventory else ())}
+        identities = {
+            directory.index: _identity(directory) for directory in (inventory.directories if inventory else ())
+        }
         is_other_driver = inventory is not None and inventory.driver_version != self._inventory.driver_version
         for index, reader in list(self._readers.items()):
-            if is_other_driver or kept.get(index) != _identity(reader.directory):
+            if is_other_driver or identities.get(index) != _identity(reader.directory):
                 reader.close()
                 del self._readers[index]
         if inventory is not None and is_other_driver:
@@ -183,25 +192,25 @@ class SysfsSource:
             for directory in inventory.directories:
                 if directory.index not in self._readers:
                     self._readers[directory.index] = self._reader(directory)
-            self._first.update(kept)
+            self._first.update(identities)
         self._processes.use_devices(self._inventory.directories)
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
         """Whether the number of devices that this container may not use, or the devices without a file, changed."""
         share = DeviceShare(self._roots, present)
-        known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
-        return (share.foreign_count, share.fileless) != known
+        current = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
+        return (share.foreign_count, share.fileless) != current
 
     def _follow_metadata(self) -> None:
         """Applies the instance metadata, once. Uses its instance type only if the known type is inferred."""
-        if self._is_told or self.metadata is None or not self.metadata.facts:
+        if self._has_metadata or self.metadata is None or not self.metadata.facts:
             return
-        self._is_told = True
+        self._has_metadata = True
         facts: dict[str, Any] = dict(self.metadata.facts)
-        told = facts.pop("instance_type", None)
-        if told and "instance_type" in self.instance.inferred_fields:
+        instance_type = facts.pop("instance_type", None)
+        if instance_type and "instance_type" in self.instance.inferred_fields:
             inferred = tuple(name for name in self.instance.inferred_fields if name != "instance_type")
-            facts |= {"instance_type": told, "inferred_fields": inferred}
+            facts |= {"instance_type": instance_type, "inferred_fields": inferred}
         self.instance = replace(self.instance, **facts)
 
     def _cores(
@@ -216,7 +225,7 @@ class SysfsSource:
         per_stack = max(1, per_device // max(1, len(device.hbm_stacks)))
         # Allocated memory also reveals processes that are invisible here, such as those of another container.
         is_attached = bool(pids) or any(reading.is_allocated for reading in readings)
-        made = []
+        cores = []
         for position, reading in enumerate(readings):
             index = device.index * per_device + position
             busy_seconds = self._time_in_use.measure(
@@ -224,7 +233,7 @@ class SysfsSource:
             )
             is_published = self._time_in_use.is_live or not is_attached
             owner = owner_of.get(index)
-            made.append(
+            cores.append(
                 NeuronCore(
                     index=index,
                     device_index=device.index,
@@ -243,7 +252,7 @@ class SysfsSource:
                     inferred_fields=("owner_pid",) if owner is not None and owner.inferred_fields else (),
                 )
             )
-        return made
+        return cores
 
     def _device(self, device: Device, cores: list[NeuronCore]) -> Device:
         reader = self._readers[device.index]
@@ -278,11 +287,11 @@ class SysfsSource:
         )
         warnings += file_problems(reader.files for reader in self._readers.values())
         for reader in self._readers.values():
-            self._went_back.update(dict.fromkeys(reader.went_back))
-        if self._went_back:
-            first = next(iter(self._went_back))
+            self._decreased.update(dict.fromkeys(reader.decreased_counters))
+        if self._decreased:
+            first = next(iter(self._decreased))
             warnings.append(
-                f"{len(self._went_back)} counters decreased since the start ({first}), because a write cleared "
+                f"{len(self._decreased)} counters decreased since the start ({first}), because a write cleared "
                 "them; totals count from there"
             )
         if self.metadata is not None and self.metadata.warning:
@@ -381,8 +390,8 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
-_BELIEVED_RATIO = 2.5  # a higher busy ratio is not reported: it may include work of the previous interval
-_PROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals disproves the unit
+_MAX_RATIO = 2.5  # a higher busy ratio is not reported: it may include work of the previous interval
+_DISPROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals disproves the unit
 _WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher busy ratio over this time disproves the unit: bursts average out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
@@ -422,7 +431,7 @@ class TimeInUse:
             state.window = None
         if not self.is_live and (is_attached or not state.is_steady):
             return None
-        if grown is not None and grown / UNITS_PER_SECOND[self.unit] > _BELIEVED_RATIO:
+        if grown is not None and grown / UNITS_PER_SECOND[self.unit] > _MAX_RATIO:
             return None
         return raw / UNITS_PER_SECOND[self.unit]
 
@@ -445,7 +454,7 @@ class TimeInUse:
     def _calibrate(self, state: _Core, units_per_second: float, raw: int, at_seconds: float) -> None:
         if self.is_fixed or not self.is_live:
             return
-        is_far_beyond = units_per_second / UNITS_PER_SECOND[self.unit] > _PROVING_RATIO
+        is_far_beyond = units_per_second / UNITS_PER_SECOND[self.unit] > _DISPROVING_RATIO
         state.excess = state.excess + 1 if is_far_beyond else 0
         if state.excess >= 2:
             self._refine(units_per_second)
